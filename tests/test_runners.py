@@ -151,6 +151,24 @@ def test_the_size_of_a_stack_changes_no_bit(model, sizes):
         assert same(whole, parts)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_where_a_matrix_lies_changes_no_bit(rows):
+    """A client's place in a stack is also a place in memory; MKL_CBWR is set for this."""
+    draw = torch.Generator().manual_seed(0)
+    x, w = torch.randn(rows, 30, generator=draw), torch.randn(16, 30, generator=draw)
+    whole = [torch.empty(t.numel() + 32) for t in (x, w)]
+
+    def product(*places):
+        a, b = (
+            space[i : i + t.numel()].view(t.shape).copy_(t)
+            for space, i, t in zip(whole, places, (x, w), strict=True)
+        )
+        return torch.bmm(a[None], b.T[None])
+
+    first = product(0, 0)
+    assert all(torch.equal(product(i, j), first) for i in range(16) for j in range(0, 16, 3))
+
+
 @pytest.mark.parametrize("model", ["mlp", "logistic"])
 def test_company_changes_no_bit(model):
     """Not without the dense kernel either."""
