@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define V 16
+#ifdef __AVX512F__
+#define V 16 /* floats of one register; more would not stay in registers */
+#else
+#define V 8
+#endif
 #define KB 5
 typedef float vec __attribute__((vector_size(4 * V)));
 typedef float uvec __attribute__((vector_size(4 * V), aligned(4)));
@@ -73,8 +77,10 @@ static void slopes(float *z, const float *b, const int64_t *y, const int64_t *in
     }
 }
 
-/* W_k := keep W_k + sum_i z[i][k] x_i, a strip of columns at a time */
-static void update(float *W, const float **x, const float *z, float keep, long B, long K, long D) {
+/* W_k := keep W_k + sum_i z[i][k] x_i, a strip of columns at a time; the rows of the next batch are
+   fetched meanwhile */
+static void update(float *W, const float **x, const float **next, const float *z, float keep, long B,
+                   long K, long D) {
     for (long k0 = 0; k0 < K; k0 += 2 * KB) {
         long kn = K - k0 < 2 * KB ? K - k0 : 2 * KB, j = 0;
         for (; j + V <= D; j += V) {
@@ -83,6 +89,7 @@ static void update(float *W, const float **x, const float *z, float keep, long B
             if (kn == 2 * KB)
                 for (long i = 0; i < B; i++) {
                     vec u = *(const uvec *)(x[i] + j);
+                    __builtin_prefetch(next[i] + j, 0, 2);
                     for (int k = 0; k < 2 * KB; k++) w[k] += z[i * K + k0 + k] * u;
                 }
             else
@@ -105,22 +112,24 @@ int fedpers_logistic(float *W, float *b, const float **x, const int64_t **y, con
                      const float *weight, long C, long S, long B, long K, long D, float lr,
                      float decay) {
     float *z = malloc(sizeof(float) * B * K);
-    const float **rows = malloc(sizeof(float *) * B);
-    int failed = !z || !rows;
+    const float **rows = malloc(sizeof(float *) * B), **next = malloc(sizeof(float *) * B);
+    int failed = !z || !rows || !next;
     for (long c = 0; c < C && !failed; c++, W += K * D, b = b ? b + K : b)
         for (long s = 0; s < S && !failed; s++, index += B, weight += B) {
             float total = 0;
             for (long i = 0; i < B; i++) total += weight[i];
             if (!(total > 0)) continue;
             for (long i = 0; i < B; i++) {
+                long last = s + 1 == S, to = last && c + 1 < C ? c + 1 : c;
                 rows[i] = x[c] + index[i] * D;
+                next[i] = last && c + 1 == C ? rows[i] : x[to] + index[B + i] * D;
                 if (y[c][index[i]] < 0 || y[c][index[i]] >= K) failed = 2;
             }
             if (failed) break;
             float keep = 1 - lr * decay;
             forward(W, rows, z, B, K, D);
             slopes(z, b, y[c], index, weight, lr / total, B, K);
-            update(W, rows, z, keep, B, K, D);
+            update(W, rows, next, z, keep, B, K, D);
             for (long k = 0; b && k < K; k++) {
                 float t = 0;
                 for (long i = 0; i < B; i++) t += z[i * K + k];
@@ -129,5 +138,6 @@ int fedpers_logistic(float *W, float *b, const float **x, const int64_t **y, con
         }
     free(z);
     free(rows);
+    free(next);
     return failed;
 }
