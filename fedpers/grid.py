@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from fedpers.bundle import Bundle
 from fedpers.cohort import Cohort, Request
 from fedpers.flower import Envelope, begin_run, error_reply, open_content, set_message_id
 from fedpers.roll import Roster
@@ -61,7 +62,7 @@ class MailGrid(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
+    ) -> Sequence[Message]:
         """Deliver messages and return their replies."""
         return self.pull_messages(self.push_messages(messages))
 
@@ -87,20 +88,49 @@ class CohortGrid(MailGrid):
         ids = range(federation.num_clients)
         return {k: k + FIRST_NODE for k in ids}, Roster(tuple(ids), counts, properties)
 
-    def _answer(self, messages: Sequence[Message]) -> list[Message]:
-        requests = []
-        for message in messages:
-            header, order = open_content(message.content, self.cohort.device)
-            requests.append(Request(message.metadata.dst_node_id - FIRST_NODE, order, header))
-        answers = self.cohort.handle(requests)
-        return [self._reply(m, a) for m, a in zip(messages, answers, strict=True)]
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Sequence[Message]:
+        """Deliver messages and return their replies; nothing is made of what nobody looks at."""
+        if not (isinstance(messages, Bundle) and messages.sealed):
+            return super().send_and_receive(messages, timeout=timeout)
+        nodes = [node for node, _ in messages.parts]
+        answers = self._ask((node, order, messages.header) for node, order in messages.parts)
+        parts = [(node, *answer) for node, answer in zip(nodes, answers, strict=True)]
+        return Bundle({}, parts, lambda: self._reply_all(list(messages), answers))
 
-    def _reply(self, message: Message, answer: Any) -> Message:
-        if isinstance(answer, Exception):
-            log.debug("a client failed", exc_info=answer)
-            return error_reply(message, f"{type(answer).__name__}: {answer}")
-        header = {"work": answer.work, "num": answer.num_examples}
-        return Message(Envelope(header, answer.body), reply_to=message)
+    def _answer(self, messages: Sequence[Message]) -> list[Message]:
+        device = self.cohort.device
+        opened = [open_content(m.content, device) for m in messages]
+        nodes = [m.metadata.dst_node_id for m in messages]
+        answers = self._ask((n, b, h) for n, (h, b) in zip(nodes, opened, strict=True))
+        return [_reply(m, *a) for m, a in zip(messages, answers, strict=True)]
+
+    def _ask(self, asked: Iterable[tuple[int, Any, Any]]) -> list[tuple[str | None, Any, Any]]:
+        """(error, header, body) of each node's answer."""
+        requests = [Request(node - FIRST_NODE, order, header) for node, order, header in asked]
+        return [_told(answer) for answer in self.cohort.handle(requests)]
+
+    def _reply_all(self, messages: list[Message], answers: list[Any]) -> list[Message]:
+        for message in messages:
+            set_message_id(message, next(self._numbers))
+        replies = [_reply(m, *a) for m, a in zip(messages, answers, strict=True)]
+        for reply in replies:
+            set_message_id(reply, next(self._numbers))
+        return replies
+
+
+def _told(answer: Any) -> tuple[str | None, Any, Any]:
+    if isinstance(answer, Exception):
+        log.debug("a client failed", exc_info=answer)
+        return f"{type(answer).__name__}: {answer}", None, None
+    return None, {"work": answer.work, "num": answer.num_examples}, answer.body
+
+
+def _reply(message: Message, error: str | None, header: Any, body: Any) -> Message:
+    if error is not None:
+        return error_reply(message, error)
+    return Message(Envelope(header, body), reply_to=message)
 
 
 class AppGrid(MailGrid):

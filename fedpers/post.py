@@ -1,12 +1,14 @@
 """Orders out, replies in: messages between a strategy and its clients, counted and checked."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedpers.bundle import Bundle
 from fedpers.errors import ReplyError
 from fedpers.flower import Envelope, open_content, seal
 from fedpers.plan import Assessed, Plan, RoundLog
@@ -32,21 +34,24 @@ class Post:
         # What stays in this process is not packed.
         self._wrap = Envelope if hasattr(grid, "roster") else seal
 
-    def address(self, header: dict[str, Any], orders: Orders, log: RoundLog) -> list[Message]:
+    def address(
+        self, header: dict[str, Any], orders: Orders, log: RoundLog
+    ) -> Sequence[Message]:
         """Messages for the orders; what they cost on a network is counted."""
         self.orders, self._kind = orders, header["kind"]
-        sizes: dict[int, int] = {}
-        messages = []
-        for k, order in orders.items():
-            content = self._wrap(header, order)
-            messages.append(Message(content, self.node_of[k], self._kind))
-            if self._kind == "train":
-                if id(order) not in sizes:
-                    sizes[id(order)] = num_bytes(order)
-                log.bytes_down += sizes[id(order)]
-        return messages
+        if self._kind == "train":
+            times = Counter(map(id, orders.values()))
+            one_of = {id(order): order for order in orders.values()}
+            log.bytes_down += sum(n * num_bytes(one_of[i]) for i, n in times.items())
+        parts = [(self.node_of[k], order) for k, order in orders.items()]
+        kind, wrap = self._kind, self._wrap
 
-    def send(self, messages: list[Message]) -> Iterable[Message]:
+        def make() -> list[Message]:
+            return [Message(wrap(header, order), node, kind) for node, order in parts]
+
+        return Bundle(header, parts, make) if wrap is Envelope else make()
+
+    def send(self, messages: Sequence[Message]) -> Iterable[Message]:
         """The replies to messages."""
         return self.grid.send_and_receive(messages, timeout=self.timeout) if messages else []
 
@@ -59,14 +64,13 @@ class Post:
         replies: Replies = {}
         inspector = Inspector()
         missing = dict.fromkeys(self.orders, "no reply")
-        for message in messages:
-            k = self.client_of.get(message.metadata.src_node_id)
+        for node, error, header, body in self._read(messages):
+            k = self.client_of.get(node)
             if k is None:  # e.g. Flower's notice of a lost node comes from elsewhere
                 continue
-            if message.has_error():
-                missing[k] = str(message.error.reason)
+            if error is not None:
+                missing[k] = error
                 continue
-            header, body = open_content(message.content, self.plan.device)
             if self._kind == "train":
                 body = self._without_metrics(k, body)
                 fault = inspector.problem(self.orders[k], body)
@@ -80,6 +84,18 @@ class Post:
         if missing:
             self._report(t, missing, bool(replies), log)
         return dict(sorted(replies.items()))
+
+    def _read(self, messages: Iterable[Message]) -> Iterable[tuple[int, str | None, Any, Any]]:
+        """(node, error, header, body) of each message."""
+        if isinstance(messages, Bundle) and messages.sealed:
+            yield from messages.parts
+            return
+        for message in messages:
+            node = message.metadata.src_node_id
+            if message.has_error():
+                yield node, str(message.error.reason), None, None
+            else:
+                yield node, None, *open_content(message.content, self.plan.device)
 
     def _without_metrics(self, k: int, body: Any) -> Any:
         if isinstance(body, Assessed):

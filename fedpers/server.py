@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    ) -> Sequence[Message]:
         """Start round `server_round` and address its first exchange."""
         if self.state is None:
             self.connect(grid, arrays or None)
@@ -178,7 +178,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    ) -> Sequence[Message]:
         """Ask the clients to evaluate their personal models, if this round is to be evaluated."""
         self.post.orders = {}
         if not self._evaluates(server_round) or self.plan.eval_protocol != "all_after":
@@ -214,7 +214,7 @@ class PersonalizedStrategy(Strategy, ABC):
         """Log what this strategy is."""
         log.info("%s %s", type(self).__name__, self.config)
 
-    def _advance(self, t: int, replies: Replies | None) -> list[Message]:
+    def _advance(self, t: int, replies: Replies | None) -> Sequence[Message]:
         """Let the round go on to its next exchange, or take the state that it ends with."""
         try:
             return self._address("train", t, self._generator.send(replies))   # type: ignore
@@ -227,7 +227,7 @@ class PersonalizedStrategy(Strategy, ABC):
     def _evaluates(self, t: int) -> bool:
         return t == self._last_round or (self.plan.eval_every > 0 and t % self.plan.eval_every == 0)
 
-    def _address(self, kind: str, t: int, orders: Orders) -> list[Message]:
+    def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
         assess = self.plan.eval_protocol == "participants_local" and self._evaluates(t)
         header = {"kind": kind, "t": t, "e": self._exchange, "assess": assess}
         return self.post.address(header, orders, self.round_log)

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
-from fedpers.case import make_case
+from fedpers.case import make_case, same
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.flower import open_content
 from fedpers.grid import AppGrid, CohortGrid
@@ -75,6 +75,44 @@ def test_a_stock_strategy_reads_our_clients_messages():
     read = replies[1].content["arrays"].to_numpy_ndarrays()
     assert [a.shape for a in read] == [tuple(v.shape) for v in body.params.values()]
     assert header["num"] > 0
+
+
+class Curious(OurFedAvg):
+    """Looks at every message that goes out and comes back."""
+
+    def configure_train(self, *args):
+        self.sent = list(super().configure_train(*args))
+        return self.sent[::-1]
+
+    def aggregate_train(self, server_round, replies):
+        self.got = list(replies)
+        return super().aggregate_train(server_round, self.got)
+
+
+def test_messages_are_made_when_somebody_looks_and_change_nothing():
+    case = make_case(OurFedAvg, FedAvgClient, FedAvgConfig())
+    plain = case.server()
+    plain.start(CohortGrid(case.cohort()), num_rounds=2)
+    server = Curious(plain.config, plain.model, plain.plan)
+    server.start(CohortGrid(case.cohort()), num_rounds=2)
+    assert same(server.state, plain.state)
+    ids = [m.metadata.message_id for m in server.sent[::-1]]
+    assert [m.metadata.reply_to_message_id for m in server.got] == ids
+    assert len({*ids, *(m.metadata.message_id for m in server.got)}) == 2 * len(ids)
+
+
+def test_a_sealed_exchange_makes_no_message():
+    case = make_case(OurFedAvg, FedAvgClient, FedAvgConfig())
+    grid, server = CohortGrid(case.cohort()), case.server()
+    server.connect(grid)
+    orders = server.configure_train(1, ArrayRecord(), {}, grid)
+    replies = grid.send_and_receive(orders)
+    assert orders.sealed and replies.sealed and len(replies) == len(orders)
+    server.aggregate_train(1, replies)
+    assert orders.sealed and replies.sealed
+    looked = replies[0]                                     # now there are messages, with addresses
+    assert looked.metadata.reply_to_message_id == orders[0].metadata.message_id != ""
+    assert looked.metadata.src_node_id == orders[0].metadata.dst_node_id
 
 
 def test_replies_are_views_and_orders_are_shared():
