@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import _add_batch_dim, maybe_get_level
 
 from fedpers.data import ClientData, Data
 from fedpers.errors import FedpersError
@@ -58,7 +59,10 @@ class _Lift(torch.autograd.Function):
 
 def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
     """Inside vmap: this client's row of `make(*args)`, where `args` are seen as stacks."""
-    return _Lift.apply(client, make, *args)
+    if args:
+        return _Lift.apply(client, make, *args)
+    # what vmap itself does with its arguments; a tenth of a millisecond less than a Function
+    return _add_batch_dim(make(), 0, maybe_get_level(client))
 
 
 class Block:

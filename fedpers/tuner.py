@@ -26,19 +26,24 @@ class Tuner:
             if min(took) > 1.15 * best:       # beyond the best size: larger ones are no better
                 break
             best = min(best, *took)
-        return self._best(top)
+        return self._share(waiting, top)
 
     def add(self, size: int, seconds: float) -> None:
         """A chunk of `size` clients took so long for a sample of one client."""
         if size in CANDIDATES and len(self.seconds.setdefault(size, [])) < 2:
             self.seconds[size].append(seconds)
 
-    def _best(self, top: int) -> int:
+    def _share(self, waiting: int, top: int) -> int:
+        """Equal parts of about the best size: each call costs, also for a few clients."""
         if not self.seconds:
             return max(top, 1)
+        parts = max(int(waiting / self._best() + 0.5), -(-waiting // max(top, 1)), 1)
+        return -(-waiting // parts)
+
+    def _best(self) -> int:
         best = min(self.seconds, key=lambda c: min(self.seconds[c]))
         if best != self.told:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in self.seconds.items())
             log.info("stacks of %d clients (microseconds a sample, by size: %s)", best, took)
             self.told = best
-        return max(min(best, top), 1)
+        return best

@@ -334,6 +334,8 @@ def test_the_tuner_takes_the_fastest_size():
     assert set(seen[8:]) == {16}
     assert tuner.size(5, 1000) == 5
     assert tuner.size(1000, 3) == 3
+    assert [tuner.size(n, 1000) for n in (20, 30, 40)] == [20, 15, 14]       # equal parts
+    assert tuner.size(20, 16) == 10                                          # memory for 16
     assert set(cost) <= set(CANDIDATES)
 
 
