@@ -20,21 +20,26 @@ if TYPE_CHECKING:
 Sizes = tuple[int, int, int]                 # what the splits of clients are padded to
 
 
-def run_chunk(cohort: "Cohort", chunk: Sequence[Any], sizes: Sizes) -> list["Answer"]:
+def run_chunk(
+    cohort: "Cohort", chunk: Sequence[Any], sizes: Sizes, structure: Any
+) -> list["Answer"]:
     """The answers of clients that may share a stack, from one call under vmap.
 
-    `chunk` has (place, request, memory) rows; `sizes` are what the three splits are padded to.
+    Args:
+        chunk: (place, request, leaves) rows; the leaves are those of (order, memory).
+        sizes: what the three splits are padded to.
+        structure: that of (order, memory).
     """
     if len(chunk) == 1:
         # a stack of one is reduced by other code, whose last bits differ
-        return run_chunk(cohort, [chunk[0], chunk[0]], sizes)[:1]
+        return run_chunk(cohort, [chunk[0], chunk[0]], sizes, structure)[:1]
     requests = [request for _, request, _ in chunk]
     header = requests[0].header
     t, e = int(header["t"]), int(header["e"])
     data = [cohort.data(r.k) for r in requests]
     streams = [Stream(cohort.plan.seed, t, r.k, e) for r in requests]
-    trees = [(r.order, m) for _, r, m in chunk]
-    given = Columns(trees, cohort.device, repeat=not cohort.convolves)
+    leaves = [row for _, _, row in chunk]
+    given = Columns(leaves, structure, cohort.device, repeat=not cohort.convolves)
     scratch = cohort.runner.scratch if header["kind"] == "evaluate" else None
     work = _Work(cohort.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=cohort.device)
@@ -69,9 +74,10 @@ class Columns:
     convolutions are never repeated; that would be slow.
     """
 
-    def __init__(self, trees: Sequence[Any], device: str, repeat: bool) -> None:
-        flat, self.structure = _flat_rows(trees)
-        self.leaves = list(flat[0])
+    def __init__(
+        self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool
+    ) -> None:
+        self.structure, self.leaves = structure, list(flat[0])
         self.stacks: list[Tensor] = []
         self.places: list[int] = []
         for place, column in enumerate(zip(*flat, strict=True)):
@@ -86,20 +92,6 @@ class Columns:
         for place, value in zip(self.places, values, strict=True):
             whole[place] = value
         return rebuild(self.structure, iter(whole))
-
-
-def _flat_rows(trees: Sequence[Any]) -> tuple[list[list[Any]], Any]:
-    """The leaves of each (order, memory) and their common structure."""
-    seen: dict[int, list[Any]] = {}
-
-    def leaves(part: Any) -> list[Any]:
-        if id(part) not in seen:
-            seen[id(part)] = flatten(part)[0]
-        return seen[id(part)]
-
-    rows = [leaves(order) + leaves(memory) for order, memory in trees]
-    whole = tuple(flatten(part)[1] for part in trees[0])
-    return rows, (tuple, None, whole)
 
 
 def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor | None:
@@ -132,12 +124,15 @@ class _Work:
         self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
         self.structure: Any = None
         self.plain: list[Any] = []
+        self.remembered = range(0)              # which leaves of the answer are the new memory's
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         order, memory = self.given.row(rows)
         train = self.blocks[0]
         rng = StackedStream(i, self.streams, train.sizes, train.size)
-        flat, self.structure = flatten(self._one(i, order, memory, rng))
+        found = self._one(i, order, memory, rng)
+        self.remembered = range(len(flatten(found[0])[0]), len(flatten(found[:2])[0]))
+        flat, self.structure = flatten(found)
         self.plain = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
         return i, *(x for x in flat if isinstance(x, Tensor))   # vmap wants at least one
 
@@ -156,8 +151,10 @@ class _Work:
         """What came out of vmap, client by client."""
         count, stacks = len(requests), iter(flat[1:])
         evaluated = self.header["kind"] == "evaluate"
-        rows_of = _numbers if evaluated else _rows
-        columns = [rows_of(next(stacks)) if x is _TENSOR else [x] * count for x in self.plain]
+        columns = [
+            _column(next(stacks), evaluated, place in self.remembered) if x is _TENSOR else [x] * count
+            for place, x in enumerate(self.plain)
+        ]
         rows = zip(*columns, strict=True) if columns else [()] * count
         trees = [rebuild(self.structure, iter(row)) for row in rows]
         return [
@@ -166,14 +163,12 @@ class _Work:
         ]
 
 
-def _numbers(stack: Tensor) -> list[float]:
-    """Each client's value of a metric."""
-    found: list[float] = stack.double().tolist()
-    return found
-
-
-def _rows(stack: Tensor) -> Sequence[Tensor]:
-    """Each client's part; one object where it is the same for all."""
-    if len(stack) > 1 and stack.stride(0) == 0:
-        return [stack[0]] * len(stack)
-    return stack.unbind(0)
+def _column(stack: Tensor, evaluated: bool, remembered: bool) -> Sequence[Any]:
+    """Each client's part: numbers of an evaluation, views of a reply, copies of a memory."""
+    if evaluated:
+        numbers: list[float] = stack.double().tolist()
+        return numbers
+    if len(stack) > 1 and stack.stride(0) == 0:         # the same for all
+        return [stack[0].clone() if remembered else stack[0]] * len(stack)
+    rows = stack.unbind(0)
+    return [row.clone() for row in rows] if remembered else rows

@@ -14,6 +14,7 @@ from fedpers.plan import Assessed, Plan
 from fedpers.rng import Stream
 from fedpers.runners import Runner, RunnerConfig
 from fedpers.stacked import padded_size
+from fedpers.store import own_leaves
 from fedpers.workers import Pool
 
 
@@ -42,7 +43,7 @@ class Store(Protocol):
         """The memory of client k before exchange `when` = (round, exchange); None if never seen."""
 
     def put(self, k: int, when: tuple[int, int], memory: Any) -> None:
-        """Keep the memory that client k has after exchange `when`."""
+        """Keep the memory that client k has after exchange `when`; its tensors are its own."""
 
 
 class Cohort:
@@ -60,6 +61,7 @@ class Cohort:
         self.runner = Runner(runner)
         self._pool: Pool | None = None
         self._data: dict[int, ClientData] = {}
+        self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
 
     def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """The answers, in the order of the requests; a client's failure is its answer."""
@@ -85,7 +87,7 @@ class Cohort:
             return head
         if kept is not None:
             when = (int(request.header["t"]), int(request.header["e"]))
-            self.store.put(request.k, when, kept)
+            self.store.put(request.k, when, own_leaves(kept))
         return Answer(body, *head)
 
     def close(self) -> None:
@@ -137,12 +139,14 @@ class Cohort:
 
     def padded_sizes(self, k: int) -> tuple[int, int, int]:
         """What the splits of client k are padded to in a stack."""
-        tops, parts = self._tops, self.data(k)
-        return (
-            padded_size(len(parts.train), tops[0]),
-            padded_size(len(parts.valid)),
-            padded_size(len(parts.test), tops[1]),
-        )
+        parts = self.data(k)
+        sizes = len(parts.train), len(parts.valid), len(parts.test)
+        if sizes not in self._padded:
+            top_train, top_test = self._tops
+            padded = (padded_size(sizes[0], top_train), padded_size(sizes[1]),
+                      padded_size(sizes[2], top_test))
+            self._padded[sizes] = padded
+        return self._padded[sizes]
 
     @cached_property
     def _tops(self) -> tuple[int, int]:
@@ -159,6 +163,7 @@ class Cohort:
             metrics = self.client.assess(request.order, memory, data, rng)
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = self.client.answer(request.order, memory, data.train, rng)
+        kept = own_leaves(kept)
         found: dict[str, Any] | None = None
         if header.get("assess"):
             model = self.client.local_model(request.order, reply)

@@ -73,12 +73,12 @@ class Post:
                 continue
             if self._kind == "train":
                 body = self._without_metrics(k, body)
-                fault = inspector.problem(self.orders[k], body)
+                fault, size = inspector.look(self.orders[k], body)
                 if fault is not None:
                     missing[k] = fault
                     continue
                 log.gradient_evals += int(header["work"])
-                log.bytes_up += num_bytes(body)
+                log.bytes_up += size
             replies[k] = body
             del missing[k]
         if missing:

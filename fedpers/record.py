@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar, dataclass_transform
 
 import torch.utils._pytree as pytree
+from torch import Tensor
 
 T = TypeVar("T")
 RECORDS: dict[str, type] = {}          # what may be read back from a message or a file
@@ -55,6 +56,9 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 def _walk(tree: Any, keep: Any) -> Any:
     kind = type(tree)
+    if kind is Tensor:
+        keep(tree)
+        return LEAF
     if kind is dict:
         return dict, tuple(tree), tuple([_walk(v, keep) for v in tree.values()])
     if kind is tuple or kind is list:
@@ -70,7 +74,7 @@ def rebuild(structure: Any, values: Iterator[Any]) -> Any:
     if structure is LEAF:
         return next(values)
     kind, names, inner = structure
-    parts = [rebuild(s, values) for s in inner]
+    parts = [next(values) if s is LEAF else rebuild(s, values) for s in inner]
     if kind is dict:
         return dict(zip(names, parts, strict=True))
     return kind(parts) if names is None else kind(*parts)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpers.record import flatten, leaves
+from fedpers.wire import leaf_bytes
 
 
 class Inspector:
@@ -23,9 +24,13 @@ class Inspector:
         self._finite: dict[int, tuple[Tensor, bool]] = {}
         self._shapes: dict[int, tuple[Any, Any]] = {}
 
-    def problem(self, order: Any, reply: Any) -> str | None:
-        """What is wrong with a reply, or None."""
+    def look(self, order: Any, reply: Any) -> tuple[str | None, int]:
+        """(what is wrong with a reply, or None; its bytes)."""
         flat, structure = flatten(reply)
+        fault = self._problem(order, reply, flat, structure)
+        return fault, leaf_bytes(flat) if fault is None else 0
+
+    def _problem(self, order: Any, reply: Any, flat: list[Any], structure: Any) -> str | None:
         key = (self._like(order), structure, tuple([_shape(x) for x in flat]))
         if key not in self._seen:
             fault = shape_problem(order, reply, self._first.get(type(order)))

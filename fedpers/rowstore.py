@@ -16,7 +16,7 @@ import torch
 
 from fedpers.errors import CheckpointError
 from fedpers.rows import Kind, RowFile, take_apart
-from fedpers.store import MEMORIES, When, own_leaves, read_record, write_record
+from fedpers.store import MEMORIES, When, read_record, write_record
 from fedpers.wire import pack, unpack
 
 OVERHEAD = 2000                        # bytes of Python objects in a memory, about
@@ -67,7 +67,7 @@ class RowStore:
     def put(self, k: int, when: When, memory: Any) -> None:
         """Replace the memory of client k."""
         self.held -= _cost(self._hot.pop(k)) if k in self._hot else 0
-        self._hot[k] = own_leaves(memory)
+        self._hot[k] = memory
         self._dirty.add(k)
         self.held += _cost(memory)
         while self.held > self.limit and len(self._hot) > 1:

@@ -45,7 +45,7 @@ class Runner:
         self._tuners: dict[Any, Tuner] = {}
         self.looped: set[Any] = set()         # kinds of request that vmap could not take
         self._likes: dict[Any, _Like] = {}
-        self._seen: dict[int, tuple[Any, _Like]] = {}
+        self._seen: dict[int, tuple[Any, _Like, list[Any]]] = {}
 
     def run(self, cohort: "Cohort", requests: Sequence["Request"]) -> list[Any]:
         """The answers, in the order of the requests; a client's failure is its answer."""
@@ -65,36 +65,37 @@ class Runner:
         self._seen = {}
         for place, request in enumerate(requests):
             try:
-                key, memory = self._key(cohort, request)
+                key, leaves = self._key(cohort, request)
             except Exception:               # data or memory cannot be read: the loop finds out why
-                key, memory = None, None
-            groups[key].append((place, request, memory))
+                key, leaves = None, []
+            groups[key].append((place, request, leaves))
         return groups
 
-    def _key(self, cohort: "Cohort", request: "Request") -> tuple[Any, Any]:
+    def _key(self, cohort: "Cohort", request: "Request") -> tuple[Any, list[Any]]:
+        """(what must be equal to share a stack, leaves of the order and of the memory)."""
         if self.config.runner == "loop" or not cohort.client.vectorized:
-            return None, None
+            return None, []
         header = request.header
         when = (int(header["t"]), int(header["e"]))
         memory = cohort.memory(request.k, when)
-        order_like, memory_like = self._like(request.order), self._like(memory)
+        (order_like, given), (memory_like, kept) = self._like(request.order), self._like(memory)
         if self.config.runner == "auto" and _heavy(cohort, header, order_like, memory_like):
-            return None, None
+            return None, []
         sizes = cohort.padded_sizes(request.k)
         kind = (header["kind"], type(request.order), bool(header.get("assess")))
         if 0 in sizes[:1]:
-            return None, None
-        return (kind, when, sizes, order_like, memory_like), memory
+            return None, []
+        return (kind, when, sizes, order_like, memory_like), given + kept
 
-    def _like(self, tree: Any) -> "_Like":
-        """Structure, shapes and plain values of a tree; the same object is looked at once."""
+    def _like(self, tree: Any) -> tuple["_Like", list[Any]]:
+        """(structure, shapes and plain values, leaves); the same object is looked at once."""
         known = self._seen.get(id(tree))
         if known is None or known[0] is not tree:
             flat, structure = flatten(tree)
             shapes = tuple([_leaf_like(x) for x in flat])
-            like = self._likes.setdefault((structure, shapes), _Like(shapes))
-            known = self._seen[id(tree)] = (tree, like)
-        return known[1]
+            like = self._likes.setdefault((structure, shapes), _Like(structure, shapes))
+            known = self._seen[id(tree)] = (tree, like, flat)
+        return known[1:]
 
     # ---- the two runners ------------------------------------------------------------------------
 
@@ -104,14 +105,15 @@ class Runner:
 
     def _stacks(self, cohort: "Cohort", key: Any, jobs: list[Any]) -> Iterator[tuple[int, Any]]:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
-        kind, _, sizes, *_ = key
+        kind, _, sizes, *likes = key
+        structure = (tuple, None, tuple(like.structure for like in likes))
         tuner, limit = self._tuners.setdefault(kind, Tuner()), self._limit(cohort, key)
         while jobs:
             size = self.config.chunk or tuner.size(len(jobs), limit)
             chunk, jobs = jobs[:size], jobs[size:]
             began = _clock(cohort.device)
             try:
-                found = run_chunk(cohort, chunk, sizes)
+                found = run_chunk(cohort, chunk, sizes, structure)
             except torch.OutOfMemoryError:
                 found = [a for _, a in self._loop(cohort, key, chunk)]
                 tuner.limit = max(size // 2, 1)
@@ -164,13 +166,13 @@ def _numel(shape: Sequence[int]) -> int:
 class _Like:
     """What trees that may share a stack have in common; one object for all of them."""
 
-    def __init__(self, shapes: tuple[Any, ...]) -> None:
-        self.shapes = shapes
+    def __init__(self, structure: Any, shapes: tuple[Any, ...]) -> None:
+        self.structure, self.shapes = structure, shapes
 
 
 def _leaf_like(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
-        return ("t", tuple(leaf.shape), leaf.dtype)
+        return ("t", leaf.shape, leaf.dtype)
     if isinstance(leaf, float):
         return ("f",)
     return ("v", leaf)

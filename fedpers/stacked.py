@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import _add_batch_dim, maybe_get_level
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from fedpers.data import ClientData, Data
 from fedpers.errors import FedpersError
@@ -62,7 +63,9 @@ def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
     if args:
         return _Lift.apply(client, make, *args)
     # what vmap itself does with its arguments; a tenth of a millisecond less than a Function
-    return _add_batch_dim(make(), 0, maybe_get_level(client))
+    with temporarily_clear_interpreter_stack():     # plain tensors, also inside a gradient
+        whole = make()
+    return _add_batch_dim(whole, 0, maybe_get_level(client))
 
 
 class Block:

@@ -66,5 +66,10 @@ def unpack(skeleton: str, arrays: Arrays, device: str | torch.device = "cpu") ->
 
 def num_bytes(body: Any) -> int:
     """Bytes of all distinct tensors in a tree: what a message of it costs on a network."""
-    tensors = {id(t): t for t in flatten(body)[0] if isinstance(t, Tensor)}
-    return sum(t.nbytes for t in tensors.values())
+    return leaf_bytes(flatten(body)[0])
+
+
+def leaf_bytes(flat: list[Any]) -> int:
+    """`num_bytes` of a tree with these leaves."""
+    sizes = {id(t): t.nbytes for t in flat if isinstance(t, Tensor)}
+    return sum(sizes.values())
