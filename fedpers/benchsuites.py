@@ -127,7 +127,7 @@ def evaluation(args: argparse.Namespace) -> list[Result]:
     rows = []
     for name in ("lr", "mlp"):
         work = Work(name, M=500, n=70)
-        runs = _evaluators(work, make_model(work))
+        runs = _evaluators(work, make_model(work), args.workers)
         taken: dict[str, list[float]] = {e: [] for e in runs}
         for run in runs.values():
             run()
@@ -144,7 +144,7 @@ def evaluation(args: argparse.Namespace) -> list[Result]:
     return rows
 
 
-def _evaluators(work: Any, model: Any) -> dict[str, Callable[[], Any]]:
+def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], Any]]:
     import torch
     from torch.utils.data import DataLoader
 
@@ -195,7 +195,7 @@ def _evaluators(work: Any, model: Any) -> dict[str, Callable[[], Any]]:
         return found
 
     return {"dataloader": loader, "loop": cohort(RunnerConfig("loop")),
-            "auto": cohort(RunnerConfig())}
+            "auto": cohort(RunnerConfig()), f"auto x{workers}": cohort(RunnerConfig(workers=workers))}
 
 
 def gpu(args: argparse.Namespace) -> list[Result]:

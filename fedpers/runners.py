@@ -93,7 +93,9 @@ class Runner:
         if known is None or known[0] is not tree:
             flat, structure = flatten(tree)
             shapes = tuple([_leaf_like(x) for x in flat])
-            like = self._likes.setdefault((structure, shapes), _Like(structure, shapes))
+            like = self._likes.get((structure, shapes))
+            if like is None:
+                like = self._likes[structure, shapes] = _Like(structure, shapes)
             known = self._seen[id(tree)] = (tree, like, flat)
         return known[1:]
 

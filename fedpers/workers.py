@@ -1,7 +1,7 @@
 """Worker processes that share a cohort: forked once, one thread each, tensors in shared memory.
 
 A process and not a thread: small models are bound by Python. Orders go out and answers come back as
-parcels in anonymous shared memory, whose descriptor travels through a socket; a client's memory
+parcels in anonymous shared memory, whose descriptors travel through a socket; a client's memory
 travels with its order, so any worker can serve any client.
 """
 
@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class Pool:
         if not hasattr(os, "memfd_create") or not hasattr(os, "fork"):
             raise ConfigError(f"engine.workers={count}: more than 1 needs Linux")
         _preload(cohort)
-        self._sockets: list[socket.socket] = []
+        self._lines: list[Line] = []
         self._pids: list[int] = []
         gc.collect()
         sys.stdout.flush()
@@ -61,24 +62,24 @@ class Pool:
             ours, theirs = socket.socketpair()
             pid = os.fork()
             if pid == 0:
-                _child(cohort, theirs, [*self._sockets, ours])
+                _child(cohort, Line(theirs), [*(line.end for line in self._lines), ours])
             theirs.close()
-            self._sockets.append(ours)
+            self._lines.append(Line(ours))
             self._pids.append(pid)
 
     def handle(self, cohort: "Cohort", requests: Sequence["Request"]) -> list[Any]:
         """The answers, in the order of the requests; memories are kept in the cohort's store."""
-        shares = balance([_weight(cohort, r) for r in requests], len(self._sockets))
-        for end, share in zip(self._sockets, shares, strict=True):
+        shares = balance([_weight(cohort, r) for r in requests], len(self._lines))
+        for line, share in zip(self._lines, shares, strict=True):
             if share:
                 rows = [_row(cohort, requests[i]) for i in share]
                 headers = [(requests[i].k, requests[i].header) for i in share]
-                self._talk(_send, end, headers, rows)
+                self._talk(line.send, headers, rows)
         answers: list[Any] = [None] * len(requests)
-        for end, share in zip(self._sockets, shares, strict=True):
+        for line, share in zip(self._lines, shares, strict=True):
             if not share:
                 continue
-            heads, bodies = self._talk(_receive, end)
+            heads, bodies = self._talk(line.receive)
             for i, head, (body, kept) in zip(share, heads, bodies, strict=True):
                 answers[i] = cohort.take_back(requests[i], head, body, kept)
         return answers
@@ -94,12 +95,12 @@ class Pool:
 
     def close(self) -> None:
         """End the workers."""
-        for end in self._sockets:
-            end.close()
+        for line in self._lines:
+            line.close()
         for pid in self._pids:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        self._sockets, self._pids = [], []
+        self._lines, self._pids = [], []
 
 
 def balance(weights: Sequence[float], count: int) -> list[list[int]]:
@@ -136,7 +137,7 @@ def _preload(cohort: "Cohort") -> None:
             cohort.data(k)
 
 
-def _child(cohort: "Cohort", end: socket.socket, others: Sequence[socket.socket]) -> None:
+def _child(cohort: "Cohort", line: "Line", others: Sequence[socket.socket]) -> None:
     """The life of a worker; it never returns."""
     status = 1
     try:
@@ -147,16 +148,16 @@ def _child(cohort: "Cohort", end: socket.socket, others: Sequence[socket.socket]
         cohort.become_worker(Carrier())
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                _serve(cohort, end)
+                _serve(cohort, line)
         status = 0
     finally:
         os._exit(status)
 
 
-def _serve(cohort: "Cohort", end: socket.socket) -> None:
+def _serve(cohort: "Cohort", line: "Line") -> None:
     from fedpers.cohort import Request
 
-    headers, rows = _receive(end)
+    headers, rows = line.receive()
     carrier: Any = cohort.store
     carrier.given = {k: memory for (k, _), (_, memory) in zip(headers, rows, strict=True)}
     carrier.kept = {}
@@ -170,7 +171,7 @@ def _serve(cohort: "Cohort", end: socket.socket) -> None:
         else:
             heads.append((answer.num_examples, answer.work))
             bodies.append((answer.body, carrier.kept.get(request.k)))
-    _send(end, heads, bodies)
+    line.send(heads, bodies)
 
 
 def _plain(error: Exception) -> Exception:
@@ -185,41 +186,84 @@ def _plain(error: Exception) -> Exception:
 # ---- through the socket ------------------------------------------------------------------------
 
 
-def _send(end: socket.socket, head: Any, trees: Sequence[Any]) -> None:
-    parcel = Parcel(trees)
-    handle = os.memfd_create("fedpers")
-    try:
-        size = max(parcel.size, 1)
-        os.ftruncate(handle, size)
-        parcel.write(_block(handle, size))
-        text = pickle.dumps((head, parcel.groups), protocol=pickle.HIGHEST_PROTOCOL)
-        socket.send_fds(end, [struct.pack("<QQ", len(text), size)], [handle])
-        end.sendall(text)
-    finally:
-        os.close(handle)
+class Line:
+    """One end of a socket, with blocks of shared memory that both ends know by number.
 
+    Fresh memory costs more than the copy into it, so a block is used again once the other end has
+    said that nothing there refers to it any more.
+    """
 
-def _receive(end: socket.socket) -> tuple[Any, list[Any]]:
-    first, handles, _, _ = socket.recv_fds(end, 16, 1)
-    if len(first) < 16:
-        raise EOFError
-    length, size = struct.unpack("<QQ", first)
-    try:
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self._own: dict[int, Tensor] = {}             # blocks made here
+        self._free: list[int] = []
+        self._theirs: dict[int, mmap.mmap] = {}       # blocks made at the other end
+        self._unused: list[int] = []                  # of those, what nobody here refers to now
+
+    def send(self, head: Any, trees: Sequence[Any]) -> None:
+        """Send a small picklable head and trees of tensors."""
+        parcel = Parcel(trees)
+        number, handles = self._space(parcel.size)
+        try:
+            parcel.write(self._own[number])
+            unused, self._unused[:] = self._unused[:], []
+            text = pickle.dumps((head, parcel.groups, unused), protocol=pickle.HIGHEST_PROTOCOL)
+            first = struct.pack("<QQQ", len(text), number, len(self._own[number]))
+            if handles:
+                socket.send_fds(self.end, [first], handles)
+            else:
+                self.end.sendall(first)
+            self.end.sendall(text)
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def receive(self) -> tuple[Any, list[Any]]:
+        """(head, trees) of the next message; the tensors are views of a block.
+
+        Raises:
+            EOFError: the other end is gone.
+        """
+        first, handles, _, _ = socket.recv_fds(self.end, 24, 1)
+        if len(first) < 24:
+            raise EOFError
+        length, number, size = struct.unpack("<QQQ", first)
+        for handle in handles:
+            self._theirs[number] = _map(handle, size)
+            os.close(handle)
         text = bytearray(length)
         view, got = memoryview(text), 0
         while got < length:
-            count = end.recv_into(view[got:])
+            count = self.end.recv_into(view[got:])
             if not count:
                 raise EOFError
             got += count
-        block = _block(handles[0], size)
-    finally:
-        os.close(handles[0])
-    head, groups = pickle.loads(text)
-    return head, open_parcel(groups, block)
+        head, groups, free = pickle.loads(text)
+        self._free += free
+        return head, open_parcel(groups, self._seen(number))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.end.close()
+
+    def _space(self, size: int) -> tuple[int, list[int]]:
+        """(number of a block that holds `size` bytes, its descriptor if it is new)."""
+        for number in self._free:
+            if len(self._own[number]) >= size:
+                self._free.remove(number)
+                return number, []
+        number, room = len(self._own), max(size + size // 8, mmap.PAGESIZE)
+        handle = os.memfd_create("fedpers")
+        os.ftruncate(handle, room)
+        self._own[number] = torch.frombuffer(_map(handle, room), dtype=torch.uint8)
+        return number, [handle]
+
+    def _seen(self, number: int) -> Tensor:
+        """A block of the other end; noticed when the last tensor of it goes."""
+        view = memoryview(self._theirs[number])
+        weakref.finalize(view, self._unused.append, number).atexit = False
+        return torch.frombuffer(view, dtype=torch.uint8)
 
 
-def _block(handle: int, size: int) -> Tensor:
-    """Shared memory as a tensor; it is unmapped when the last view of it goes."""
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-    return torch.frombuffer(mmap.mmap(handle, size, flags=flags), dtype=torch.uint8)
+def _map(handle: int, size: int) -> mmap.mmap:
+    return mmap.mmap(handle, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
