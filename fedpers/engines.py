@@ -18,7 +18,11 @@ Body = Callable[[Grid], None]
 
 
 def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Body) -> None:
-    """Run `body` on a grid of clients in this process (and its workers, one thread each)."""
+    """Run `body` on a grid of clients in this process (and its workers, one thread each).
+
+    Raises:
+        ConfigError: the device cannot do what the engine is asked for.
+    """
     import torch
 
     from fedpers.cohort import Cohort
@@ -26,7 +30,18 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
     from fedpers.runners import RunnerConfig
 
     torch.set_num_threads(1)                   # more only wait for each other, seen up to 25x slower
-    runner = RunnerConfig(engine.runner, engine.chunk, engine.workers)
+    cuda = parts.plan.device.startswith("cuda")
+    if engine.precision == "tf32" and not cuda:
+        raise ConfigError("engine.precision=tf32 needs device=cuda; a CPU knows float32 and bf16")
+    if engine.workers > 1 and cuda:
+        raise ConfigError(
+            f"engine.workers={engine.workers}: processes cannot share a GPU's clients; use 1, a stack "
+            f"fills the GPU"
+        )
+    runner = RunnerConfig(
+        engine.runner, engine.chunk, engine.workers,
+        convolution=engine.convolution, precision=engine.precision,
+    )
     cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner)
     try:
         body(CohortGrid(cohort))

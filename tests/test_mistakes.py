@@ -30,11 +30,13 @@ def mistake(capsys, *argv):
     ("model=lenet", ["lenet", "8"]),
     ("clients_per_round=50", ["clients_per_round=50", "4 clients"]),
     ("device=cuda", ["device=cuda"]),
+    ("engine.precision=tf32", ["engine.precision=tf32", "device=cuda", "bf16"]),
+    ("engine.precision=bf8", ["engine.precision=bf8", "float32, tf32, bf16"]),
 ])
 def test_one_clear_message(tmp_path, capsys, monkeypatch, override, parts):
     import torch
 
-    if override == "device=cuda" and torch.cuda.is_available():
+    if override in ("device=cuda", "engine.precision=tf32") and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     monkeypatch.setenv("FEDPERS_DATA", str(tmp_path / "nothing"))
     text = mistake(capsys, "run", *QUICK, f"out={tmp_path / 'run'}", override)

@@ -54,6 +54,15 @@ def test_a_run_leaves_its_directory(tmp_path, method):
     assert len(pd.read_csv(tmp_path / "clients.csv")) == 6
 
 
+def test_the_arithmetic_of_a_stack_can_be_chosen(tmp_path):
+    """bfloat16 rounds differently, by a little; the loss says that it was used, and used well."""
+    small = ["method=fedavg", "model=mlp", "eval_every=0"]
+    exact = run(config(*small), tmp_path / "exact")["final"]
+    rough = run(config(*small, "engine.precision=bf16"), tmp_path / "rough")["final"]
+    assert exact["loss"] != rough["loss"]
+    assert exact["loss"] == pytest.approx(rough["loss"], rel=0.05)
+
+
 class Crash(Exception):
     pass
 
