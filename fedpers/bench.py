@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fedpers.benchwork import Work
+from fedpers.benchtable import ROUNDS, table, update
+from fedpers.benchwork import Work, versions
 
 SETTINGS = {
     "lr": Work("lr", M=1000, C=100),
@@ -38,14 +38,13 @@ Result = dict[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a suite; returns the exit status."""
     args = parser().parse_args(argv)
-    if args.suite != "rounds":
-        from fedpers import benchsuites
+    if args.suite == "rounds":
+        for model in args.models.split(","):
+            write(rounds(args, model), f"rounds-{model}", Path(args.out))
+        return 0
+    from fedpers import benchsuites
 
-        results = benchsuites.SUITES[args.suite](args)
-    else:
-        results = rounds(args)
-    path = write(results, args.suite, Path(args.out))
-    print(f"written: {path}")
+    write(benchsuites.SUITES[args.suite](args), args.suite, Path(args.out))
     return 0
 
 
@@ -57,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["rounds", "methods", "population", "evaluation", "gpu"],
     )
     found.add_argument("--models", default="lr,mlp,lenet,cnn", help="rounds: which settings")
+    found.add_argument("--methods", default="", help="methods: which; all")
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
@@ -74,28 +74,29 @@ def engines(workers: int, elsewhere: Sequence[str] = ()) -> list[tuple[str, int]
     own = [("auto", 1), ("auto", workers), ("loop", 1), ("stack", 1), ("tight", 1)]
     there = [name for name, module in PEERS.items()
              if name in elsewhere or importlib.util.find_spec(module)]
-    return [*own, *((name, workers if name == "flower-ray" else 1) for name in there)]
+    found = [*own, *((name, workers if name == "flower-ray" else 1) for name in there)]
+    if "pfl-research" in there:
+        found.append(("pfl-research", workers))
+    return list(dict.fromkeys(found))
 
 
-def rounds(args: argparse.Namespace) -> list[Result]:
-    """A row an engine and setting: seconds a round, memory, share of what the machine can do."""
+def rounds(args: argparse.Namespace, model: str) -> list[Result]:
+    """A row an engine: seconds a round, memory, share of what the machine can do."""
     wanted = set(filter(None, args.engines.split(",")))
     pythons = dict(p.split("=", 1) for p in args.python)
     chosen = [e for e in engines(args.workers, list(pythons)) if not wanted or e[0] in wanted]
-    rows: list[Result] = []
-    for model in args.models.split(","):
-        work = SETTINGS[model]
-        work = replace(work, rounds=args.rounds or work.rounds)
-        taken: dict[tuple[str, int], list[Result]] = {e: [] for e in [("floor", 1), *chosen]}
-        for number in range(args.passes):
-            for engine, workers in taken:
-                python = pythons.get(engine, sys.executable)
-                found = run_one(engine, replace(work, workers=workers), python)
-                if found is not None:
-                    taken[engine, workers].append(found)
-                print(f"{model} pass {number + 1}: {engine} x{workers} {_short(found)}", flush=True)
-        rows += summarise(work, taken)
-        print(table(rows[-len(taken) + 1 :]))
+    work = SETTINGS[model]
+    work = replace(work, rounds=args.rounds or work.rounds)
+    taken: dict[tuple[str, int], list[Result]] = {e: [] for e in [("floor", 1), *chosen]}
+    for number in range(args.passes):
+        for engine, workers in taken:
+            python = pythons.get(engine, sys.executable)
+            found = run_one(engine, replace(work, workers=workers), python)
+            if found is not None:
+                taken[engine, workers].append(found)
+            print(f"{model} pass {number + 1}: {engine} x{workers} {_short(found)}", flush=True)
+    rows = summarise(work, taken)
+    print(table(rows, ROUNDS))
     return rows
 
 
@@ -119,18 +120,21 @@ def summarise(work: Work, taken: dict[tuple[str, int], list[Result]]) -> list[Re
             "peak_mb": max(r["peak_mb"] for r in results),
             "gflops": work.flops / middle / 1e9, "ceiling_gflops": ceiling,
             "share_of_ceiling": work.flops / middle / 1e9 / (ceiling * workers),
+            "versions": results[0].get("versions", {}),
         })
     best = min((r["seconds"] for r in rows if r["engine"] == "auto"), default=float("nan"))
     for row in rows:
         row["times_ours"] = row["seconds"] / best
-    return rows
+    return sorted(rows, key=lambda row: float(row["seconds"]))
 
 
 def run_one(
     engine: str, work: Work, python: str = sys.executable, timeout: float = 1800
 ) -> Result | None:
     """One engine in a process of its own; None if it fails."""
-    command = [python, "-m", "fedpers.benchwork", engine, json.dumps(asdict(work))]
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(work.workers)]
+    launch = launch if engine == "pfl-research" and work.workers > 1 else []     # its own way
+    command = [python, *launch, "-m", "fedpers.benchwork", engine, json.dumps(asdict(work))]
     quiet = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
@@ -190,43 +194,30 @@ def pss(pid: int) -> int:
     return found.get("Pss_Anon", 0) + found.get("Pss_Shmem", 0)
 
 
-def machine() -> dict[str, Any]:
-    """Where the numbers come from."""
-    packages = ("torch", "flwr", "ray", "pfl", "fedjax", "jax", "numpy")
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
+    """Where the numbers come from; versions are those of the processes that were measured."""
     cpu = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
         lines = [x for x in info.read_text().splitlines() if x.startswith("model name")]
         cpu = lines[0].split(":")[1].strip() if lines else cpu
-    load = os.getloadavg()[0]
+    merged = {name: v for row in rows for name, v in row.get("versions", {}).items()}
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(),
-            "versions": versions, "load": load, "date": time.strftime("%Y-%m-%d")}
+            "versions": versions() | merged, "load": os.getloadavg()[0],
+            "date": time.strftime("%Y-%m-%d")}
 
 
-def write(rows: list[Result], suite: str, out: Path) -> Path:
-    """The results as JSON, one file a suite and day."""
+def write(rows: list[Result], name: str, out: Path) -> Path:
+    """The results as JSON; in a source tree the tables of docs/performance.md follow."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{suite}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    path = out / f"{name}.json"
+    content = {"machine": machine(rows), "rows": rows}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(f"written: {path}")
+    document = out.resolve().parents[1] / "docs" / "performance.md"
+    if document.is_file():
+        update(document, out)
     return path
-
-
-def table(rows: list[Result]) -> str:
-    """Rows as Markdown."""
-    head = ["setting", "engine", "processes", "ms a round", "times ours", "peak MB", "of ceiling"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for r in sorted(rows, key=lambda r: (r["model"], r["seconds"])):
-        setting = f"{r['model']} M={r['M']} C={r['C']}"
-        cells = [setting, r["engine"], str(r["processes"]), f"{r['seconds'] * 1e3:.1f}",
-                 f"{r['times_ours']:.2f}", f"{r['peak_mb']:.0f}", f"{r['share_of_ceiling']:.0%}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def _short(found: Result | None) -> str:

@@ -21,7 +21,7 @@ def methods(args: argparse.Namespace) -> list[Result]:
     from fedpers.registry import METHODS
 
     rows = []
-    for name in METHODS:
+    for name in args.methods.split(",") if args.methods else METHODS:
         here, ray = (_run_method(name, e, args) for e in ("inprocess", "ray"))
         row: Result = {"method": name, "inprocess": here, "ray": ray}
         if here and ray:

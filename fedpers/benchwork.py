@@ -10,7 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,15 @@ def floor(work: Work) -> dict[str, Any]:
                 "conv": rate(2.0 * 20 * 196 * 64 * 800, conv)}
 
 
+def versions() -> dict[str, str]:
+    """Of the packages that matter, where they are installed in this process's environment."""
+    found = {}
+    for name in ("torch", "flwr", "ray", "pfl", "fedjax", "jax", "numpy"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
 OURS = {"auto": "auto", "loop": "loop", "stack": "stack"}
 
 
@@ -237,7 +248,8 @@ def main(argv: list[str]) -> int:
         from fedpers import benchpeers
 
         found = getattr(benchpeers, engine.replace("-", "_"))(work)
-    print("RESULT " + json.dumps({"engine": engine, "work": asdict(work), **found}), flush=True)
+    found |= {"engine": engine, "work": asdict(work), "versions": versions()}
+    print("RESULT " + json.dumps(found), flush=True)
     return 0
 
 

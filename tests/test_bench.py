@@ -1,11 +1,12 @@
 """The benchmarks' bookkeeping; the speed itself is measured by `fedpers bench`, not here."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from fedpers import bench
+from fedpers import bench, benchtable
 from fedpers.benchpeers import as_module
 from fedpers.benchwork import FLOPS, MODELS, Work, make_model
 
@@ -44,12 +45,32 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
     assert [r["seconds"] for r in rows] == [2.0, 20.0]
     assert [r["times_ours"] for r in rows] == [1.0, 10.0]
     assert rows[0]["first"] == 9.0
-    text = bench.table(rows)
-    assert "| lr M=1000 C=100 | flower-ray | 2 | 20000.0 | 10.00 |" in text
-    path = bench.write(rows, "rounds", tmp_path)
+    text = benchtable.table(rows, benchtable.ROUNDS)
+    assert "| lr M=1000 C=100 | flower-ray | 2 | 20000 | 10x |" in text
+    path = bench.write(rows, "rounds-lr", tmp_path)
     content = json.loads(path.read_text())
     assert content["rows"] == rows
     assert content["machine"]["versions"]["torch"]
+
+
+def test_results_go_into_the_document_between_its_marks(tmp_path):
+    document, results = tmp_path / "docs" / "performance.md", tmp_path / "benchmarks" / "results"
+    document.parent.mkdir()
+    document.write_text(f"before\n{benchtable.BEGIN}\nold\n{benchtable.END}\nafter\n")
+    rows = [{"clients": 10**6, "seconds": 0.5, "peak_mb": 900.0, "disk_mb": 20.0, "times": 1.1}]
+    for _ in range(2):                                     # a second time changes nothing
+        bench.write(rows, "population", results)
+    text = document.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| 1,000,000 | 500 | 900 | 20 | 1.1x |" in text
+    assert "Not measured yet: `fedpers bench gpu`" in text
+
+
+def test_the_document_shows_the_results_that_are_there():
+    root = Path(__file__).parents[1]
+    text = (root / "docs" / "performance.md").read_text(encoding="utf-8")
+    shown = text.partition(benchtable.BEGIN)[2].partition(benchtable.END)[0]
+    assert shown.strip() == benchtable.render(root / "benchmarks" / "results").strip()
 
 
 def test_one_engine_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
