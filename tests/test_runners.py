@@ -1,5 +1,6 @@
 """Loop, stack, workers: the same numbers, whoever else is in the chunk."""
 
+import socket
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedper import FedPer
 from fedpers.toys import toy_federation
 from fedpers.tuner import CANDIDATES, Tuner
-from fedpers.workers import balance
+from fedpers.workers import Line, balance
 
 SIZES = {"equal": (20,), "ragged": (12, 9, 3, 20)}
 LINUX = pytest.mark.skipif(not hasattr(__import__("os"), "memfd_create"), reason="needs Linux")
@@ -340,6 +341,34 @@ def test_the_tuner_takes_the_fastest_size():
 
 
 # ---- workers -----------------------------------------------------------------------------------
+
+
+@LINUX
+def test_shared_memory_is_used_again_once_nobody_looks_at_it():
+    here, there = map(Line, socket.socketpair())
+
+    def trip(value, size=1000):
+        here.send("head", [{"a": torch.full((size,), value)}])
+        head, (tree,) = there.receive()
+        there.send(None, [])                          # says what is free
+        here.receive()
+        assert head == "head" and bool((tree["a"] == value).all())
+        return tree["a"]
+
+    kept = trip(1.0)
+    for value in range(2, 9):
+        trip(float(value))
+    assert bool((kept == 1.0).all())                  # its block was left alone
+    assert len(here._own) == 3                        # two more, in turns: one is free a trip later
+    del kept
+    trip(9.0)
+    trip(10.0, size=500)                              # a smaller message fits, too
+    assert len(here._own) == 3
+    assert len(trip(11.0, size=5000)) == 5000
+    assert len(here._own) == 4
+    here.close()
+    with pytest.raises(EOFError):
+        there.receive()
 
 
 def test_work_goes_to_the_least_loaded():
