@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedpers.bundle import Bundle
 from fedpers.cohort import Cohort, Request
+from fedpers.exchange import Exchange
 from fedpers.flower import Envelope, begin_run, error_reply, open_content, set_message_id
 from fedpers.roll import Roster
 
@@ -92,12 +92,12 @@ class CohortGrid(MailGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Sequence[Message]:
         """Deliver messages and return their replies; nothing is made of what nobody looks at."""
-        if not (isinstance(messages, Bundle) and messages.sealed):
+        if not (isinstance(messages, Exchange) and messages.sealed):
             return super().send_and_receive(messages, timeout=timeout)
         nodes = [node for node, _ in messages.parts]
         answers = self._ask((node, order, messages.header) for node, order in messages.parts)
         parts = [(node, *answer) for node, answer in zip(nodes, answers, strict=True)]
-        return Bundle({}, parts, lambda: self._reply_all(list(messages), answers))
+        return Exchange({}, parts, lambda: self._reply_all(list(messages), answers))
 
     def _answer(self, messages: Sequence[Message]) -> list[Message]:
         device = self.cohort.device

@@ -8,8 +8,8 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedpers.bundle import Bundle
 from fedpers.errors import ReplyError
+from fedpers.exchange import Exchange
 from fedpers.flower import Envelope, open_content, seal
 from fedpers.plan import Assessed, Plan, RoundLog
 from fedpers.replies import Inspector
@@ -49,7 +49,7 @@ class Post:
         def make() -> list[Message]:
             return [Message(wrap(header, order), node, kind) for node, order in parts]
 
-        return Bundle(header, parts, make) if wrap is Envelope else make()
+        return Exchange(header, parts, make) if wrap is Envelope else make()
 
     def send(self, messages: Sequence[Message]) -> Iterable[Message]:
         """The replies to messages."""
@@ -87,7 +87,7 @@ class Post:
 
     def _read(self, messages: Iterable[Message]) -> Iterable[tuple[int, str | None, Any, Any]]:
         """(node, error, header, body) of each message."""
-        if isinstance(messages, Bundle) and messages.sealed:
+        if isinstance(messages, Exchange) and messages.sealed:
             yield from messages.parts
             return
         for message in messages:

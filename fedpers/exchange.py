@@ -11,7 +11,7 @@ from typing import Any, overload
 from flwr.app import Message
 
 
-class Bundle(Sequence[Message]):
+class Exchange(Sequence[Message]):
     """`parts` are what the messages hold; once a message was looked at, the messages count."""
 
     def __init__(self, header: dict[str, Any], parts: list[Any], make: Callable[[], list[Message]]) -> None:
