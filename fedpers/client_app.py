@@ -13,6 +13,7 @@ from fedpers.build import assemble, decode_config, memory_folder
 from fedpers.client import PersonalizedClient
 from fedpers.cohort import Cohort
 from fedpers.errors import ConfigError
+from fedpers.fleet import BUNDLE, open_requests, seal_answers
 from fedpers.flower import ARRAYS, CONFIG, open_content, seal
 from fedpers.store import FileStore
 
@@ -29,6 +30,19 @@ def client_app(config: str = "", memory: str = "") -> ClientApp:
     app.train()(partial(_train, config, memory))
     app.evaluate()(partial(_evaluate, config, memory))
     return app
+
+
+def fleet_app(config: str, memory: str) -> ClientApp:
+    """A ClientApp for simulations only: each message is for a bundle of clients (see `fleet`)."""
+    app = ClientApp()
+    app.train(BUNDLE.partition(".")[2])(partial(_bundle, config, memory))
+    return app
+
+
+def _bundle(config: str, memory: str, message: Message, context: Context) -> Message:
+    cohort = _cohort(config, memory)
+    answers = cohort.handle(open_requests(message.content, cohort.device))
+    return Message(seal_answers(answers), reply_to=message)
 
 
 def _query(config: str, memory: str, message: Message, context: Context) -> Message:

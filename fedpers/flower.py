@@ -78,6 +78,10 @@ def set_message_id(message: Message, number: int) -> None:
 
 
 def begin_run(run_id: int = 1) -> Run:
-    """A run for messages that never leave this process; Flower's Message() asks for its identity."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = run_id
+    """A run for messages that never leave this process; Flower's Message() asks for its identity.
+
+    Inside a run of Flower's own the identity stays, or that run's messages would be refused.
+    """
+    if TaskIdentity._task_id is None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = run_id
     return Run.create_empty(run_id=run_id)
