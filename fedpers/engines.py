@@ -43,6 +43,7 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
         ConfigError: Ray is not installed.
         FedpersError: whatever `body` raised.
     """
+    import torch
     from flwr.serverapp import ServerApp
 
     from fedpers.client_app import fleet_app
@@ -59,6 +60,7 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
 
     @server.main()
     def main(grid: Grid, context: Any) -> None:
+        torch.set_num_threads(1)               # holds for this thread; see `run_inprocess`
         try:
             body(_fleet(grid, cfg.engine, parts, nodes))
         except BaseException as error:  # Flower's thread would only log it

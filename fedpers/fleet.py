@@ -5,6 +5,7 @@ nodes are then no clients but hands: any of them serves any client, since every 
 """
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,13 +15,14 @@ from flwr.serverapp import Grid
 
 from fedpers.cohort import Answer, Request
 from fedpers.data import Federation
-from fedpers.flower import error_reply, open_content, seal
+from fedpers.flower import error_reply, open_many, seal_many
 from fedpers.grid import CohortGrid
 from fedpers.wire import num_bytes
 from fedpers.workers import balance
 
 BUNDLE = "train.bundle"                   # the type of these messages
 BUNDLE_BYTES = 64 * 2**20                 # of a bundle's answers, if they are as large as its orders
+PAUSE = 0.01                              # seconds between two looks for replies
 NO_REPLY = "no reply"
 Outcome = Answer | str                    # what a client answered, or why it did not
 
@@ -44,7 +46,7 @@ class Fleet:
                     BUNDLE, group_id=str(number))
             for number, share in enumerate(shares)
         ]
-        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+        for reply in self._replies(messages):
             share = shares[int(reply.metadata.group_id)]
             for i, outcome in zip(share, self._opened(reply, len(share)), strict=True):
                 outcomes[i] = outcome
@@ -56,6 +58,16 @@ class Fleet:
         count = max(self.actors, math.ceil(len(requests) * largest / BUNDLE_BYTES))
         weights = [float(self.federation.num_train[r.k]) for r in requests]
         return [share for share in balance(weights, min(count, len(requests))) if share]
+
+    def _replies(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """As they come: Flower's own `send_and_receive` looks ten times a second, for all of them."""
+        waiting = set(self.grid.push_messages(messages))
+        began = time.monotonic()
+        while waiting and (self.timeout is None or time.monotonic() - began < self.timeout):
+            for reply in self.grid.pull_messages(waiting):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                yield reply
+            time.sleep(PAUSE)
 
     def _opened(self, reply: Message, count: int) -> Iterable[Outcome]:
         if reply.has_error():
@@ -94,24 +106,23 @@ def seal_requests(requests: Sequence[Request]) -> RecordDict:
         distinct.setdefault((id(r.header), id(r.order)), (r.header, r.order))
     place = {key: i for i, key in enumerate(distinct)}
     seats = torch.tensor([(r.k, place[id(r.header), id(r.order)]) for r in requests])
-    return seal({}, (tuple(distinct.values()), seats))
+    return seal_many((tuple(distinct.values()), seats))
 
 
 def open_requests(content: RecordDict, device: str) -> list[Request]:
     """The requests of a sealed bundle."""
-    _, (distinct, seats) = open_content(content, device)
+    distinct, seats = open_many(content, device)
     return [Request(k, distinct[i][1], distinct[i][0]) for k, i in seats.tolist()]
 
 
 def seal_answers(answers: Sequence[Answer | Exception]) -> RecordDict:
     """Answers as the content of a message; of a failure its text."""
-    return seal({}, tuple(map(_told, answers)))
+    return seal_many(tuple(map(_told, answers)))
 
 
 def open_answers(content: RecordDict, device: str) -> Iterator[Outcome]:
     """What `seal_answers` was given."""
-    _, told = open_content(content, device)
-    return (t if isinstance(t, str) else Answer(*t) for t in told)
+    return (t if isinstance(t, str) else Answer(*t) for t in open_many(content, device))
 
 
 def _told(answer: Answer | Exception) -> Any:

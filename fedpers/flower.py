@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpers.wire import pack, unpack
+from fedpers.wire import pack, stack_equals, unpack, unstack
 
 ARRAYS, CONFIG = "arrays", "config"
-_SKELETON = "skeleton"
+_SKELETON, _WHICH = "skeleton", "which"
 Header = dict[str, Any]            # plain numbers and strings
 
 
@@ -65,6 +65,21 @@ def open_content(content: RecordDict, device: str = "cpu") -> tuple[Header, Any]
     header = dict(cast(ConfigRecord, content[CONFIG]))
     arrays = cast(ArrayRecord, content[ARRAYS]).to_numpy_ndarrays()
     return header, unpack(str(header.pop(_SKELETON)), arrays, device)
+
+
+def seal_many(body: Any) -> RecordDict:
+    """The packed form of a body with many tensors of few shapes: one array a shape."""
+    skeleton, arrays = pack(body)
+    blocks, which = stack_equals(arrays)
+    config = ConfigRecord({_SKELETON: skeleton, _WHICH: which})
+    return RecordDict({ARRAYS: ArrayRecord(blocks), CONFIG: config})
+
+
+def open_many(content: RecordDict, device: str = "cpu") -> Any:
+    """What `seal_many` was given; a tensor that was in it several times is one object again."""
+    config = cast(ConfigRecord, content[CONFIG])
+    blocks = cast(ArrayRecord, content[ARRAYS]).to_numpy_ndarrays()
+    return unpack(str(config[_SKELETON]), unstack(blocks, cast(list[int], config[_WHICH]), device))
 
 
 def error_reply(message: Message, reason: str) -> Message:
