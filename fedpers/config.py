@@ -21,8 +21,8 @@ class EngineConfig:
     chunk: int | None = None                 # inprocess: clients in a stack; null: measured
     workers: int = 1                         # inprocess: processes that share the clients
     memory_mb: float = 512                   # inprocess: RAM for clients' memories; the rest: files
-    num_cpus: float = 1                      # ray: CPUs that one client takes
-    num_gpus: float = 0                      # ray: share of a GPU that one client takes
+    num_cpus: float = 1                      # ray: CPUs that one actor takes
+    num_gpus: float = 0                      # ray: share of a GPU that one actor takes
     address: str | None = None               # ray: a running cluster; deployment: the SuperLink
 
     def check(self) -> list[str]:
