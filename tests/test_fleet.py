@@ -6,12 +6,13 @@ import torch
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedpers import compose, flower
+from fedpers import compose, engines, flower
 from fedpers.build import assemble, encode_config
 from fedpers.case import same
 from fedpers.client_app import fleet_app
 from fedpers.cohort import Answer, Cohort, Request
-from fedpers.errors import ReplyError
+from fedpers.config import EngineConfig
+from fedpers.errors import FedpersError, ReplyError
 from fedpers.fleet import (
     BUNDLE,
     BUNDLE_BYTES,
@@ -178,3 +179,23 @@ def test_a_grid_inside_flowers_run_keeps_its_identity(monkeypatch):
     c = case("fedavg")
     grid_of(app_of(c.cohort()), c.federation)
     assert (TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(("engine", "there", "count"), [
+    ({"num_cpus": 1}, {"CPU": 16.0}, 16),
+    ({"num_cpus": 3}, {"CPU": 16.0}, 5),
+    ({"num_cpus": 1, "num_gpus": 0.25}, {"CPU": 16.0, "GPU": 2.0}, 8),
+    ({"num_cpus": 2}, {"CPU": 1.0}, 1),                  # Flower says what is wrong
+])
+def test_as_many_bundles_as_flower_makes_actors(monkeypatch, engine, there, count):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: there)
+    assert engines._actors(EngineConfig("ray", **engine)) == count
+
+
+def test_ray_that_never_comes_is_not_waited_for_forever(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(FedpersError, match="Ray was not there within 0 s"):
+        engines._actors(EngineConfig("ray"), patience=0)
