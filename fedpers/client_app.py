@@ -1,4 +1,4 @@
-"""The one ClientApp: used by the ray engine, by `flwr run` and by SuperNodes on real machines."""
+"""The one ClientApp, used by `flwr run` and by SuperNodes on real machines; and that of engine=ray."""
 
 import os
 from functools import lru_cache, partial
@@ -13,46 +13,55 @@ from fedpers.build import assemble, decode_config, memory_folder
 from fedpers.client import PersonalizedClient
 from fedpers.cohort import Cohort
 from fedpers.errors import ConfigError
+from fedpers.fleet import BUNDLE, open_requests, seal_answers
 from fedpers.flower import ARRAYS, CONFIG, open_content, seal
 from fedpers.store import FileStore
 
+app = ClientApp()
 
-def client_app(config: str = "", memory: str = "") -> ClientApp:
-    """A ClientApp for one configuration (see `build.encode_config`); memories go to a folder.
 
-    Without a configuration, each run's own is used: `flwr run . --run-config "overrides='...'"`.
-    Handlers are functions of this module, so what a worker process has loaded is kept for the next
-    message.
+def fleet_app(config: str, memory: str) -> ClientApp:
+    """A ClientApp for a simulation: each message is for a bundle of clients, see `fedpers.fleet`.
+
+    `config` is from `build.encode_config`, `memory` the folder of the clients' memories. The handler
+    is a function of this module, so what an actor has loaded is kept for the next message.
     """
-    app = ClientApp()
-    app.query()(partial(_query, config, memory))
-    app.train()(partial(_train, config, memory))
-    app.evaluate()(partial(_evaluate, config, memory))
-    return app
+    fleet = ClientApp()
+    fleet.train(BUNDLE.partition(".")[2])(partial(_bundle, config, memory))
+    return fleet
 
 
-def _query(config: str, memory: str, message: Message, context: Context) -> Message:
-    cohort, k = _seat(config, memory, context)
+def _bundle(config: str, memory: str, message: Message, context: Context) -> Message:
+    cohort = _cohort(config, memory, False)          # the simulation's server flushes
+    answers = cohort.handle(open_requests(message.content, cohort.device))
+    return Message(seal_answers(answers), reply_to=message)
+
+
+@app.query()
+def _query(message: Message, context: Context) -> Message:
+    cohort, k = _seat(context)
     _, body = open_content(message.content)
     answer = cohort.properties(k, body["needs"])
     return Message(seal({"k": k}, answer), reply_to=message)
 
 
-def _train(config: str, memory: str, message: Message, context: Context) -> Message:
-    client, arrays, header = _open(config, memory, message, context)
+@app.train()
+def _train(message: Message, context: Context) -> Message:
+    client, arrays, header = _open(message, context)
     return _reply(message, *client.fit(arrays, header))
 
 
-def _evaluate(config: str, memory: str, message: Message, context: Context) -> Message:
-    client, arrays, header = _open(config, memory, message, context)
+@app.evaluate()
+def _evaluate(message: Message, context: Context) -> Message:
+    client, arrays, header = _open(message, context)
     _, n, metrics = client.evaluate(arrays, header)
     return _reply(message, [], n, metrics)
 
 
 def _open(
-    config: str, memory: str, message: Message, context: Context
+    message: Message, context: Context
 ) -> tuple[PersonalizedClient, list[Any], dict[str, Any]]:
-    cohort, k = _seat(config, memory, context)
+    cohort, k = _seat(context)
     arrays, header = message.content[ARRAYS], message.content[CONFIG]
     if not isinstance(arrays, ArrayRecord):
         raise ConfigError("this client answers fedpers strategies; the message holds no order")
@@ -70,7 +79,7 @@ def _reply(message: Message, arrays: list[Any], n: int, header: dict[str, Any]) 
     return Message(content, reply_to=message)
 
 
-def _seat(config: str, memory: str, context: Context) -> tuple[Cohort, int]:
+def _seat(context: Context) -> tuple[Cohort, int]:
     """The cohort of this process and the partition that this node holds.
 
     Raises:
@@ -81,19 +90,16 @@ def _seat(config: str, memory: str, context: Context) -> tuple[Cohort, int]:
             "this node has no partition-id; start it with "
             "flower-supernode --node-config 'partition-id=0 num-partitions=N'"
         )
-    text = config or str(context.run_config.get("overrides", ""))
-    folder = memory or str(context.node_config.get("memory", ""))
-    return _cohort(text, folder), int(context.node_config["partition-id"])
+    text = str(context.run_config.get("overrides", ""))
+    return _cohort(text, str(context.node_config.get("memory", ""))), int(context.node_config["partition-id"])
 
 
 @lru_cache(maxsize=1)
-def _cohort(config: str, memory: str) -> Cohort:
+def _cohort(config: str, memory: str, durable: bool = True) -> Cohort:
     """What this process loads once: data, model, the method's client half."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     cfg = decode_config(config)
     parts = assemble(cfg)
-    store = FileStore(Path(memory) if memory else memory_folder(cfg), max(cfg.checkpoint_every, 1))
+    folder, keep = Path(memory) if memory else memory_folder(cfg), max(cfg.checkpoint_every, 1)
+    store = FileStore(folder, keep, durable=durable)
     return Cohort(parts.client, parts.federation, store, parts.plan)
-
-
-app = client_app()

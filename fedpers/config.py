@@ -23,8 +23,8 @@ class EngineConfig:
     memory_mb: float = 512                   # inprocess: RAM for clients' memories; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"   # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"   # inprocess: in a stack
-    num_cpus: float = 1                      # ray: CPUs that one client takes
-    num_gpus: float = 0                      # ray: share of a GPU that one client takes
+    num_cpus: float = 1                      # ray: CPUs that one actor takes
+    num_gpus: float = 0                      # ray: share of a GPU that one actor takes
     address: str | None = None               # ray: a running cluster; deployment: the SuperLink
 
     def check(self) -> list[str]:

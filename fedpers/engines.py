@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,11 @@ from flwr.serverapp import Grid
 
 from fedpers.build import Parts, encode_config
 from fedpers.config import EngineConfig, RunConfig
-from fedpers.errors import ConfigError
+from fedpers.errors import ConfigError, FedpersError
 from fedpers.rowstore import RowStore
 
 Body = Callable[[Grid], None]
+NODES = 64                                 # of a simulation on Ray, through which all clients are reached
 
 
 def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Body) -> None:
@@ -56,9 +58,10 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
         ConfigError: Ray is not installed.
         FedpersError: whatever `body` raised.
     """
+    import torch
     from flwr.serverapp import ServerApp
 
-    from fedpers.client_app import client_app
+    from fedpers.client_app import fleet_app
 
     try:
         from flwr.simulation import run_simulation
@@ -68,23 +71,51 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
         ) from error
     server = ServerApp()
     failed: list[BaseException] = []
+    nodes = min(parts.federation.num_clients, NODES)
 
     @server.main()
     def main(grid: Grid, context: Any) -> None:
+        torch.set_num_threads(1)               # holds for this thread; see `run_inprocess`
         try:
-            body(grid)
+            body(_fleet(grid, cfg.engine, parts, nodes))
         except BaseException as error:  # Flower's thread would only log it
             failed.append(error)
 
-    app = client_app(encode_config(cfg), str(memory.resolve()))
+    app = fleet_app(encode_config(cfg), str(memory.resolve()))
     for chatty in ("flwr", "alembic"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         backend = _backend(cfg.engine)
-        run_simulation(server, app, parts.federation.num_clients, backend_config=backend)
+        run_simulation(server, app, nodes, backend_config=backend)
     if failed:
         raise failed[0]
+
+
+def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, nodes: int) -> Grid:
+    """All clients of the federation, behind the nodes of Flower's simulation."""
+    from fedpers.fleet import Fleet, FleetGrid
+    from fedpers.roll import wait_for_nodes
+
+    ids = wait_for_nodes(grid, nodes)
+    fleet = Fleet(grid, ids, _actors(engine), parts.federation, parts.plan.device)
+    return FleetGrid(fleet)
+
+
+def _actors(engine: EngineConfig, patience: float = 120.0) -> int:
+    """How many actors Flower has made of Ray's resources, once Ray is there."""
+    import ray
+
+    began = time.monotonic()
+    while not ray.is_initialized():
+        if time.monotonic() - began > patience:
+            raise FedpersError(f"Ray was not there within {patience:.0f} s")
+        time.sleep(0.05)
+    there = ray.cluster_resources()
+    count = there.get("CPU", 0) / engine.num_cpus
+    if engine.num_gpus:
+        count = min(count, there.get("GPU", 0) / engine.num_gpus)
+    return max(int(count), 1)
 
 
 def _backend(engine: EngineConfig) -> Any:

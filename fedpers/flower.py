@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpers.wire import pack, unpack
+from fedpers.wire import pack, stack_equals, unpack, unstack
 
 ARRAYS, CONFIG = "arrays", "config"
-_SKELETON = "skeleton"
+_SKELETON, _WHICH = "skeleton", "which"
 Header = dict[str, Any]            # plain numbers and strings
 
 
@@ -67,6 +67,21 @@ def open_content(content: RecordDict, device: str = "cpu") -> tuple[Header, Any]
     return header, unpack(str(header.pop(_SKELETON)), arrays, device)
 
 
+def seal_many(body: Any) -> RecordDict:
+    """The packed form of a body with many tensors of few shapes: one array a shape."""
+    skeleton, arrays = pack(body)
+    blocks, which = stack_equals(arrays)
+    config = ConfigRecord({_SKELETON: skeleton, _WHICH: which})
+    return RecordDict({ARRAYS: ArrayRecord(blocks), CONFIG: config})
+
+
+def open_many(content: RecordDict, device: str = "cpu") -> Any:
+    """What `seal_many` was given; a tensor that was in it several times is one object again."""
+    config = cast(ConfigRecord, content[CONFIG])
+    blocks = cast(ArrayRecord, content[ARRAYS]).to_numpy_ndarrays()
+    return unpack(str(config[_SKELETON]), unstack(blocks, cast(list[int], config[_WHICH]), device))
+
+
 def error_reply(message: Message, reason: str) -> Message:
     """The reply of a client that failed."""
     return Message(Error(code=3, reason=reason), reply_to=message)
@@ -78,6 +93,10 @@ def set_message_id(message: Message, number: int) -> None:
 
 
 def begin_run(run_id: int = 1) -> Run:
-    """A run for messages that never leave this process; Flower's Message() asks for its identity."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = run_id
+    """A run for messages that never leave this process; Flower's Message() asks for its identity.
+
+    Inside a run of Flower's own the identity stays, or that run's messages would be refused.
+    """
+    if TaskIdentity._task_id is None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = run_id
     return Run.create_empty(run_id=run_id)

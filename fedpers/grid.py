@@ -121,6 +121,9 @@ class CohortGrid(MailGrid):
 
 
 def _told(answer: Any) -> tuple[str | None, Any, Any]:
+    """(error, header, body) of an answer, an exception, or a failure's text from another process."""
+    if isinstance(answer, str):
+        return answer, None, None
     if isinstance(answer, Exception):
         log.debug("a client failed", exc_info=answer)
         return f"{type(answer).__name__}: {answer}", None, None

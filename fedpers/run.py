@@ -15,6 +15,7 @@ from fedpers.progress import ProgressBar
 from fedpers.recorder import Recorder
 from fedpers.rowstore import RowStore
 from fedpers.server import Observer, RoundLog
+from fedpers.store import flush_files
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Checkpointer(Observer):
         every, last = self.run.cfg.checkpoint_every, t == self.run.cfg.rounds
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
+            if self.run.cfg.engine.name == "ray":
+                flush_files()          # the memories that go with it
             checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
 
 

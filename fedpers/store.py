@@ -18,8 +18,8 @@ SKELETON = "skeleton"
 MEMORIES = "memories.safetensors"          # in the folder of a checkpoint
 
 
-def write_record(path: Path, body: Any) -> None:
-    """Write one record as a safetensors file, atomically.
+def write_record(path: Path, body: Any, durable: bool = True) -> None:
+    """Write one record as a safetensors file, atomically; `durable`: it survives a loss of power.
 
     Raises:
         CheckpointError: the file system refuses; whatever was there before is still there.
@@ -30,8 +30,9 @@ def write_record(path: Path, body: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(named, part, metadata={SKELETON: skeleton})
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
         part.replace(path)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)
@@ -53,6 +54,11 @@ def read_record(path: Path, device: str = "cpu") -> Any:
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is missing, truncated or not a fedpers file: {error}") from error
     return unpack(skeleton, [arrays[str(i)] for i in range(len(arrays))], device)
+
+
+def flush_files() -> None:
+    """Have everything on disk that any process wrote, where the operating system can."""
+    getattr(os, "sync", lambda: None)()
 
 
 class MemoryStore:
@@ -86,11 +92,13 @@ class FileStore:
     """One file a client and exchange: durable on a device whose process starts anew per message.
 
     Versions are kept from the last one that a checkpoint of the server may go back to, so a server
-    that resumes at round t finds what the client remembered then.
+    that resumes at round t finds what the client remembered then. Not `durable`: each file is whole
+    or absent even if the process is killed, but only `flush_files` makes sure that it is on disk.
     """
 
-    def __init__(self, folder: Path, keep_rounds: int, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, keep_rounds: int, device: str = "cpu", durable: bool = True) -> None:
         self.folder, self.keep_rounds, self.device = folder, keep_rounds, device
+        self.durable = durable
 
     def get(self, k: int, when: When) -> Any:
         """The newest memory of client k from before exchange `when`, or None."""
@@ -100,7 +108,7 @@ class FileStore:
     def put(self, k: int, when: When, memory: Any) -> None:
         """Write a new version; drop those from a future that never was, and those no longer needed."""
         versions = self._versions(k)
-        write_record(self._path(k, when), memory)
+        write_record(self._path(k, when), memory, self.durable)
         needed = [w for w in versions if w[0] <= when[0] - self.keep_rounds]
         oldest = max(needed, default=(0, 0))
         for w in versions:

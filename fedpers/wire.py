@@ -1,6 +1,7 @@
 """Records as bytes: named arrays and a JSON skeleton. No pickle, on the network or on disk."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from fedpers.errors import FedpersError
 from fedpers.record import RECORDS, flatten, record_name
 
 Arrays = list[np.ndarray]
+SMALL = 2**16                          # bytes from which copying an array costs more than naming it
+Leaves = Sequence[np.ndarray | Tensor]
 
 
 def pack(body: Any) -> tuple[str, Arrays]:
@@ -39,8 +42,28 @@ def pack(body: Any) -> tuple[str, Arrays]:
     return json.dumps(encode(body)), arrays
 
 
-def unpack(skeleton: str, arrays: Arrays, device: str | torch.device = "cpu") -> Any:
-    """What `pack` was given, with tensors of their own.
+def stack_equals(arrays: Arrays) -> tuple[Arrays, list[int]]:
+    """(blocks, block of each array): small arrays of one shape and type are the rows of one block."""
+    alike: dict[Any, int] = {}
+    groups: list[Arrays] = []
+    which = []
+    for a in arrays:
+        group = alike.setdefault((a.shape, a.dtype), len(groups)) if a.nbytes <= SMALL else len(groups)
+        if group == len(groups):
+            groups.append([])
+        groups[group].append(a)
+        which.append(group)
+    return [np.stack(g) if len(g) > 1 else g[0][None] for g in groups], which
+
+
+def unstack(blocks: Arrays, which: Sequence[int], device: str | torch.device = "cpu") -> list[Tensor]:
+    """The arrays that `stack_equals` was given, as rows of their blocks."""
+    rows = [iter(torch.from_numpy(block).to(device).unbind(0)) for block in blocks]
+    return [next(rows[i]) for i in which]
+
+
+def unpack(skeleton: str, arrays: Leaves, device: str | torch.device = "cpu") -> Any:
+    """What `pack` was given, with tensors of their own; arrays that are tensors are taken as they are.
 
     Raises:
         FedpersError: the skeleton is damaged or names a type that is not a record.
@@ -48,7 +71,8 @@ def unpack(skeleton: str, arrays: Arrays, device: str | torch.device = "cpu") ->
 
     def decode(x: Any) -> Any:
         if "t" in x:
-            return torch.from_numpy(np.array(arrays[x["t"]])).to(device)
+            leaf = arrays[x["t"]]
+            return leaf if isinstance(leaf, Tensor) else torch.from_numpy(np.array(leaf)).to(device)
         if "r" in x:
             return RECORDS[x["r"]](**{k: decode(v) for k, v in x["f"].items()})
         if "d" in x:

@@ -9,7 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("datasets", "clients", "strategies")
 APP = {"config", "registry", "engines", "run", "cli", "report", "server_app", "client_app"}
-FLOWER = {"client", "client_app", "exchange", "flower", "grid", "post", "roll", "run", "server", "server_app"}
+FLOWER = {
+    "client", "client_app", "exchange", "fleet", "flower", "grid", "post", "roll", "run", "server",
+    "server_app",
+}
 ENGINES = ("engine", "bench")  # engines.py, bench*.py may start what they drive and measure
 ALLOWED = {
     "flwr": FLOWER,
