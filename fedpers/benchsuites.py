@@ -48,7 +48,7 @@ def _run_method(name: str, engine: str, args: argparse.Namespace) -> float | Non
             print(done.stderr[-500:], file=sys.stderr)
             return None
         rows = list(csv.DictReader((out / "metrics.csv").open()))
-    seconds = {int(r["round"]): float(r["seconds"]) for r in rows}
+    seconds = {int(r["round"]): float(r["seconds"]) for r in rows if r["seconds"]}
     return statistics.median(s for t, s in seconds.items() if t > 1)
 
 
