@@ -11,7 +11,7 @@ from fedpers.client import PersonalizedClient
 from fedpers.data import Data
 from fedpers.errors import FedpersError
 from fedpers.models import Model
-from fedpers.objective import Objective, ObjectiveConfig
+from fedpers.objective import Base, Objective, ObjectiveConfig
 from fedpers.objectives import make_objective
 from fedpers.orders import (
     Anchor,
@@ -65,9 +65,12 @@ class BlockClient(PersonalizedClient, ABC):
         if isinstance(order, Anchor):
             return self.anchor(order, memory, data)
         if isinstance(order, Describe):
-            start = {k: v.to(data.x) for k, v in self.origin.items()}
-            return Described(f.measure(start, data)), memory
+            return Described(self.describe(f, data)), memory
         return self.iterate(order, memory, data, rng)
+
+    def describe(self, f: Objective, data: Data) -> Base:
+        """The constants of the client's plain loss."""
+        return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
 
     def anchor(self, order: Anchor, memory: Any, data: Data) -> tuple[Any, Any]:
         """The first anchor (methods with control variates)."""

@@ -123,7 +123,7 @@ def expand(f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor,
         values.append(value)
         slopes.append(slope)
         hessians.append(torch.func.hessian(f_m)(point))
-    return Expansion(*map(torch.stack, (values, slopes, hessians)), of_w.size)
+    return Expansion(torch.stack(values), torch.stack(slopes), torch.stack(hessians), of_w.size)
 
 
 def _one(f: Objective, data: Data, of_w: Flat, of_b: Flat) -> Any:
