@@ -65,13 +65,17 @@ class Expansion:
     def newton(self) -> tuple[Tensor, Tensor, float]:
         """(step of w [d_0], steps of the β_m [M, d_m], what F falls by to second order).
 
-        Private blocks are eliminated first: F's Hessian has none between two of them.
+        Private blocks are eliminated first: F's Hessian has no entries between two of them.
+
+        Raises:
+            FedpersError: F has no one minimum.
         """
         M, d = len(self.values), self.size
         g, H = self.slopes / M, self.hessians / M
-        own = torch.linalg.solve(H[:, d:, d:], torch.cat([H[:, d:, :d], g[:, d:, None]], dim=2))
+        H_bb = _regular(H[:, d:, d:])
+        own = torch.linalg.solve(H_bb, torch.cat([H[:, d:, :d], g[:, d:, None]], dim=2))
         C, c = own[:, :, :d], own[:, :, d]
-        S = (H[:, :d, :d] - H[:, :d, d:] @ C).sum(0)
+        S = _regular((H[:, :d, :d] - H[:, :d, d:] @ C).sum(0))
         of_w = torch.linalg.solve(S, (g[:, :d] - (H[:, :d, d:] @ c[:, :, None])[:, :, 0]).sum(0))
         of_b = c - C @ of_w
         return of_w, of_b, float((g[:, :d].sum(0) * of_w).sum() + (g[:, d:] * of_b).sum()) / 2
@@ -99,11 +103,7 @@ def solve(
     shared, own = of_w.vector(w), of_b.vector(beta).expand(len(parts), -1)
     for _ in range(steps):
         at = expand(f, data, shared, own, of_w, of_b)
-        try:
-            to_w, to_b, gain = at.newton()
-        except torch.linalg.LinAlgError as error:
-            raise FedpersError("F has no one minimum (its Hessian is singular): give method.l2 or "
-                               "method.lam a positive value") from error
+        to_w, to_b, gain = at.newton()
         found, (shared, own) = at.value, _descend(f, data, shared, own, to_w, to_b, at, of_w, of_b)
         still = max(float(torch.cat([v.reshape(-1).abs(), v.new_zeros(1)]).max()) for v in (to_w, to_b))
         if gain < tol * (1 + abs(found)) and still < 1e-4 * (1 + float(own.norm() + shared.norm())):
@@ -124,6 +124,16 @@ def expand(f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor,
         slopes.append(slope)
         hessians.append(torch.func.hessian(f_m)(point))
     return Expansion(torch.stack(values), torch.stack(slopes), torch.stack(hessians), of_w.size)
+
+
+def _regular(H: Tensor) -> Tensor:
+    """`H` [..., d, d], if its smallest eigenvalues are more than rounding."""
+    if H.numel():
+        low, high = torch.linalg.eigvalsh(H)[..., [0, -1]].unbind(-1)
+        if not bool((low > 1e-13 * high).all()):
+            raise FedpersError("F has no one minimum (its Hessian is singular): give method.l2 a "
+                               "positive value, and method.lam where the objective has it")
+    return H
 
 
 def _one(f: Objective, data: Data, of_w: Flat, of_b: Flat) -> Any:

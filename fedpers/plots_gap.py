@@ -52,11 +52,18 @@ def compare(runs: Mapping[str, Sequence[Run]], path: Path) -> list[Path]:
         for ax, (of_x, of_y) in zip(axes, panels, strict=True):
             for name, many in tables.items():
                 _curve(ax, many, of_x, of_y, name, figures.colour(name, list(tables)))
-            ax.set(xlabel=AXES[of_x], ylabel=WANTED[of_y], yscale="log" if known else "linear")
+            ax.set(xlabel=AXES[of_x], ylabel=WANTED[of_y], yscale="log" if known else "linear",
+                   xscale=_scale([t[of_x][-1] for t in every if of_x in t]))
         handles, labels = axes[0].get_legend_handles_labels()
         if any(labels):
             figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
         return [figures.save(figure, path)]
+
+
+def _scale(ends: Sequence[float]) -> str:
+    """Logarithmic where the runs end orders of magnitude from each other."""
+    ends = [e for e in ends if e > 0]
+    return "log" if max(ends) > 30 * min(ends) else "linear"
 
 
 def _curve(ax: Axes, many: Sequence[Mapping[str, np.ndarray]], x: str, y: str, label: str,

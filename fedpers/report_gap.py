@@ -83,7 +83,9 @@ def _rates(group: "Group", eps: float) -> list[str]:
     root = _mean([math.sqrt((f["L_w"] + f["L_b"]) / f["mu"]) for f in facts])
     least = {k: _mean([bounds(f, eps)[k] for f in facts]) for k in bounds(facts[0], eps)}
     cells = [root, cost("iterations"), cost("iterations") / root]
-    cells += [v for name, bound in least.items() for v in (cost(name), bound)]
+    for name, bound in least.items():
+        free = cost(name) == 0                   # gradients that touch no data
+        cells += [cost(name), math.nan if free else bound]
     return [group.name, *("-" if math.isnan(v) else f"{v:.3g}" for v in cells)]
 
 

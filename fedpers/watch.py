@@ -2,7 +2,8 @@
 
 A method takes part by two members of its strategy (`Solvable`). Columns in the train rows of
 metrics.csv: `objective` (F, in float64), `suboptimality` (F - F*) and `distance` (‖w - w*‖² +
-Σ_m ‖β_m - β*_m‖²). Measuring is no part of a round's seconds.
+Σ_m ‖β_m - β*_m‖²); where the data were made from coefficients `w` and `beta`, `estimation` is the
+same distance from these, of u = s·w and β. Measuring is no part of a round's seconds.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from fedpers.build import Parts
 from fedpers.data import Data
 from fedpers.errors import ConfigError, FedpersError
 from fedpers.objective import Constants, Objective
-from fedpers.optimum import Optimum, solve
+from fedpers.optimum import Flat, Optimum, solve
 from fedpers.params import Params
 from fedpers.plan import Observer, RoundLog
 
@@ -62,7 +63,16 @@ class Watch(Observer):
         objective = self._value(w, betas)
         away = _sq_dist(w, self.best.w)
         away += sum(_sq_dist(b, c) for b, c in zip(betas, self.best.betas, strict=True))
-        return {"objective": objective, "suboptimality": objective - self.best.value, "distance": away}
+        found = {"objective": objective, "suboptimality": objective - self.best.value, "distance": away}
+        return found | self._estimation(w, betas)
+
+    def _estimation(self, w: Params, betas: Sequence[Params]) -> dict[str, float]:
+        truth, shared = self.parts.federation.truth, Flat(w)
+        if not {"w", "beta"} <= truth.keys():
+            return {}
+        u = self.f.s * shared.vector(w) - torch.from_numpy(truth["w"])
+        own = torch.stack([Flat(b).vector(b) for b in betas]) - torch.from_numpy(truth["beta"])
+        return {"estimation": float((u**2).sum() + (own**2).sum())}
 
     def facts(self) -> dict[str, Any]:
         """For summary.json: F at the start and at the optimum, and what the theory counts with."""
