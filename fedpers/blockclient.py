@@ -97,12 +97,11 @@ class BlockClient(PersonalizedClient, ABC):
     @property
     def adapts(self) -> bool:
         """Where there is no private block but a personal model, it is made from the data."""
-        return self.config.objective == "moreau"
+        return self.objective(1).adapts
 
     def adapt(self, shared: Shared, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
-        """The proximal point of the client's own loss (objective=moreau)."""
-        f: Any = self.objective(shared.M)
-        return replace(shared, w=f.prox(shared.w, data)), memory
+        """The shared model after what the objective does with the client's own data."""
+        return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), memory
 
     def work(self, order: Any, n: int) -> int:
         """Sample gradients of both blocks."""
