@@ -14,7 +14,7 @@ AXES = {"communications": "communications", "iterations": "iterations",
         "w_sample_grads": "sample gradients in w, a client",
         "beta_sample_grads": "sample gradients in β, a client", "seconds": "seconds"}
 WANTED = {"suboptimality": "F - F*", "distance": "squared distance to the optimum",
-          "objective": "objective F"}
+          "objective": "objective F", "estimation": "squared distance to the true coefficients"}
 LEAST = 1e-16                 # what is below, or negative by rounding, is drawn here
 Run = Sequence[Row]           # the rows of a metrics.csv
 

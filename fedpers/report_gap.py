@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedpers.report import Group, Setting, Table
 
 TARGET = 1e-6          # of the gap at the start, unless the experiment's paper.target says otherwise
+ENDS = ("distance", "estimation", "iterations", "communications", "seconds")    # of the last round
 Found = Mapping[str, np.ndarray]
 
 
@@ -22,12 +23,11 @@ def gap_rows(setting: "Setting") -> tuple[list[str], list[list[str]]]:
         return [], []
     last = max(int(t["round"][-1]) for _, tables in groups for t in tables)
     at = sorted({max(1, last // 100), max(1, last // 10), last})
-    columns = ["method", "F*", *(f"F - F*, round {t}" for t in at), "distance", "iterations",
-               "communications", "seconds"]
+    ends = [c for c in ENDS if any(c in t for _, tables in groups for t in tables)]
+    columns = ["method", "F*", *(f"F - F*, round {t}" for t in at), *ends]
     return columns, [[g.name, f"{_mean([r.summary['optimum']['objective'] for r in g.runs]):.6g}",
                       *(_show([_at(t, "suboptimality", r) for t in tables], ".1e") for r in at),
-                      *(_show([t[c][-1] for t in tables if c in t], ".3g")
-                        for c in ("distance", "iterations", "communications", "seconds"))]
+                      *(_show([t[c][-1] for t in tables if c in t], ".3g") for c in ends)]
                      for g, tables in groups]
 
 
