@@ -47,6 +47,8 @@ class Watch(Observer):
         self.best = self._solve()
 
     def _solve(self) -> Optimum:
+        if self.f.adapts:
+            raise ConfigError(f"optimum=true: none is solved for {type(self.f).__name__}; set optimum=false")
         try:
             return solve(self.f, self.data, self.parts.plan.initial(self.parts.model))
         except FedpersError as error:

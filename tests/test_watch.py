@@ -116,6 +116,11 @@ def test_a_method_without_such_an_objective_is_refused():
         watch(parts, None)
 
 
+def test_a_model_that_adapts_is_refused():
+    with pytest.raises(ConfigError, match="none is solved for Moreau; set optimum=false"):
+        watched(objective="moreau")
+
+
 def test_too_many_parameters_are_refused():
     fed = federation([np.ones((1, 600))] * 2, [[0.0], [1.0]])
     with pytest.raises(ConfigError, match="optimum=true: no optimum is solved for 600 shared and 600"):
