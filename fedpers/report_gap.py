@@ -84,7 +84,7 @@ def _rates(group: "Group", eps: float) -> list[str]:
     least = {k: _mean([bounds(f, eps)[k] for f in facts]) for k in bounds(facts[0], eps)}
     cells = [root, cost("iterations"), cost("iterations") / root]
     for name, bound in least.items():
-        free = cost(name) == 0                   # gradients that touch no data
+        free = not any(t[name][-1] for t, _ in places if name in t)     # gradients that touch no data
         cells += [cost(name), math.nan if free else bound]
     return [group.name, *("-" if math.isnan(v) else f"{v:.3g}" for v in cells)]
 
