@@ -17,7 +17,7 @@ from fedpers.paper import paper_columns, paper_value
 from fedpers.plots import series
 from fedpers.recorder import read_summary
 
-IGNORED = ("seed", "out", "resume", "device", "checkpoint_every", "paper", "data.root")
+IGNORED = ("seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root")
 METRICS = {"accuracy": "accuracy", "accuracy_mean": "client mean", "worst_decile": "worst tenth",
            "loss": "loss"}
 

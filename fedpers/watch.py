@@ -102,6 +102,9 @@ def watch(parts: Parts, grid: Any) -> Watch:
     if not hasattr(type(parts.strategy), "point"):
         raise ConfigError(f"optimum=true: {type(parts.strategy).__name__} minimises no objective that "
                           "can be solved; set optimum=false")
+    if not hasattr(grid, "cohort"):                  # `flwr run`, whatever engine= says
+        raise ConfigError("optimum=true: needs all clients in this process (fedpers run with "
+                          "engine=inprocess); set optimum=false")
     return Watch(parts, grid)
 
 

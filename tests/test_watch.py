@@ -116,6 +116,11 @@ def test_a_method_without_such_an_objective_is_refused():
         watch(parts, None)
 
 
+def test_a_grid_of_other_processes_is_refused():
+    with pytest.raises(ConfigError, match="needs all clients in this process"):
+        watch(assemble(compose.load(SMALL)), object())
+
+
 def test_a_model_that_adapts_is_refused():
     with pytest.raises(ConfigError, match="none is solved for Moreau; set optimum=false"):
         watched(objective="moreau")
