@@ -11,7 +11,7 @@ from fedpers.client import PersonalizedClient
 from fedpers.data import Data
 from fedpers.errors import FedpersError
 from fedpers.models import Model
-from fedpers.objective import Objective, ObjectiveConfig
+from fedpers.objective import Base, Objective, ObjectiveConfig
 from fedpers.objectives import make_objective
 from fedpers.orders import (
     Anchor,
@@ -65,9 +65,12 @@ class BlockClient(PersonalizedClient, ABC):
         if isinstance(order, Anchor):
             return self.anchor(order, memory, data)
         if isinstance(order, Describe):
-            start = {k: v.to(data.x) for k, v in self.origin.items()}
-            return Described(f.measure(start, data)), memory
+            return Described(self.describe(f, data)), memory
         return self.iterate(order, memory, data, rng)
+
+    def describe(self, f: Objective, data: Data) -> Base:
+        """The constants of the client's plain loss."""
+        return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
 
     def anchor(self, order: Anchor, memory: Any, data: Data) -> tuple[Any, Any]:
         """The first anchor (methods with control variates)."""
@@ -94,12 +97,11 @@ class BlockClient(PersonalizedClient, ABC):
     @property
     def adapts(self) -> bool:
         """Where there is no private block but a personal model, it is made from the data."""
-        return self.config.objective == "moreau"
+        return self.objective(1).adapts
 
     def adapt(self, shared: Shared, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
-        """The proximal point of the client's own loss (objective=moreau)."""
-        f: Any = self.objective(shared.M)
-        return replace(shared, w=f.prox(shared.w, data)), memory
+        """The shared model after what the objective does with the client's own data."""
+        return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), memory
 
     def work(self, order: Any, n: int) -> int:
         """Sample gradients of both blocks."""

@@ -7,7 +7,7 @@ client half), so nothing is sent for it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -40,6 +40,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     config: Any
     per_step: ClassVar[int] = 1
+    takes_all = True
 
     # ---- what an optimiser writes ---------------------------------------------------------------
 
@@ -135,18 +136,19 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         """n; the theory has the same n on every client."""
         return float(self.roster.num_examples.mean())
 
-    def _prepare(self, s: State) -> Steps:
+    def point(self, client: Any, memories: Sequence[Any]) -> tuple[Params, list[Params]]:
+        """(w, β of every client) where the method is evaluated (fedpers/watch.py)."""
+        return self.main(self.state.w), [client.block(m) for m in memories]
+
+    def constants(self, told: Sequence[Base]) -> Constants:
+        """The constants of F from those of the clients' losses, but for those that are set."""
         c = self.config
-        base = Base(c.mu, c.L, c.L, c.cL, c.cL)
-        if None in (c.mu, c.L, c.cL):
-            zero = self.roster.num_examples.new_zeros(())
-            replies = yield self.everyone(Describe(self.M, Base(*[zero] * 5)))
-            told = [r.base for r in replies.values()]
-            worst = [max(float(getattr(b, f.name)) for b in told) for f in fields(base)[1:]]
+        given = [c.mu, c.L, c.L, c.cL, c.cL]
+        if None in given:
+            worst = [max(float(getattr(b, f.name)) for b in told) for f in fields(Base)[1:]]
             found = [min(float(b.mu) for b in told), *worst]
-            given = [getattr(base, f.name) for f in fields(base)]
-            base = Base(*(f if g is None else g for f, g in zip(found, given, strict=True)))
-        constants = self.objective.constants(base)
+            given = [f if g is None else g for f, g in zip(found, given, strict=True)]
+        constants = self.objective.constants(Base(*given))
         w, beta = self.objective.start(self.plan.initial(self.model))
         if not w:
             constants = replace(constants, L_w=0.0, cL_w=0.0)
@@ -154,7 +156,15 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             constants = replace(constants, L_b=0.0, cL_b=0.0)
         if c.mu_F is not None:
             constants = replace(constants, mu=c.mu_F)
-        return replace(s, rates=self.rates(constants, self.mean_samples))
+        return constants
+
+    def _prepare(self, s: State) -> Steps:
+        c, told = self.config, []
+        if None in (c.mu, c.L, c.cL):
+            zero = self.roster.num_examples.new_zeros(())
+            replies = yield self.everyone(Describe(self.M, Base(*[zero] * 5)))
+            told = [r.base for r in replies.values()]
+        return replace(s, rates=self.rates(self.constants(told), self.mean_samples))
 
 
 def average(replies: dict[int, Gradients], field: str = "g") -> Params:

@@ -52,12 +52,24 @@ def assemble(cfg: RunConfig) -> Parts:
     )
     plan = make_plan(cfg, federation.num_clients)
     row = method(cfg.method_name)
+    if row.strategy_class().takes_all:
+        _check_that_all_take_part(cfg, federation.num_clients - cfg.new_clients)
     strategy = row.strategy_class()(cfg.method, model, plan)
     strategy.holdout = federation.holdout
     client = row.client_class()(cfg.method, model)
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
     return Parts(strategy, client, federation, model, plan)
+
+
+def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:
+    r = cfg.clients_per_round
+    if r is not None and r < num_clients:
+        raise ConfigError(f"clients_per_round={r}: method={cfg.method_name} takes all {num_clients} "
+                          "clients in every round; leave it null")
+    if cfg.participation != "fixed":
+        raise ConfigError(f"participation={cfg.participation}: method={cfg.method_name} takes all "
+                          "clients in every round; leave it fixed")
 
 
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:

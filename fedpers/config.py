@@ -58,6 +58,7 @@ class RunConfig:
     eval_every: int = 1                                      # 0 = after the last round only
     eval_clients: int | None = None                          # a fixed sample of them; null = all
     eval_train: bool = False                                 # on clients' training data as well
+    optimum: bool = False                                    # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     new_clients: int = 0                                     # the last ones never train
     checkpoint_every: int = 10                               # 0 = never
@@ -74,7 +75,13 @@ class RunConfig:
         return schema.bounds(self, rounds=(1, None), seed=(0, None), clients_per_round=(1, None),
                              eval_every=(0, None), eval_clients=(1, None),
                              new_clients=(0, None),
-                             checkpoint_every=(0, None))
+                             checkpoint_every=(0, None)) + self._off_line()
+
+    def _off_line(self) -> list[str]:
+        if not self.optimum or (self.engine.name == "inprocess" and not self.new_clients):
+            return []
+        return ["optimum=true: needs engine=inprocess and new_clients=0, for it looks at all data and "
+                "memories; choose these or set optimum=false"]
 
 
 def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> RunConfig:

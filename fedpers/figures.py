@@ -37,13 +37,17 @@ def style(more: Any = None) -> Any:
     return mpl.rc_context(settings)
 
 
-def figure(panels: int, width: float | None = None,
-            height: float = 3.1) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side; sizes in inches."""
-    made = Figure(figsize=(width or 4.3 * panels, height), layout="constrained")
+def figure(panels: int, width: float | None = None, height: float = 3.1,
+           across: int | None = None) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side, `across` of them in a row; sizes in inches, of one row."""
+    across = min(panels, across or panels)
+    down = -(-panels // across)
+    made = Figure(figsize=(width or 4.3 * across, height * down), layout="constrained")
     FigureCanvasAgg(made)
-    axes = made.subplots(1, panels, squeeze=False)
-    return made, list(axes[0])
+    axes = list(made.subplots(down, across, squeeze=False).flat)
+    for unused in axes[panels:]:
+        unused.remove()
+    return made, axes[:panels]
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -35,7 +35,7 @@ class ObjectiveConfig:
     objective: str = "mx2"                # a name of OBJECTIVES, or package.module:Class
     lam: float = 0.5                      # λ: penalty (λ/2)‖β_m - u‖² (mt2, mx2, moreau)
     Lambda: float = 1.0                   # Λ: weight of the shared model's own loss (mt2, apfl2)
-    alpha: float = 0.1                    # α: share of u in the mixed model (apfl2)
+    alpha: float = 0.1                    # α: share of u in the mixed model (apfl2); step (maml)
     private: Literal["head", "body", "features", "none"] = "head"   # β_m of ws2
     shared_features: int = 0              # inputs that w sees, the first (ws2, fr); fr, 0: all
     private_features: int = 0             # inputs that β_m sees, the last (fr); 0: all
@@ -67,6 +67,9 @@ def _names(h: ObjectiveConfig) -> Iterator[str]:
     samples = getattr(h, "batch_size", 1) if hasattr(h, "eta") else 0
     if h.objective == "moreau" and samples:
         yield "objective=moreau is no mean over samples; use method=acd, pfedme, or batch_size=0"
+    if h.objective == "maml" and (not hasattr(h, "tau") or samples or getattr(h, "eta", None) is None):
+        yield ("objective=maml is not convex: only method=lsgd has a theory for it; set its step eta, which "
+               "no theory gives here, and batch_size=0, for it is no mean over samples")
 
 
 def _ranges(h: ObjectiveConfig) -> Iterator[str]:
@@ -125,6 +128,7 @@ class Objective(ABC):
     finite_sum: ClassVar[bool] = True        # f_m is the mean of its samples' f_{m,i}
     w_uses_data: ClassVar[bool] = True       # False: ∇_w f_m costs no sample
     rescaled: ClassVar[bool] = True          # w may be reparametrised
+    adapts: ClassVar[bool] = False           # a client predicts with `adapted`, made from its data
 
     def __init__(self, config: ObjectiveConfig, model: Model, M: int) -> None:
         self.config, self.model, self.M = config, model, M
@@ -147,6 +151,10 @@ class Objective(ABC):
     def personal(self, w: Params, beta: Params) -> Params:
         """The model that a client predicts with."""
         return beta
+
+    def adapted(self, w: Params, data: Data) -> Params:
+        """The w that a client with these data predicts with, where the objective `adapts`."""
+        return w
 
     def shared(self, w: Params) -> Params:
         """The shared block as a model, u = s·w."""

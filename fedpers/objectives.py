@@ -5,9 +5,9 @@ import importlib
 import torch
 from torch import Tensor
 
+from fedpers.adapted import MAML, Moreau
 from fedpers.data import Data
 from fedpers.errors import ConfigError
-from fedpers.local import grad
 from fedpers.models import HEAD, Model
 from fedpers.objective import Base, Constants, Objective, ObjectiveConfig
 from fedpers.params import Params, add, merge, scale, split, sq_dist, sq_norm, sub
@@ -234,50 +234,10 @@ class FR(Objective):
         return x_w, x * (place >= x[0].numel() - last).to(x) if last else x
 
 
-class Moreau(Objective):
-    """Moreau envelope (eq. 10; pFedMe, implicit MAML): min_b f'(b) + (λ/2)‖w - b‖², no β_m.
-
-    The inner minimisation is `prox_steps` gradient steps from w; with it solved, the gradient is
-    λ(w - b), whatever b's own dependence on w.
-    """
-
-    has_beta = False
-    finite_sum = False
-    rescaled = False
-
-    def start(self, params: Params) -> tuple[Params, Params]:
-        """The model is shared."""
-        return params, {}
-
-    def value(self, w: Params, beta: Params, data: Data) -> Tensor:
-        """The envelope, at the inner minimiser."""
-        b = self.prox(w, data)
-        return self.loss(b, data) + self.config.lam / 2 * sq_dist(w, b)
-
-    def prox(self, w: Params, data: Data) -> Params:
-        """argmin_b f'(b) + (λ/2)‖w - b‖², the personal model."""
-        center = {k: v.detach() for k, v in w.items()}
-        slope, b = grad(self.loss), center
-        for _ in range(self.config.prox_steps):
-            pull = add(slope(b, data), sub(b, center), self.config.lam)
-            b = {k: v.detach() for k, v in add(b, pull, -self.config.prox_lr).items()}
-        return b
-
-    def personal(self, w: Params, beta: Params) -> Params:
-        """The shared model; a client's own needs its data (see `prox`)."""
-        return w
-
-    def constants(self, base: Base) -> Constants:
-        """Of an envelope: aλ/(a+λ) for a = μ' and a = L'."""
-        lam = self.config.lam
-        of = [float(a * lam / (a + lam)) if lam else 0.0 for a in (base.mu, base.L_w, base.cL_w)]
-        return Constants(of[0], of[1], 0.0, of[2], 0.0)
-
-
 WEIGHT = HEAD + "weight"
 OBJECTIVES: dict[str, type[Objective]] = {
     "mx2": MX2, "mt2": MT2, "apfl2": APFL2, "ws2": WS2, "fr": FR,
-    "fl": FL, "full": Full, "moreau": Moreau,
+    "fl": FL, "full": Full, "moreau": Moreau, "maml": MAML,
 }
 
 

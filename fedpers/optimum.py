@@ -1,4 +1,4 @@
-"""The optimum of a convex objective, solved once where all data are at hand, and the way to it.
+"""The optimum of a convex objective, solved once where all data are at hand.
 
 For experiments and tests in one process: no client of a real federation could compute this.
 """
@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.cohort import Cohort
 from fedpers.data import Data
 from fedpers.errors import FedpersError
 from fedpers.objective import Objective
 from fedpers.params import Params
-from fedpers.server import Observer, RoundLog
 
-LATEST = (10**12, 0)
+LARGEST = 1000          # parameters of both blocks of one client: Hessians are squares of it
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Optimum:
     value: float
 
 
-class _Flat:
+class Flat:
     """Blocks as vectors and back."""
 
     def __init__(self, block: Params) -> None:
@@ -47,115 +45,114 @@ class _Flat:
         return {k: p.reshape(v.shape) for (k, v), p in zip(self.like.items(), parts, strict=True)}
 
 
+@dataclass(frozen=True)
+class Expansion:
+    """Each client's f_m to second order at one point: values [M], slopes [M, d], Hessians [M, d, d].
+
+    The first `size` of the d = d_0 + d_m entries are w's.
+    """
+
+    values: Tensor
+    slopes: Tensor
+    hessians: Tensor
+    size: int
+
+    @property
+    def value(self) -> float:
+        """F."""
+        return float(self.values.mean())
+
+    def newton(self) -> tuple[Tensor, Tensor, float]:
+        """(step of w [d_0], steps of the β_m [M, d_m], what F falls by to second order).
+
+        Private blocks are eliminated first: F's Hessian has no entries between two of them.
+
+        Raises:
+            FedpersError: F has no one minimum.
+        """
+        M, d = len(self.values), self.size
+        g, H = self.slopes / M, self.hessians / M
+        H_bb = _regular(H[:, d:, d:])
+        own = torch.linalg.solve(H_bb, torch.cat([H[:, d:, :d], g[:, d:, None]], dim=2))
+        C, c = own[:, :, :d], own[:, :, d]
+        S = _regular((H[:, :d, :d] - H[:, :d, d:] @ C).sum(0))
+        of_w = torch.linalg.solve(S, (g[:, :d] - (H[:, :d, d:] @ c[:, :, None])[:, :, 0]).sum(0))
+        of_b = c - C @ of_w
+        return of_w, of_b, float((g[:, :d].sum(0) * of_w).sum() + (g[:, d:] * of_b).sum()) / 2
+
+
 def solve(
     f: Objective, parts: Sequence[Data], params: Params, *, tol: float = 1e-12, steps: int = 100
 ) -> Optimum:
-    """Newton's method with step halving on F, in float64; memory is (d_0 + Σ d_m)².
+    """Newton's method with step halving on F, in float64; memory is M (d_0 + d_m)².
 
     Args:
         parts: the clients' training data.
         params: the model's initial parameters.
+        tol: the last step may promise to lower F by so much, relative to 1 + |F|.
 
     Raises:
-        FedpersError: F is not convex enough to be minimised so.
+        FedpersError: F is too large for it, or has no one minimum.
     """
-    w, beta = f.start({k: v.double() for k, v in params.items()})
-    of_w, of_b = _Flat(w), _Flat(beta)
-    data = [Data(p.x.double(), p.y, p.mask.double()) for p in parts]
-    point = torch.cat([of_w.vector(w), *[of_b.vector(beta)] * len(parts)])
+    w, beta = f.start({k: v.double().cpu() for k, v in params.items()})
+    of_w, of_b = Flat(w), Flat(beta)
+    if of_w.size + of_b.size > LARGEST:
+        raise FedpersError(f"no optimum is solved for {of_w.size} shared and {of_b.size} private "
+                           f"parameters; there may be {LARGEST} of both")
+    data = [Data(p.x.double().cpu(), p.y.cpu(), p.mask.double().cpu()) for p in parts]
+    shared, own = of_w.vector(w), of_b.vector(beta).expand(len(parts), -1)
     for _ in range(steps):
-        F, g, H = _expand(f, data, point, of_w, of_b)
-        if float(g.abs().max()) < tol * (1 + float(H.abs().max())):
-            break
-        step = torch.linalg.solve(H, g)
-        point = _descend(f, data, point, step, F, of_w, of_b)
-    else:
-        raise FedpersError(f"no optimum found: the gradient is {float(g.abs().max()):.1e}")
-    shared, own = point[: of_w.size], point[of_w.size :].reshape(len(parts), -1)
-    return Optimum(of_w.block(shared), [of_b.block(b) for b in own], float(F))
+        at = expand(f, data, shared, own, of_w, of_b)
+        to_w, to_b, gain = at.newton()
+        found, (shared, own) = at.value, _descend(f, data, shared, own, to_w, to_b, at, of_w, of_b)
+        still = max(float(torch.cat([v.reshape(-1).abs(), v.new_zeros(1)]).max()) for v in (to_w, to_b))
+        if gain < tol * (1 + abs(found)) and still < 1e-4 * (1 + float(own.norm() + shared.norm())):
+            value = expand(f, data, shared, own, of_w, of_b).value
+            return Optimum(of_w.block(shared), [of_b.block(b) for b in own], value)
+    raise FedpersError(f"no minimum of F found in {steps} Newton steps: it may lie at infinity, as "
+                       "for separable classes; give method.l2 a positive value")
 
 
-def _one(f: Objective, data: Data, of_w: _Flat, of_b: _Flat) -> Any:
+def expand(f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor,
+           of_w: Flat, of_b: Flat) -> Expansion:
+    """All f_m to second order at w = `shared` [d_0], β_m = `own` [M, d_m]."""
+    values, slopes, hessians = [], [], []
+    for data, b in zip(parts, own, strict=True):
+        f_m, point = _one(f, data, of_w, of_b), torch.cat([shared, b])
+        slope, value = torch.func.grad_and_value(f_m)(point)
+        values.append(value)
+        slopes.append(slope)
+        hessians.append(torch.func.hessian(f_m)(point))
+    return Expansion(torch.stack(values), torch.stack(slopes), torch.stack(hessians), of_w.size)
+
+
+def _regular(H: Tensor) -> Tensor:
+    """`H` [..., d, d], if its smallest eigenvalues are more than rounding."""
+    if H.numel():
+        low, high = torch.linalg.eigvalsh(H)[..., [0, -1]].unbind(-1)
+        if not bool((low > 1e-13 * high).all()):
+            raise FedpersError("F has no one minimum (its Hessian is singular): give method.l2 a "
+                               "positive value, and method.lam where the objective has it")
+    return H
+
+
+def _one(f: Objective, data: Data, of_w: Flat, of_b: Flat) -> Any:
     def value(v: Tensor) -> Tensor:
         return f.value(of_w.block(v[: of_w.size]), of_b.block(v[of_w.size :]), data)
 
     return value
 
 
-def _expand(f: Objective, parts: Sequence[Data], point: Tensor, of_w: _Flat, of_b: _Flat) -> Any:
-    """(F, gradient, Hessian)."""
-    M, d, size = len(parts), of_w.size, len(point)
-    F, g, H = 0.0, torch.zeros(size).double(), torch.zeros(size, size).double()
-    for m, data in enumerate(parts):
-        at = torch.cat([torch.arange(d), d + m * of_b.size + torch.arange(of_b.size)])
-        value = _one(f, data, of_w, of_b)
-        F += float(value(point[at])) / M
-        g[at] += torch.func.grad(value)(point[at]) / M
-        H[at[:, None], at[None]] += torch.func.hessian(value)(point[at]) / M
-    return F, g, H
-
-
 def _descend(
-    f: Objective, parts: Sequence[Data], point: Tensor, step: Tensor, F: float,
-    of_w: _Flat, of_b: _Flat,
-) -> Tensor:
-    d, size = of_w.size, 1.0
+    f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor, to_w: Tensor, to_b: Tensor,
+    at: Expansion, of_w: Flat, of_b: Flat,
+) -> tuple[Tensor, Tensor]:
+    """The point after as much of the Newton step as lowers F."""
+    size, most = 1.0, at.value + 1e-14 * abs(at.value)
     while size > 1e-6:
-        new = point - size * step
-        own = new[d:].reshape(len(parts), -1)
-        values = [_one(f, p, of_w, of_b)(torch.cat([new[:d], b]))
-                  for p, b in zip(parts, own, strict=True)]
-        if float(sum(values)) / len(parts) <= F + 1e-14 * abs(F):
-            return new
+        w, b = shared - size * to_w, own - size * to_b
+        values = [_one(f, p, of_w, of_b)(torch.cat([w, b_m])) for p, b_m in zip(parts, b, strict=True)]
+        if float(sum(values)) / len(parts) <= most:
+            return w, b
         size /= 2
-    return point - step
-
-
-class Trace(Observer):
-    """Notes F, its distance to the optimum's and the squared distance of the iterates, in process.
-
-    Columns: objective, suboptimality, distance (‖w - w*‖² + Σ_m ‖β_m - β*_m‖²).
-    """
-
-    def __init__(
-        self, strategy: Any, cohort: Cohort, f: Objective, best: Optimum | None, every: int = 1
-    ) -> None:
-        self.strategy, self.cohort, self.f = strategy, cohort, f
-        self.best, self.every = best, every
-        self.rows: list[dict[str, float]] = []
-
-    def on_round(self, t: int, log: RoundLog) -> None:
-        """Measure, if it is time to."""
-        if t % self.every:
-            return
-        with torch.no_grad():
-            log.extra |= self.measure()
-        self.rows.append({"round": t, "seconds": log.seconds, **log.extra})
-
-    def iterates(self) -> tuple[Params, list[Params]]:
-        """(w, β of every client) where the method is evaluated."""
-        strategy, cohort = self.strategy, self.cohort
-        memories = [cohort.memory(k, LATEST) for k in strategy.roster.ids]
-        if hasattr(strategy, "main"):
-            client: Any = cohort.client
-            return strategy.main(strategy.state.w), [client.block(m) for m in memories]
-        models = [m.x for m in memories]                    # methods that only keep whole models
-        u = {k: sum(x[k] for x in models) / len(models) for k in models[0]}
-        return {k: v / self.f.s for k, v in u.items()}, models
-
-    def measure(self) -> dict[str, float]:
-        """The columns of this moment."""
-        w, betas = self.iterates()
-        data = [self.cohort.data(k).train for k in self.strategy.roster.ids]
-        values = [self.f.value(w, b, d) for b, d in zip(betas, data, strict=True)]
-        found = {"objective": float(sum(values)) / len(values)}
-        if self.best is None:
-            return found
-        away = [_sq_dist(w, self.best.w)]
-        away += [_sq_dist(b, c) for b, c in zip(betas, self.best.betas, strict=True)]
-        gap = found["objective"] - self.best.value
-        return found | {"suboptimality": gap, "distance": sum(away)}
-
-
-def _sq_dist(a: Params, b: Params) -> float:
-    return sum(float(((a[k].double() - b[k]) ** 2).sum()) for k in a)
+    return shared - to_w, own - to_b

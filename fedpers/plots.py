@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fedpers import figures, files, heatmaps, plots_centers, plots_peers
+from fedpers import figures, files, heatmaps, plots_centers, plots_gap, plots_peers
 from fedpers.data import Federation
 from fedpers.files import Row
 
@@ -26,6 +26,7 @@ def draw_run(out: Path, federation: Federation, arrays: Mapping[str, np.ndarray]
     drawn = [heatmaps.partition(federation, folder / "partition.png")]
     if any(r["split"] == "test" for r in rows):
         drawn.append(learning_curves(rows, folder / "learning_curves.png"))
+    drawn += plots_gap.draw_run(rows, folder)
     order = heatmaps.client_order(federation)
     for name, value in arrays.items():
         special = name in (*plots_centers.SPECIAL, *plots_peers.SPECIAL)

@@ -41,6 +41,7 @@ class Recorder(Observer):
                  start: int = 0) -> None:
         self.out, self.config, self.federation = out, config, federation
         self.rows: list[Row] = []
+        self.facts: dict[str, Any] = {}                        # for summary.json as they are
         self.columns = list(COLUMNS)
         self.arrays: dict[int, dict[str, np.ndarray]] = {}     # round -> what explains it
         self._began = time.monotonic()
@@ -86,7 +87,7 @@ class Recorder(Observer):
         self._events.close()
         wall = time.monotonic() - self._began + self._seconds_before
         result = {"status": "finished", **summary.describe(self.config),
-                  **summary.results(self.rows), "wall_seconds": wall,
+                  **summary.results(self.rows), **self.facts, "wall_seconds": wall,
                   "notes": [*self.federation.notes, *notes]}
         files.replace_json(self.out / "summary.json", result)      # even if a picture fails
         pictures = plots.draw_run(self.out, self.federation, self._last_arrays())

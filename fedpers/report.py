@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedpers import files, report_page
+from fedpers import files, report_gap, report_page
 from fedpers.errors import ConfigError
 from fedpers.files import Row
 from fedpers.paper import paper_columns, paper_value
 from fedpers.plots import series
 from fedpers.recorder import read_summary
 
-IGNORED = ("seed", "out", "resume", "device", "checkpoint_every", "paper", "data.root")
+IGNORED = ("seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root")
 METRICS = {"accuracy": "accuracy", "accuracy_mean": "client mean", "worst_decile": "worst tenth",
            "loss": "loss"}
 
@@ -100,7 +100,8 @@ def report(paths: Sequence[Path], out: Path | None = None) -> Path:
     runs = find_runs(paths)
     folder = out or (paths[0] if len(paths) == 1 else Path.cwd())
     settings = group(runs)
-    tables = {s.name: [results_table(s), *paper_tables(s), cost_table(s)] for s in settings}
+    tables = {s.name: [results_table(s), *paper_tables(s), *report_gap.tables(s, Table), cost_table(s)]
+              for s in settings}
     left_out = Table("runs that are not counted", ("run", "why"),
                      [(str(r.path), r.problem) for r in runs if r.problem])
     return report_page.write(folder, settings, tables, left_out)

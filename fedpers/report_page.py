@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from fedpers import files, plots
+from fedpers import files, plots, plots_gap
 from fedpers.paper import paper_columns, paper_value
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def draw(setting: "Setting", folder: Path) -> list[Path]:
              for g in setting.groups}
     title = f"Final test {metric.replace('_', ' ')}"
     return [
+        *plots_gap.compare(curves, folder / f"{stem}-objective.png"),
         plots.compare(curves, folder / f"{stem}-curves.png"),
         plots.final_values({k: v for k, v in values.items() if v}, folder / f"{stem}-final.png",
                            title, {k: v[0] / factor for k, v in known.items() if v},

@@ -16,6 +16,7 @@ from fedpers.recorder import Recorder
 from fedpers.rowstore import RowStore
 from fedpers.server import Observer, RoundLog
 from fedpers.store import flush_files
+from fedpers.watch import watch
 
 
 @dataclass
@@ -110,6 +111,9 @@ def drive(run: Prepared, grid: Grid) -> None:
     """All rounds on a grid, watched by recorder, checkpointer and progress bar."""
     strategy = run.parts.strategy
     with ProgressBar(run.cfg.method_name, run.cfg.rounds, strategy.rounds_done) as progress:
-        observer = Everyone([run.recorder, Checkpointer(run), progress])
-        strategy.start(grid, num_rounds=run.cfg.rounds, observer=observer)
+        observers = [run.recorder, Checkpointer(run), progress]
+        if run.cfg.optimum:
+            observers.insert(0, watched := watch(run.parts, grid))     # it adds to what is recorded
+            run.recorder.facts["optimum"] = watched.facts()
+        strategy.start(grid, num_rounds=run.cfg.rounds, observer=Everyone(observers))
     run.summary = run.recorder.close()

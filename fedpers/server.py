@@ -4,7 +4,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ class PersonalizedStrategy(Strategy, ABC):
     A method gives `init`, `round` and `share`. Everything else (messages, failures, evaluation,
     counting) is here, once. `state` is replaced only when a round is complete.
     """
+
+    takes_all: ClassVar[bool] = False        # True: every client is in every round, none is drawn
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
         self.config, self.model, self.plan = config, model, plan

@@ -23,13 +23,18 @@ The mean of a round (what is evaluated as the shared model) is the one before th
 Reductions: λ = 0 is SAGA on every client alone, at rate η/M.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 
-from fedpers.clients.l2sgd import Average, L2SGDConfig, Run
+from fedpers.clients.l2sgd import Average, L2SGDConfig, Memory, Run
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.objective import ObjectiveConfig
+from fedpers.objectives import MX2
 from fedpers.orders import Measure
-from fedpers.params import mean
+from fedpers.params import mean, scale
 
 
 @record
@@ -45,6 +50,7 @@ class L2SGD(PersonalizedStrategy):
     """Averages whole models at random iterations; takes every client in every round."""
 
     config: L2SGDConfig
+    takes_all = True
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """All models start alike."""
@@ -74,6 +80,16 @@ class L2SGD(PersonalizedStrategy):
         while self.config.max_local > T and rng.random() >= self.config.p:
             T += 1
         return T
+
+    @property
+    def objective(self) -> MX2:
+        """MX as a problem in w and all x_m; the best w is their mean."""
+        return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
+
+    def point(self, client: Any, memories: Sequence[Memory]) -> tuple[Params, list[Params]]:
+        """(the models' mean as w, the models)."""
+        models = [m.x for m in memories]
+        return scale(mean(models), 1 / self.objective.s), models
 
     def share(self, s: State, k: int) -> None:
         """Clients predict with their own models."""

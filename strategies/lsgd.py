@@ -35,6 +35,7 @@ class LSGD(BlockStrategy):
     """Averages the clients' copies of the shared block, all alike."""
 
     config: LSGDConfig
+    takes_all = False
 
     def first(self, w: Params) -> Params:
         """w itself."""

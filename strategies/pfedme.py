@@ -23,10 +23,15 @@ Reductions: ηλ = 1 and β = 1 is FedProx, K steps a minibatch, with equal
 weights for all clients.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from fedpers.clients.pfedme import PFedMeConfig, Weights
+from fedpers.clients.pfedme import Memory, PFedMeConfig, Weights
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.objective import ObjectiveConfig
+from fedpers.objectives import MX2
 from fedpers.params import add, mean, scale
 
 
@@ -54,6 +59,15 @@ class PFedMe(PersonalizedStrategy):
             return s
         beta, average = self.config.beta, mean([reply.params for reply in w.values()])
         return State(add(scale(s.params, 1 - beta), average, beta))                      # [S3]
+
+    @property
+    def objective(self) -> MX2:
+        """The same minimum as that of the envelopes, in w and all θ_i."""
+        return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
+
+    def point(self, client: Any, memories: Sequence[Memory]) -> tuple[Params, list[Params]]:
+        """(the global model as w, the personal ones)."""
+        return scale(self.state.params, 1 / self.objective.s), [m.theta for m in memories]
 
     def share(self, s: State, k: int) -> None:
         """Clients predict with their personal models."""

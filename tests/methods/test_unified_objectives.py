@@ -10,7 +10,7 @@ from fedpers.local import grad
 from fedpers.models import build_model
 from fedpers.objective import Base, Objective, ObjectiveConfig
 from fedpers.objectives import OBJECTIVES, make_objective
-from fedpers.optimum import solve
+from fedpers.optimum import Flat, expand, solve
 from fedpers.params import scale
 from fedpers.slopes import slope as written_out
 from tests.oracles.unified import optimum, slope
@@ -190,13 +190,16 @@ def test_reparametrisation_changes_no_solution(name):
 
 def hessian(f, fed):
     """Hessian of F over (w, β_1..β_M), assembled; and the sizes of w and one β."""
-    from fedpers.optimum import _expand, _Flat
-
     w, beta = f.start({W: torch.zeros(1, fed.input_shape[0]).double()})
-    of_w, of_b = _Flat(w), _Flat(beta)
-    point = torch.zeros(of_w.size + fed.num_clients * of_b.size).double()
-    parts = [fed.client(m).train for m in range(fed.num_clients)]
-    return _expand(f, parts, point, of_w, of_b)[2].numpy(), of_w.size
+    of_w, of_b = Flat(w), Flat(beta)
+    M, d, m = fed.num_clients, of_w.size, of_b.size
+    parts = [fed.client(k).train for k in range(M)]
+    at = expand(f, parts, torch.zeros(d).double(), torch.zeros(M, m).double(), of_w, of_b)
+    H = np.zeros((d + M * m, d + M * m))
+    for k, own in enumerate(at.hessians.numpy() / M):
+        place = np.r_[:d, d + k * m : d + (k + 1) * m]
+        H[np.ix_(place, place)] += own
+    return H, d
 
 
 def base_of(f, fed):
