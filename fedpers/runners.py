@@ -109,7 +109,8 @@ class Runner:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
         kind, _, sizes, *likes = key
         structure = (tuple, None, tuple(like.structure for like in likes))
-        tuner, limit = self._tuners.setdefault(kind, Tuner()), self._limit(cohort, key)
+        tuner = self._tuners.setdefault(kind, Tuner(f"{kind[0]} {kind[1].__name__}"))
+        limit = self._limit(cohort, key)
         while jobs:
             size = self.config.chunk or tuner.size(len(jobs), limit)
             chunk, jobs = jobs[:size], jobs[size:]

@@ -11,6 +11,7 @@ CANDIDATES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Tuner:
     """Finds the chunk size with the least time a client, on chunks that are needed anyway."""
 
+    name: str = ""                            # of what is tuned, for the log
     seconds: dict[int, list[float]] = field(default_factory=dict)
     limit: int | None = None                  # learned from running out of memory
     told: int = 0
@@ -44,6 +45,6 @@ class Tuner:
         best = min(self.seconds, key=lambda c: min(self.seconds[c]))
         if best != self.told:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in self.seconds.items())
-            log.info("stacks of %d clients (microseconds a sample, by size: %s)", best, took)
+            log.info("stacks of %d clients for %s (microseconds a sample: %s)", best, self.name, took)
             self.told = best
         return best
