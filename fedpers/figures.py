@@ -13,7 +13,7 @@ from fedpers.registry import METHODS
 
 INK = "#22252b"
 PALETTE = ("#2f6db5", "#e0752d", "#3f9b6c", "#b0417c", "#7b61b8", "#c59d1a", "#4aa7c4", "#8c5a3c",
-           "#d1495b", "#6b7280", "#94b447", "#1f8a8a")
+           "#d1495b", "#6b7280", "#e58fb1", "#22355c")
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans", "font.size": 9.5, "axes.titlesize": 10.5,
     "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 8,
@@ -26,9 +26,15 @@ STYLE: dict[str, Any] = {
 
 
 def colour(name: str, others: Sequence[str] = ()) -> str:
-    """A method's colour, the same in every picture; unknown names by their place in `others`."""
-    known = [*METHODS, *sorted(set(others) - METHODS.keys())]
-    return PALETTE[known.index(name) % len(PALETTE)] if name in known else PALETTE[-1]
+    """A method's colour, the same in every picture unless one of `others` there has it already."""
+    known = [*METHODS, *sorted({name, *others} - METHODS.keys())]
+    taken: dict[str, int] = {}
+    for each in sorted({name, *others}, key=known.index):
+        place = known.index(each) % len(PALETTE)
+        while place in taken.values() and len(taken) < len(PALETTE):
+            place = (place + 1) % len(PALETTE)
+        taken[each] = place
+    return PALETTE[taken[name]]
 
 
 def style(more: Any = None) -> Any:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedpers import compose, files, heatmaps, plots, summary
+from fedpers import compose, figures, files, heatmaps, plots, summary
 from fedpers.data import ClientData, Federation
 from fedpers.recorder import COLUMNS, Recorder, note_failure, read_summary
+from fedpers.registry import METHODS
 from fedpers.server import RoundLog
 
 CONFIG = compose.load(["method=fedavg", "rounds=4"])
@@ -220,3 +221,13 @@ def test_series_leaves_out_what_is_missing():
     rows = [{"round": 1, "split": "test", "loss": 2.0}, {"round": 2, "split": "test"},
             {"round": 3, "split": "valid", "loss": 1.0}]
     assert plots.series(rows, "test", "loss") == ([1], [2.0])
+
+
+def test_colours_are_kept_and_never_shared_in_a_picture():
+    known = list(METHODS)
+    twins = known[0], known[len(figures.PALETTE)]
+    assert figures.colour(twins[0]) == figures.colour(twins[1])           # each alone has its own
+    many = [*known[: len(figures.PALETTE) - 1], twins[1]]
+    assert len({figures.colour(n, many) for n in many}) == len(many)
+    assert all(figures.colour(n, many) == figures.colour(n) for n in many[:-1])
+    assert figures.colour("nobody") in figures.PALETTE
