@@ -3,13 +3,40 @@
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedpers.errors import FedpersError
+
 Row = dict[str, Any]
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Have a folder for this process alone, where the operating system can; a kill lets go of it.
+
+    Raises:
+        FedpersError: another process has it.
+    """
+    try:
+        import fcntl
+    except ImportError:                                # Windows
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)     # worker processes do not inherit it
+        except OSError as error:
+            raise FedpersError(
+                f"{folder} is being written by another process; wait for it, stop it, or choose "
+                f"another out="
+            ) from error
+        yield
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from fedpers import checkpoint
 from fedpers.build import Parts, assemble
 from fedpers.config import RunConfig
+from fedpers.files import claimed
 from fedpers.progress import ProgressBar
 from fedpers.recorder import Recorder
 from fedpers.rowstore import RowStore
@@ -80,6 +81,11 @@ def run(cfg: RunConfig, out: Path) -> dict[str, Any]:
     Raises:
         FedpersError: a mistake of the user, a client's failure, or a file system that refuses.
     """
+    with claimed(out):
+        return _run(cfg, out)
+
+
+def _run(cfg: RunConfig, out: Path) -> dict[str, Any]:
     from fedpers import engines
 
     prepared = prepare(cfg, out)

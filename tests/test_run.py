@@ -13,7 +13,7 @@ import pytest
 
 from fedpers import checkpoint, compose
 from fedpers.checks import same
-from fedpers.errors import CheckpointError
+from fedpers.errors import CheckpointError, FedpersError
 from fedpers.rowstore import RowStore
 from fedpers.run import Checkpointer, run
 
@@ -61,6 +61,20 @@ def test_the_arithmetic_of_a_stack_can_be_chosen(tmp_path):
     rough = run(config(*small, "engine.precision=bf16"), tmp_path / "rough")["final"]
     assert exact["loss"] != rough["loss"]
     assert exact["loss"] == pytest.approx(rough["loss"], rel=0.05)
+
+
+def test_two_runs_never_write_one_directory(tmp_path):
+    code = "import sys; from pathlib import Path; from fedpers.files import claimed\n"
+    code += "with claimed(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE)
+    other.stdout.readline()
+    with pytest.raises(FedpersError, match=r"being written by another process.*out="):
+        run(config("method=fedavg"), tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+    other.kill()
+    other.wait()
+    run(config("method=fedavg", "rounds=1"), tmp_path)               # a kill lets go of it
 
 
 class Crash(Exception):
