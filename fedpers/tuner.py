@@ -1,10 +1,13 @@
-"""How many clients belong in one stack: measured on the first chunks of the run itself."""
+"""How many clients belong in one stack: measured on the chunks of the run itself."""
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 
 log = logging.getLogger("fedpers")
 CANDIDATES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+AGAIN = 16                                    # after so many chunks a neighbouring size is tried
+RECENT = 4                                    # measurements that count: machines have moods
 
 
 @dataclass
@@ -12,27 +15,42 @@ class Tuner:
     """Finds the chunk size with the least time a client, on chunks that are needed anyway."""
 
     name: str = ""                            # of what is tuned, for the log
-    seconds: dict[int, list[float]] = field(default_factory=dict)
+    seconds: dict[int, deque[float]] = field(default_factory=dict)
     limit: int | None = None                  # learned from running out of memory
+    chunks: int = 0
     told: int = 0
 
     def size(self, waiting: int, limit: int) -> int:
         """The size of the next chunk, with so many clients waiting and memory for `limit`."""
         top = min(waiting, limit, self.limit or limit)
+        self.chunks += 1
+        return self._untried(top) or self._neighbour(top) or self._share(waiting, top)
+
+    def add(self, size: int, seconds: float) -> None:
+        """A chunk of `size` clients took so long for a sample of one client."""
+        for c in CANDIDATES:
+            if 0.7 * c < size <= 1.4 * c:
+                self.seconds.setdefault(c, deque(maxlen=RECENT)).append(seconds)
+
+    def _untried(self, top: int) -> int | None:
+        """The next size to measure, until larger ones are no better."""
         best = float("inf")
         for c in (c for c in CANDIDATES if c <= top):
             took = self.seconds.get(c, ())
             if len(took) < 2:
                 return c
-            if min(took) > 1.15 * best:       # beyond the best size: larger ones are no better
+            if min(took) > 1.15 * best:
                 break
             best = min(best, *took)
-        return self._share(waiting, top)
+        return None
 
-    def add(self, size: int, seconds: float) -> None:
-        """A chunk of `size` clients took so long for a sample of one client."""
-        if size in CANDIDATES and len(self.seconds.setdefault(size, [])) < 2:
-            self.seconds[size].append(seconds)
+    def _neighbour(self, top: int) -> int | None:
+        """Now and then half or twice the best size: what was measured in a bad moment has a chance."""
+        times, rest = divmod(self.chunks, AGAIN)
+        if rest or not self.seconds:
+            return None
+        other = self._best() // 2 if times % 2 else self._best() * 2
+        return other if other in CANDIDATES and other <= top else None
 
     def _share(self, waiting: int, top: int) -> int:
         """Equal parts of about the best size: each call costs, also for a few clients."""
@@ -44,7 +62,8 @@ class Tuner:
     def _best(self) -> int:
         best = min(self.seconds, key=lambda c: min(self.seconds[c]))
         if best != self.told:
-            took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in self.seconds.items())
-            log.info("stacks of %d clients for %s (microseconds a sample: %s)", best, self.name, took)
+            took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in sorted(self.seconds.items()))
+            level = logging.DEBUG if self.told else logging.INFO          # later ones are fine tuning
+            log.log(level, "stacks of %d clients for %s (microseconds a sample: %s)", best, self.name, took)
             self.told = best
         return best

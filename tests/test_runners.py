@@ -335,9 +335,18 @@ def test_the_tuner_takes_the_fastest_size():
     assert set(seen[8:]) == {16}
     assert tuner.size(5, 1000) == 5
     assert tuner.size(1000, 3) == 3
+    tuner.chunks = 0
     assert [tuner.size(n, 1000) for n in (20, 30, 40)] == [20, 15, 14]       # equal parts
     assert tuner.size(20, 16) == 10                                          # memory for 16
     assert set(cost) <= set(CANDIDATES)
+
+
+def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
+    tuner, cost = Tuner(), {4: 4.0, 8: 9.0, 16: 9.0, 32: 9.0}     # 8 is the best, seen too late
+    for _ in range(100):
+        size = tuner.size(1000, 1000)
+        tuner.add(size, 1.0 if size == 8 and tuner.chunks > 9 else cost.get(size, 9.0))
+    assert tuner._best() == 8
 
 
 # ---- workers -----------------------------------------------------------------------------------
