@@ -249,7 +249,8 @@ def main(argv: list[str]) -> int:
 
         found = getattr(benchpeers, engine.replace("-", "_"))(work)
     found |= {"engine": engine, "work": asdict(work), "versions": versions()}
-    print("RESULT " + json.dumps(found), flush=True)
+    if os.environ.get("RANK", "0") == "0":             # of several processes the first one tells
+        print("RESULT " + json.dumps(found), flush=True)
     return 0
 
 
