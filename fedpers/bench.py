@@ -26,8 +26,8 @@ from fedpers.benchtable import ROUNDS, table, update
 from fedpers.benchwork import Work, versions
 
 SETTINGS = {
-    "lr": Work("lr", M=1000, C=100),
-    "mlp": Work("mlp", M=1000, C=100),
+    "lr": Work("lr", M=1000, C=100, rounds=20),
+    "mlp": Work("mlp", M=1000, C=100, rounds=16),
     "lenet": Work("lenet", M=100, C=10),
     "cnn": Work("cnn", M=100, C=10, rounds=4),
 }
