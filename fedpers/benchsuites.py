@@ -17,29 +17,31 @@ Result = dict[str, Any]
 
 
 def methods(args: argparse.Namespace) -> list[Result]:
-    """Each method at 100 clients in process and on Ray, as a user would run it."""
+    """Each method at 100 clients in process, alone and with workers, and on Ray, as users run it."""
     from fedpers.registry import METHODS
 
+    ways = {"inprocess": ["engine=inprocess"],
+            "workers": ["engine=inprocess", f"engine.workers={args.workers}"], "ray": ["engine=ray"]}
     rows = []
     for name in args.methods.split(",") if args.methods else METHODS:
-        here, ray = (_run_method(name, e, args) for e in ("inprocess", "ray"))
-        row: Result = {"method": name, "inprocess": here, "ray": ray}
-        if here and ray:
-            row["times"] = ray / here
-        print(f"{name}: " + " ".join(f"{k} {v}" for k, v in row.items() if k != "method"), flush=True)
+        row: Result = {"method": name, "count": args.workers}
+        row |= {way: _run_method(name, overrides, args) for way, overrides in ways.items()}
+        ours = [row[way] for way in ("inprocess", "workers") if row[way]]
+        row["times"] = row["ray"] / min(ours) if ours and row["ray"] else None
+        print(row, flush=True)
         rows.append(row)
     return rows
 
 
-def _run_method(name: str, engine: str, args: argparse.Namespace) -> float | None:
-    """Median seconds of a round but the first; None if the run fails."""
+def _run_method(name: str, overrides: list[str], args: argparse.Namespace) -> float | None:
+    """Median seconds of a round but the first two; None if the run fails."""
     import csv
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        count = args.rounds or 4
+        count = args.rounds or 8
         command = [
-            sys.executable, "-m", "fedpers", "run", f"method={name}", f"engine={engine}",
+            sys.executable, "-m", "fedpers", "run", f"method={name}", *overrides,
             "data=digits", "data.num_clients=100", "data.partition=iid", "model=mlp",
             f"rounds={count}", "eval_every=0", "checkpoint_every=0", f"out={out}",
         ]
@@ -49,7 +51,7 @@ def _run_method(name: str, engine: str, args: argparse.Namespace) -> float | Non
             return None
         rows = list(csv.DictReader((out / "metrics.csv").open()))
     seconds = {int(r["round"]): float(r["seconds"]) for r in rows if r["seconds"]}
-    return statistics.median(s for t, s in seconds.items() if t > 1)
+    return statistics.median(s for t, s in seconds.items() if t > 2)
 
 
 # ---- population --------------------------------------------------------------------------------

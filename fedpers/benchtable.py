@@ -35,8 +35,7 @@ def render(folder: Path) -> str:
         content = [json.loads(f.read_text(encoding="utf-8")) for f in files]
         rows = [row for c in content for row in c["rows"]]
         parts += [table(rows, columns), ""]
-        parts += sorted({_machine(c["machine"]) for c in content})
-        parts.append("")
+        parts += [*_machines([c["machine"] for c in content]), ""]
     return "\n".join(parts)
 
 
@@ -47,10 +46,14 @@ def table(rows: Sequence[Row], columns: dict[str, Callable[[Row], str]]) -> str:
     return "\n".join(lines)
 
 
-def _machine(found: Row) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return (f"Measured {found['date']} on {found['cpu']}, {found['cores']} cores, Python "
-            f"{found['python']}: {packages}.")
+def _machines(found: Sequence[Row]) -> list[str]:
+    """A line for each day and machine, with the versions of all that was measured there."""
+    versions: dict[str, dict[str, str]] = {}
+    for m in found:
+        where = f"{m['date']} on {m['cpu']}, {m['cores']} cores, Python {m['python']}"
+        versions.setdefault(where, {}).update(m["versions"])
+    return [f"Measured {where}: {', '.join(f'{n} {v}' for n, v in sorted(of.items()))}."
+            for where, of in sorted(versions.items())]
 
 
 def _ms(key: str) -> Callable[[Row], str]:
@@ -76,7 +79,7 @@ def _whole(key: str) -> Callable[[Row], str]:
 ROUNDS = {
     "work": lambda r: f"{r['model']} M={r['M']} C={r['C']}",
     "engine": _text("engine"), "processes": _text("processes"), "ms a round": _ms("seconds"),
-    "of ours": _times("times_ours"), "peak MB": _whole("peak_mb"),
+    "times our fastest": _times("times_ours"), "peak MB": _whole("peak_mb"),
     "of the cores' GFLOP/s": lambda r: f"{r['share_of_ceiling']:.0%} of {r['ceiling_gflops']:.0f}",
 }
 SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
@@ -88,9 +91,11 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
     ),
     "methods": (
         "Each method in process and on Ray",
-        "100 clients, digits, an MLP; the same command with `engine=inprocess` and `engine=ray`.",
+        "100 clients, digits, an MLP; the same command with `engine=inprocess`, with as many workers "
+        "as cores, and with `engine=ray`, which sends a bundle of clients a message to as many actors. "
+        "The ratio is that of Ray to the faster of ours.",
         {"method": _text("method"), "in process, ms a round": _ms("inprocess"),
-         "Ray, ms a round": _ms("ray"), "ratio": _times("times")},
+         "with workers": _ms("workers"), "Ray": _ms("ray"), "ratio": _times("times")},
     ),
     "population": (
         "A population of a million",
