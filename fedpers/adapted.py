@@ -9,12 +9,8 @@ from fedpers.objective import Base, Constants, Objective
 from fedpers.params import Params, add, sq_dist, sub
 
 
-class Moreau(Objective):
-    """Moreau envelope (eq. 10; pFedMe, implicit MAML): min_b f'(b) + (λ/2)‖w - b‖², no β_m.
-
-    The inner minimisation is `prox_steps` gradient steps from w; with it solved, the gradient is
-    λ(w - b), whatever b's own dependence on w.
-    """
+class Adapted(Objective):
+    """There is no β_m: a client's own model is made of w and its data (`adapted`)."""
 
     has_beta = False
     finite_sum = False
@@ -24,6 +20,18 @@ class Moreau(Objective):
     def start(self, params: Params) -> tuple[Params, Params]:
         """The model is shared."""
         return params, {}
+
+    def personal(self, w: Params, beta: Params) -> Params:
+        """The shared model; a client's own needs its data."""
+        return w
+
+
+class Moreau(Adapted):
+    """Moreau envelope (eq. 10; pFedMe, implicit MAML): min_b f'(b) + (λ/2)‖w - b‖², no β_m.
+
+    The inner minimisation is `prox_steps` gradient steps from w; with it solved, the gradient is
+    λ(w - b), whatever b's own dependence on w.
+    """
 
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """The envelope, at the inner minimiser."""
@@ -39,10 +47,6 @@ class Moreau(Objective):
             b = {k: v.detach() for k, v in add(b, pull, -self.config.prox_lr).items()}
         return b
 
-    def personal(self, w: Params, beta: Params) -> Params:
-        """The shared model; a client's own needs its data (see `adapted`)."""
-        return w
-
     def adapted(self, w: Params, data: Data) -> Params:
         """The proximal point."""
         return self.prox(w, data)
@@ -54,20 +58,11 @@ class Moreau(Objective):
         return Constants(of[0], of[1], 0.0, of[2], 0.0)
 
 
-class MAML(Objective):
+class MAML(Adapted):
     """Explicit MAML (eq. 19; Per-FedAvg): f'(w - α ∇f'(w)), good after one step. Not convex.
 
     Only local SGD has a theory for it, with whole gradients here: one batch in both f' would be biased.
     """
-
-    has_beta = False
-    finite_sum = False
-    rescaled = False
-    adapts = True
-
-    def start(self, params: Params) -> tuple[Params, Params]:
-        """The model is shared."""
-        return params, {}
 
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """f' after the step."""
@@ -82,10 +77,6 @@ class MAML(Objective):
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
         """There is no β_m."""
         return self.grad_w(w, beta, data), {}
-
-    def personal(self, w: Params, beta: Params) -> Params:
-        """The shared model; a client's own needs its data (see `adapted`)."""
-        return w
 
     def adapted(self, w: Params, data: Data) -> Params:
         """w - α ∇f'(w)."""
