@@ -170,4 +170,5 @@ def _column(stack: Tensor, evaluated: bool, remembered: bool) -> Sequence[Any]:
         return numbers
     if len(stack) > 1 and stack.stride(0) == 0:         # the same for all
         return [stack[0].clone() if remembered else stack[0]] * len(stack)
-    return torch.unbind_copy(stack) if remembered else stack.unbind(0)
+    rows = stack.unbind(0)
+    return [row.clone() for row in rows] if remembered else rows
