@@ -214,7 +214,7 @@ def write(rows: list[Result], name: str, out: Path) -> Path:
     content = {"machine": machine(rows), "rows": rows}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(f"written: {path}")
-    document = out.resolve().parents[1] / "docs" / "performance.md"
+    document = out.resolve().parent.parent / "docs" / "performance.md"
     if document.is_file():
         update(document, out)
     return path

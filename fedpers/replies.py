@@ -64,11 +64,6 @@ def _shape(leaf: Any) -> Any:
     return leaf.shape if isinstance(leaf, Tensor) else type(leaf)
 
 
-def problem(order: Any, reply: Any, like: Any) -> str | None:
-    """What is wrong with a reply, or None; see `shape_problem` and `not_finite`."""
-    return shape_problem(order, reply, like) or not_finite(reply)
-
-
 def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     """What is wrong with a reply's structure, or None.
 

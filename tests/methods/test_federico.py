@@ -443,13 +443,13 @@ def test_a_client_that_comes_late_joins_when_it_is_there():
 
 
 def test_a_ragged_reply_is_still_checked_part_by_part():
-    from fedpers.replies import problem
+    from fedpers.replies import shape_problem
 
     w, g = torch.ones(3), {"a": torch.zeros(2)}
     like = Gradients((g, g), w, torch.ones(1), torch.zeros(()))
-    assert problem(None, replace(like, g=(g,)), like) is None
-    assert "shape" in problem(None, replace(like, g=({"a": torch.zeros(3)},)), like)
-    assert "shape" in problem(None, replace(like, w=torch.ones(2)), like)
+    assert shape_problem(None, replace(like, g=(g,)), like) is None
+    assert "shape" in shape_problem(None, replace(like, g=({"a": torch.zeros(3)},)), like)
+    assert "shape" in shape_problem(None, replace(like, w=torch.ones(2)), like)
 
 
 def test_too_many_neighbours_are_an_error():
