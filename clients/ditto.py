@@ -8,7 +8,7 @@ from torch import Tensor
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
-from fedpers.proximal import pulled
+from fedpers.losses import pulled
 from fedpers.schema import bounds
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.losses import Given
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
@@ -48,9 +49,7 @@ class FedBABUClient(PersonalizedClient):
 
     def answer(self, order: Weights, memory: None, data: Data, rng: Stream) -> tuple[Body, None]:
         """One local training of the body."""
-        def loss(theta: Params, batch: Data) -> Tensor:
-            return self.model.loss(theta | order.head, batch)
-
+        loss = Given(self.model.loss, order.head)
         return Body(minimise(loss, order.theta, data, rng, self.config.local)), None     # [C1] [C2]
 
     def predict(self, shared: Weights, memory: None, x: Tensor) -> Tensor:
@@ -66,10 +65,7 @@ class FedBABUClient(PersonalizedClient):
         """Fine-tuning of the whole model, its head or its body."""
         h, whole = self.config, shared.theta | shared.head
         trained = {"full": whole, "head": shared.head, "body": shared.theta}[h.finetune]
-
-        def loss(w: Params, batch: Data) -> Tensor:
-            return self.model.loss(whole | w, batch)
-
+        loss = Given(self.model.loss, whole)
         cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
         tuned = whole | minimise(loss, trained, data, rng, cfg)                          # [C3]
         head, theta = split(tuned, self.model.is_head)

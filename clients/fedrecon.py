@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.losses import Given
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
@@ -58,17 +59,12 @@ class FedReconClient(PersonalizedClient):
     ) -> tuple[Shared, Memory]:
         """Reconstruction, then steps on the body."""
         head = self._reconstruct(order.g, memory, data, rng)
-
-        def loss(g: Params, batch: Data) -> Tensor:
-            return self.model.loss(g | head, batch)
-
+        loss = Given(self.model.loss, head)
         g = minimise(loss, order.g, data, rng, self.config.body)                         # [C3]
         return Shared(sub(order.g, g)), Memory(memory.initial, head)                     # [C4]
 
     def _reconstruct(self, g: Params, memory: Memory, data: Data, rng: Stream) -> Params:
-        def loss(head: Params, batch: Data) -> Tensor:
-            return self.model.loss(g | head, batch)
-
+        loss = Given(self.model.loss, g)
         start = memory.initial if self.config.start == "initial" else memory.head        # [C1]
         return minimise(loss, start, data, rng, self.config.head)                        # [C2]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedpers.losses import Given
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
@@ -47,8 +48,8 @@ class FedRepClient(PersonalizedClient):
         """Head steps, then body steps."""
         h, loss = self.config, self.model.loss
         old, phi = memory.head, order.phi
-        head = minimise(lambda w, d: loss(phi | w, d), old, data, rng, h.head)           # [C1]
-        phi = minimise(lambda w, d: loss(w | head, d), phi, data, rng, h.body)           # [C2]
+        head = minimise(Given(loss, phi), old, data, rng, h.head)           # [C1]
+        phi = minimise(Given(loss, head), phi, data, rng, h.body)           # [C2]
         return Body(phi), Memory(head)                                                   # [C3] [C4]
 
     def predict(self, shared: Body, memory: Memory, x: Tensor) -> Tensor:

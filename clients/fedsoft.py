@@ -11,7 +11,7 @@ from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Slots, Stream, minimise_from, new_slots, record,
 )
 from fedpers.params import combine, scale
-from fedpers.proximal import pulled
+from fedpers.losses import pulled
 from fedpers.schema import bounds
 
 

@@ -10,7 +10,7 @@ from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
 from fedpers.params import add, sub
-from fedpers.proximal import pulled
+from fedpers.losses import pulled
 from fedpers.schema import bounds
 
 

@@ -15,14 +15,11 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.data import Data
-from fedpers.dense import Plan as DensePlan
-from fedpers.dense import layers_of, minimise_dense
-from fedpers.models import Model
+from fedpers.dense import minimise_dense, plan_of
+from fedpers.losses import Loss
 from fedpers.params import Params
 from fedpers.record import record
 from fedpers.rng import Stream
-
-Loss = Callable[[Params, Data], Tensor]
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 _kernels: ContextVar[bool] = ContextVar("kernels", default=True)
@@ -148,10 +145,10 @@ def minimise_from(
     if not params:                           # nothing to train: a model may be all head, or all body
         return params, slots
     lr = cfg.lr if lr is None else lr
-    plan = _dense_plan(loss, params, data, cfg, lr)
-    if plan is not None:
-        index, weight = _schedule(data, rng, cfg)
-        return minimise_dense(plan, params, data.block, index, weight), slots
+    dense = _without_autograd(loss, params, slots, data, cfg, lr)
+    if dense is not None:
+        done = minimise_dense(*dense, data.block, *_schedule(data, rng, cfg))
+        return done.w, Slots(done.step, done.m, done.v) if slots.m else slots
     if _alone() and cfg.optimizer == "sgd" and isinstance(lr, float):
         return _descend(loss, params, slots, minibatches(data, rng, cfg), cfg, lr)
     gradient = grad(loss)
@@ -167,20 +164,13 @@ def _alone() -> bool:
     return not _stacked.get() and not torch.is_grad_enabled()
 
 
-def _dense_plan(loss: Any, params: Params, data: Data, cfg: LocalConfig, lr: Any) -> Any:
-    """How to train without autograd, if the loss is that of a dense model and no more."""
-    if getattr(loss, "__func__", None) is not Model.loss or torch.is_grad_enabled():
+def _without_autograd(
+    loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any
+) -> Any:
+    """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
+    if not _kernels.get() or torch.is_grad_enabled() or (_stacked.get() and type(data) is Data):
         return None
-    simple = cfg.optimizer == "sgd" and not cfg.momentum and cfg.batch_size and isinstance(lr, float)
-    layers = layers_of(loss.__self__)
-    if not _kernels.get() or not simple or layers is None:
-        return None
-    if data.block is None or (_stacked.get() and type(data) is Data):
-        return None
-    per_pass = -(-len(data) // min(cfg.batch_size, len(data)))
-    model = loss.__self__
-    plan = DensePlan(layers, model.bias, model.task, lr, cfg.weight_decay, per_pass)
-    return plan if set(plan.names) == params.keys() else None
+    return plan_of(loss, params, slots, data, cfg, lr)
 
 
 def _descend(
@@ -229,6 +219,10 @@ def minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[Data]:
 
 
 def _schedule(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor]:
+    """Rows and weights [S, B] of the steps."""
+    if not cfg.batch_size:
+        steps, n = cfg.steps or cfg.epochs, len(data)
+        return torch.arange(n, device=data.y.device).expand(steps, n), data.mask.expand(steps, n)
     index, weight = rng.schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
     return index.to(data.y.device), weight.to(data.mask)
 

@@ -1,143 +1,392 @@
-/* Local SGD of multinomial logistic regression for many clients in one call.
+/* Local training of dense networks (linear layers, ReLU between them) for many clients in one call.
 
-   W [C, K, D] and b [C, K] are overwritten; x and y point to each client's rows; index and weight are
-   minibatches [C, S, B]. A step whose weights are all 0 changes nothing. No client sees another.
-   Returns 0, 1 without memory, 2 where a label is no class. */
+   Every client's parameters are copied to rows padded with zeros to whole registers, stay in the cache
+   while its minibatches go by, and are written out at the end; no client sees another, so neither the
+   order nor the number of clients changes a bit. A bias is a matrix of one row. Names: x inputs, z
+   outputs of a layer, d slopes of the loss in z, g gradient. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef __AVX512F__
-#define V 16 /* floats of one register; more would not stay in registers */
+#define V 16 /* floats of one register */
+#define ROWS 4
+#define OUTS 10
 #else
 #define V 8
+#define ROWS 2
+#define OUTS 5
 #endif
-#define KB 5
-typedef float vec __attribute__((vector_size(4 * V)));
-typedef float uvec __attribute__((vector_size(4 * V), aligned(4)));
+#define DOTS 5
+#define WIDE(n) (((n) + V - 1) / V * V)
+#define INLINE static inline __attribute__((always_inline))
+typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
+typedef float four __attribute__((vector_size(16)));
+#if defined(__AVX2__) || defined(__AVX512F__)
+#define HELD(x) __asm__("" : "+v"(x)) /* a register: loading it for each product would be the limit */
+#else
+#define HELD(x)
+#endif
 
-static float sum(vec v) {
-    float s = 0;
-    for (int i = 0; i < V; i++) s += v[i];
-    return s;
+enum { CLASSES, BINARY, REGRESSION };
+enum { PLAIN, PULLED, MOMENTUM, ADAM };
+enum { WEIGHT, ANCHOR, FIRST, SECOND, KINDS };
+
+INLINE float sum(vec v) {
+    union { vec v; four q[V / 4]; } u = {v};
+    four s = u.q[0] + u.q[1];
+    if (V == 16) s += u.q[2 % (V / 4)] + u.q[3 % (V / 4)];
+    return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
-/* z[i][k] = W_k . x_i for the rows of a batch, two rows at a time */
-static void forward(const float *W, const float **x, float *z, long B, long K, long D) {
-    for (long k0 = 0; k0 < K; k0 += KB) {
-        long kn = K - k0 < KB ? K - k0 : KB;
-        for (long i = 0; i < B; i += 2) {
-            const float *p = x[i], *q = x[i + 1 < B ? i + 1 : i];
-            vec a[KB] = {0}, c[KB] = {0};
-            long j = 0;
-            if (kn == KB)
-                for (; j + V <= D; j += V) {
-                    vec u = *(const uvec *)(p + j), v = *(const uvec *)(q + j);
-                    for (int k = 0; k < KB; k++) {
-                        vec w = *(const uvec *)(W + (k0 + k) * D + j);
-                        a[k] += u * w;
-                        c[k] += v * w;
-                    }
-                }
-            else
-                for (; j + V <= D; j += V) {
-                    vec u = *(const uvec *)(p + j), v = *(const uvec *)(q + j);
-                    for (long k = 0; k < kn; k++) {
-                        vec w = *(const uvec *)(W + (k0 + k) * D + j);
-                        a[k] += u * w;
-                        c[k] += v * w;
-                    }
-                }
-            for (long k = 0; k < kn; k++) {
-                float s = sum(a[k]), t = sum(c[k]);
-                for (long r = j; r < D; r++) {
-                    s += p[r] * W[(k0 + k) * D + r];
-                    t += q[r] * W[(k0 + k) * D + r];
-                }
-                z[i * K + k0 + k] = s;
-                if (i + 1 < B) z[(i + 1) * K + k0 + k] = t;
-            }
+/* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x */
+INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
+                 long zw, int relu) {
+    vec a[ROWS][DOTS] = {0};
+    for (long j = 0; j < wide; j += V) {
+        vec u[ROWS];
+        for (int r = 0; r < ROWS; r++) {
+            u[r] = *(const vec *)(x[r] + j);
+            HELD(u[r]);
+        }
+        for (int k = 0; k < outs; k++) {
+            vec v = *(const vec *)(w + k * wide + j);
+            HELD(v);
+            for (int r = 0; r < ROWS; r++) a[r][k] += u[r] * v;
         }
     }
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < outs; k++) {
+            float s = sum(a[r][k]) + (b ? b[k] : 0);
+            z[r * zw + k] = relu && s < 0 ? 0 : s; /* what is not a number stays so */
+        }
 }
 
-/* z := -rate * weight * (softmax(z + b) - onehot(y)) */
-static void slopes(float *z, const float *b, const int64_t *y, const int64_t *index,
-                   const float *weight, float rate, long B, long K) {
-    for (long i = 0; i < B; i++) {
-        float *r = z + i * K, top = -INFINITY, total = 0;
-        for (long k = 0; k < K; k++) {
-            if (b) r[k] += b[k];
-            if (r[k] > top || r[k] != r[k]) top = r[k];
+/* Outputs of a layer for n rows; there is room for a multiple of ROWS rows, and x repeats the last. */
+static void forward(const float *w, const float *b, const float **x, float *z, long n, long outs,
+                    long wide, long zw, int relu) {
+    long k = 0;
+    for (; k + DOTS <= outs; k += DOTS)
+        for (long i = 0; i < n; i += ROWS)
+            dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, relu);
+    for (; k < outs; k++)
+        for (long i = 0; i < n; i += ROWS)
+            dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, relu);
+}
+
+/* y_r (+)= sum_s a[s][r] x_s for `outs` rows and `vecs` registers; `next` is fetched meanwhile */
+INLINE void strip(const int outs, const int vecs, const int add, const int fetch, const float *a,
+                  long lead, const float **x, const float **next, float *y, long n, long wide, long j) {
+    vec t[OUTS][2] = {0};
+    if (add)
+        for (int r = 0; r < outs; r++)
+            for (int v = 0; v < vecs; v++) t[r][v] = *(const vec *)(y + r * wide + j + v * V);
+    for (long s = 0; s < n; s++) {
+        vec u[2];
+        for (int v = 0; v < vecs; v++) {
+            u[v] = *(const vec *)(x[s] + j + v * V);
+            HELD(u[v]);
+            if (fetch) __builtin_prefetch(next[s] + j + v * V, 0, 2);
         }
-        for (long k = 0; k < K; k++) total += r[k] = expf(r[k] - top);
+        for (int r = 0; r < outs; r++)
+            for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
+    }
+    for (int r = 0; r < outs; r++)
+        for (int v = 0; v < vecs; v++) *(vec *)(y + r * wide + j + v * V) = t[r][v];
+}
+
+INLINE void strips(const int outs, const int add, const int fetch, const float *a, long lead,
+                   const float **x, const float **next, float *y, long n, long wide) {
+    long j = 0;
+    for (; j + 2 * V <= wide; j += 2 * V) strip(outs, 2, add, fetch, a, lead, x, next, y, n, wide, j);
+    if (j < wide) strip(outs, 1, add, fetch, a, lead, x, next, y, n, wide, j);
+}
+
+INLINE void rows(const int add, const float *a, long lead, const float **x, const float **next, float *y,
+                 long n, long outs, long wide) {
+    long r = 0;
+    if (next && outs >= OUTS) {
+        strips(OUTS, add, 1, a, lead, x, next, y, n, wide);
+        r = OUTS;
+    }
+    for (; r + OUTS <= outs; r += OUTS) strips(OUTS, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+    for (; r + 2 <= outs; r += 2) strips(2, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+    for (; r < outs; r++) strips(1, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+}
+
+/* y_r = sum_s a[s][r] x_s */
+static void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
+    rows(0, a, lead, x, 0, y, n, outs, wide);
+}
+
+/* y_r += sum_s a[s][r] x_s */
+static void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n,
+                   long outs, long wide) {
+    rows(1, a, lead, x, next, y, n, outs, wide);
+}
+
+typedef struct {
+    int kind;                             /* PLAIN, ... */
+    float lr, decay, momentum, lam, ubar; /* the pull's gradient is lam (ubar w - anchor) */
+    float rate, root;                     /* of Adam's present step */
+} rule;
+
+/* One step of the optimiser on n parameters, from the gradient of the loss alone. */
+static void move(const rule *h, float *restrict w, const float *restrict anchor, float *restrict m,
+                 float *restrict v, float *restrict g, long n) {
+    float shrink = h->decay + h->lam * h->ubar;
+    if (shrink != 0)
+        for (long i = 0; i < n; i++) g[i] += shrink * w[i];
+    if (anchor)
+        for (long i = 0; i < n; i++) g[i] -= h->lam * anchor[i];
+    if (h->kind == ADAM) {
+        for (long i = 0; i < n; i++) {
+            m[i] = 0.9f * m[i] + 0.1f * g[i];
+            v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
+            w[i] -= h->rate * m[i] / (sqrtf(v[i] * h->root) + 1e-8f);
+        }
+        return;
+    }
+    if (h->kind == MOMENTUM)
+        for (long i = 0; i < n; i++) g[i] = m[i] = h->momentum * m[i] + g[i];
+    for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
+}
+
+/* d := scale weight (slope of the loss in z); 2 where a label is no class */
+static int slopes(int task, float *d, const void *y, const int64_t *index, const float *weight,
+                  float scale, long B, long K, long wide) {
+    for (long i = 0; i < B; i++, d += wide) {
+        float f = scale * weight[i], top = -INFINITY, total = 0;
+        long j = weight[i] != 0 ? index[i] : 0;
+        const float *t = (const float *)y + j * K;
+        if (task == REGRESSION)
+            for (long k = 0; k < K; k++) d[k] = f * (d[k] - t[k]) * 2 / K;
+        if (task == BINARY) d[0] = f * (1 / (1 + expf(-d[0])) - t[0]);
+        if (task != CLASSES) continue;
+        int64_t label = ((const int64_t *)y)[j];
+        if (label < 0 || label >= K) return 2;
         for (long k = 0; k < K; k++)
-            r[k] = -rate * weight[i] * (r[k] / total - (k == y[index[i]] ? 1.0f : 0.0f));
+            if (d[k] > top || d[k] != d[k]) top = d[k];
+        for (long k = 0; k < K; k++) total += d[k] = expf(d[k] - top);
+        for (long k = 0; k < K; k++) d[k] = f * (d[k] / total - (k == label ? 1.0f : 0.0f));
+    }
+    return 0;
+}
+
+typedef struct {
+    long L, P;            /* layers, parameters: weight and bias of each layer in turn */
+    const long *width;    /* [L + 1] of inputs and of each layer's outputs */
+    const float **from;   /* [KINDS][P] where a client's parameters come from, null if absent */
+    const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
+    float **own;          /* [KINDS][P] the padded copies */
+} net;
+
+static long outs_of(const net *n, long p) { return p % 2 ? 1 : n->width[p / 2 + 1]; }
+static long ins_of(const net *n, long p) { return n->width[p / 2 + p % 2]; }
+
+/* Copy client c's parameters to the padded rows; what all clients share and nobody moves once. */
+static void load(const net *n, long c, float **to) {
+    for (long at = 0; at < KINDS * n->P; at++) {
+        long p = at % n->P, ins = ins_of(n, p), wide = WIDE(ins);
+        if (!n->from[at] || (c && !n->hop[at] && !(to && to[at]))) continue;
+        const float *from = n->from[at] + c * n->hop[at];
+        for (long r = 0; r < outs_of(n, p); r++)
+            memcpy(n->own[at] + r * wide, from + r * ins, sizeof(float) * ins);
     }
 }
 
-/* W_k := keep W_k + sum_i z[i][k] x_i, a strip of columns at a time; the rows of the next batch are
-   fetched meanwhile */
-static void update(float *W, const float **x, const float **next, const float *z, float keep, long B,
-                   long K, long D) {
-    for (long k0 = 0; k0 < K; k0 += 2 * KB) {
-        long kn = K - k0 < 2 * KB ? K - k0 : 2 * KB, j = 0;
-        for (; j + V <= D; j += V) {
-            vec w[2 * KB];
-            for (long k = 0; k < kn; k++) w[k] = keep * *(const uvec *)(W + (k0 + k) * D + j);
-            if (kn == 2 * KB)
-                for (long i = 0; i < B; i++) {
-                    vec u = *(const uvec *)(x[i] + j);
-                    __builtin_prefetch(next[i] + j, 0, 2);
-                    for (int k = 0; k < 2 * KB; k++) w[k] += z[i * K + k0 + k] * u;
-                }
-            else
-                for (long i = 0; i < B; i++) {
-                    vec u = *(const uvec *)(x[i] + j);
-                    for (long k = 0; k < kn; k++) w[k] += z[i * K + k0 + k] * u;
-                }
-            for (long k = 0; k < kn; k++) *(uvec *)(W + (k0 + k) * D + j) = w[k];
+static void store(const net *n, long c, float **to) {
+    for (long at = 0; at < KINDS * n->P; at++) {
+        long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
+        if (!to[at]) continue;
+        for (long r = 0; r < outs; r++)
+            memcpy(to[at] + (c * outs + r) * ins, n->own[at] + r * wide, sizeof(float) * ins);
+    }
+}
+
+/* Everything that a call needs, in one piece of zeros: padded parameters, layers' outputs, slopes. */
+typedef struct {
+    float *all, *flat, *ones, *turned, *g;
+    float **z, **d;       /* [L + 1] outputs and slopes; z[0] holds inputs that had to be padded */
+    const float ***x;     /* [L + 1] rows of z */
+    const float **next, **slope;
+} space;
+
+static float *take(float **from, long n) {
+    float *p = *from;
+    *from += WIDE(n);
+    return p;
+}
+
+static int reserve(net *n, space *m, long B) {
+    long L = n->L, P = n->P, Bp = (B + ROWS - 1) / ROWS * ROWS, most = 0, total = 0;
+    for (long l = 0; l <= L; l++) {
+        long wide = WIDE(n->width[l]);
+        if (wide > most) most = wide;
+        total += 2 * Bp * wide;
+    }
+    for (long p = 0; p < P; p++)
+        for (int k = 0; k < KINDS; k++)
+            if (n->from[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
+    total += 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
+    m->all = calloc(total, sizeof(float));
+    n->own = calloc(KINDS * P, sizeof(float *));
+    m->z = calloc(2 * (L + 1), sizeof(float *));
+    m->x = calloc(L + 1, sizeof(float **));
+    const float **lists = calloc((L + 3) * Bp + most, sizeof(float *));
+    if (!m->all || !n->own || !m->z || !m->x || !lists) {
+        free(lists);
+        return 1;
+    }
+    float *at = (float *)(((uintptr_t)m->all + 4 * V - 1) / (4 * V) * (4 * V));
+    m->d = m->z + L + 1;
+    m->next = lists + (L + 1) * Bp;
+    m->slope = m->next + Bp; /* as many as there are rows or outputs */
+    for (long l = 0; l <= L; l++) {
+        long wide = WIDE(n->width[l]);
+        m->z[l] = take(&at, Bp * wide);
+        m->d[l] = l == L ? m->z[l] : take(&at, Bp * wide);
+        m->x[l] = lists + l * Bp;
+        for (long i = 0; i < Bp; i++) m->x[l][i] = m->z[l] + i * wide;
+    }
+    for (long p = 0; p < P; p++)
+        for (int k = 0; k < KINDS; k++)
+            if (n->from[k * P + p]) n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
+    m->ones = take(&at, B);
+    for (long i = 0; i < B; i++) m->ones[i] = 1;
+    m->turned = take(&at, most * WIDE(Bp));
+    m->g = take(&at, OUTS * most);
+    return 0;
+}
+
+static void release(net *n, space *m) {
+    if (m->x) free(m->x[0]);
+    free(m->all);
+    free(n->own);
+    free(m->z);
+    free(m->x);
+}
+
+/* A client's inputs, as they are or padded to whole registers: rows 0 to B - 1, or those of `index`; a row
+   whose weight is 0 may not exist, the first stands for it. */
+static void inputs(const net *n, space *m, const float *x, const int64_t *index, const float *weight,
+                   long B) {
+    long ins = n->width[0], wide = WIDE(ins), Bp = (B + ROWS - 1) / ROWS * ROWS;
+    for (long i = 0; i < Bp; i++) {
+        long j = i < B ? i : B - 1;
+        const float *row = x + (index ? weight[j] != 0 ? index[j] : 0 : j) * ins;
+        m->x[0][i] = row;
+        if (ins == wide) continue;
+        memcpy(m->z[0] + i * wide, row, sizeof(float) * ins);
+        m->x[0][i] = m->z[0] + i * wide;
+    }
+}
+
+static void outputs(const net *n, space *m, long B) {
+    for (long l = 0; l < n->L; l++) {
+        float *w = n->own[2 * l], *b = n->own[2 * l + 1];
+        forward(w, b, m->x[l], m->z[l + 1], B, n->width[l + 1], WIDE(n->width[l]), WIDE(n->width[l + 1]),
+                l + 1 < n->L);
+    }
+}
+
+/* The step of one parameter matrix: its gradient is sum_i d_i x_i^T. */
+static void step(const net *n, space *m, const rule *h, long p, const float *d, long lead,
+                 const float **x, const float **next, long B) {
+    long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
+    float *w = n->own[p];
+    if (h->kind == PLAIN) {
+        mix_in(d, lead, x, next, w, B, outs, wide);
+        return;
+    }
+    for (long r = 0; r < outs; r += OUTS) {
+        long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
+        float *c = n->own[ANCHOR * P + p], *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
+        mix(d + r, lead, x, m->g, B, count, wide);
+        move(h, w + at, c ? c + at : c, u ? u + at : u, v ? v + at : v, m->g, count * wide);
+    }
+}
+
+/* From the head down to the lowest layer that is trained. */
+static void backward(const net *n, space *m, const rule *h, float **to, long lowest, long B) {
+    for (long l = n->L - 1; l >= lowest; l--) {
+        long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
+        float *d = m->d[l + 1];
+        if (l > lowest) {
+            const float **w = m->slope;
+            for (long k = 0; k < K; k++)
+                for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
+            for (long k = 0; k < K; k++) w[k] = n->own[2 * l] + k * ins;
+            mix(m->turned, WIDE(B), w, m->d[l], K, B, ins);
+            for (long i = 0; i < B * ins; i++)
+                if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }
-        for (; j < D; j++)
-            for (long k = 0; k < kn; k++) {
-                float s = keep * W[(k0 + k) * D + j];
-                for (long i = 0; i < B; i++) s += z[i * K + k0 + k] * x[i][j];
-                W[(k0 + k) * D + j] = s;
-            }
+        if (to[2 * l]) step(n, m, h, 2 * l, d, zw, m->x[l], l ? 0 : m->next, B);
+        if (!to[2 * l + 1]) continue;
+        for (long i = 0; i < B; i++) m->slope[i] = d + i * zw;
+        step(n, m, h, 2 * l + 1, m->ones, 1, m->slope, 0, B);
     }
 }
 
-int fedpers_logistic(float *W, float *b, const float **x, const int64_t **y, const int64_t *index,
-                     const float *weight, long C, long S, long B, long K, long D, float lr,
-                     float decay) {
-    float *z = malloc(sizeof(float) * B * K);
-    const float **rows = malloc(sizeof(float *) * B), **next = malloc(sizeof(float *) * B);
-    int failed = !z || !rows || !next;
-    for (long c = 0; c < C && !failed; c++, W += K * D, b = b ? b + K : b)
-        for (long s = 0; s < S && !failed; s++, index += B, weight += B) {
+/* Minibatches index, weight [C, S, B], with the steps between clients and between steps, of clients with
+   rows x, y; a step whose weights are all 0 changes nothing. `to` [KINDS][P]: where weights and moments go, null for what is not trained or not there;
+   `count` [C] Adam's steps so far, `ubar` [C]. Returns 0, 1 without memory, 2 for a label that is no
+   class. */
+int fedpers_train(long L, const long *width, const float **from, const long *hop, float **to, int task,
+                  int kind, float lr, float decay, float momentum, float lam, const float *ubar,
+                  float *count, long C, long S, long B, const float **x, const void **y,
+                  const int64_t *index, const long *ih, const float *weight, const long *wh) {
+    net n = {L, 2 * L, width, from, hop, 0};
+    rule h = {kind, lr, decay, momentum, lam, 0, 0, 0};
+    space m;
+    int failed = reserve(&n, &m, B);
+    long lowest = 0;
+    while (lowest < L && !to[2 * lowest] && !to[2 * lowest + 1]) lowest++;
+    for (long c = 0; c < C && !failed; c++) {
+        load(&n, c, to);
+        h.ubar = ubar[c];
+        for (long s = 0; s < S && !failed; s++) {
+            int last = s + 1 == S;
+            const int64_t *rows = index + c * ih[0] + s * ih[1];
+            const int64_t *after = last ? index + (c + 1) * ih[0] : rows + ih[1];
+            const float *share = weight + c * wh[0] + s * wh[1];
             float total = 0;
-            for (long i = 0; i < B; i++) total += weight[i];
+            for (long i = 0; i < B; i++) total += share[i];
             if (!(total > 0)) continue;
-            for (long i = 0; i < B; i++) {
-                long last = s + 1 == S, to = last && c + 1 < C ? c + 1 : c;
-                rows[i] = x[c] + index[i] * D;
-                next[i] = last && c + 1 == C ? rows[i] : x[to] + index[B + i] * D;
-                if (y[c][index[i]] < 0 || y[c][index[i]] >= K) failed = 2;
-            }
-            if (failed) break;
-            float keep = 1 - lr * decay;
-            forward(W, rows, z, B, K, D);
-            slopes(z, b, y[c], index, weight, lr / total, B, K);
-            update(W, rows, next, z, keep, B, K, D);
-            for (long k = 0; b && k < K; k++) {
-                float t = 0;
-                for (long i = 0; i < B; i++) t += z[i * K + k];
-                b[k] = keep * b[k] + t;
-            }
+            inputs(&n, &m, x[c], rows, share, B);
+            for (long i = 0; i < B; i++)
+                m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * width[0];
+            outputs(&n, &m, B);
+            failed = slopes(task, m.z[L], y[c], rows, share, (kind == PLAIN ? -lr : 1) / total, B,
+                            width[L], WIDE(width[L]));
+            count[c] += 1;
+            h.rate = lr / (1 - pow(0.9, count[c]));
+            h.root = 1 / (1 - pow(0.999, count[c]));
+            if (!failed) backward(&n, &m, &h, to, lowest, B);
         }
-    free(z);
-    free(rows);
-    free(next);
+        store(&n, c, to);
+    }
+    release(&n, &m);
+    return failed;
+}
+
+/* Outputs z[c] [count[c], K] of clients with rows x; `tile` rows at a time. */
+int fedpers_outputs(long L, const long *width, const float **from, const long *hop, long C,
+                    const long *count, long tile, const float **x, float **z) {
+    net n = {L, 2 * L, width, from, hop, 0};
+    space m;
+    int failed = reserve(&n, &m, tile);
+    for (long c = 0; c < C && !failed; c++) {
+        load(&n, c, 0);
+        for (long i = 0; i < count[c]; i += tile) {
+            long B = count[c] - i < tile ? count[c] - i : tile, K = width[L];
+            inputs(&n, &m, x[c] + i * width[0], 0, 0, B);
+            outputs(&n, &m, B);
+            for (long r = 0; r < B; r++)
+                memcpy(z[c] + (i + r) * K, m.z[L] + r * WIDE(K), sizeof(float) * K);
+        }
+    }
+    release(&n, &m);
     return failed;
 }

@@ -1,7 +1,7 @@
-"""The optional C kernel for logistic regression, compiled on this machine at its first use.
+"""The optional C kernels for dense networks, compiled on this machine at their first use.
 
-It does what `fedpers.dense` does, several times faster: a client's weights stay in the cache and no
-row is copied. Where there is no C compiler, or FEDPERS_NATIVE=0, nothing is missing.
+They do what autograd does for `fedpers.dense`, several times faster: a client's weights stay in the
+cache and no row is copied. Where there is no C compiler, or FEDPERS_NATIVE=0, nothing is missing.
 """
 
 import ctypes
@@ -13,61 +13,107 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedpers.data import Data
 
+if TYPE_CHECKING:
+    from fedpers.dense import Plan, Training
+
 log = logging.getLogger("fedpers")
 SOURCE = Path(__file__).with_name("native.c")
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
+TASKS = {"classification": 0, "binary": 1, "regression": 2}
+PLAIN, PULLED, MOMENTUM, ADAM = range(4)             # the kernel's rules for a step
 
 
-def logistic(
-    weight: Tensor, bias: Tensor | None, parts: Sequence[Data], index: Tensor, mask: Tensor,
-    lr: float, decay: float,
-) -> bool:
-    """SGD on the clients' mean cross entropy, in place on `weight` [C, K, D] and `bias` [C, K].
+def fits(weights: Sequence[Tensor], parts: Sequence[Data]) -> bool:
+    """Whether there is a kernel, and all is plain memory of the types that it knows."""
+    return (
+        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in weights)
+        and all(p.x.dtype == torch.float32 and p.x.is_contiguous() for p in parts)
+        and all(p.y.device.type == "cpu" and p.y.is_contiguous() for p in parts)
+        and _library() is not None
+    )
 
-    `index` and `mask` are minibatches [C, S, B]. False if this cannot be done here.
+
+def train(
+    plan: "Plan", given: "Training", parts: Sequence[Data], index: Tensor, weight: Tensor
+) -> "Training":
+    """The stacks [C, ...] of what was trained; nothing is overwritten. `fits` holds.
+
+    Args:
+        given: weights, what pulls them, and the optimiser's memory, each [C, ...].
+        parts: the clients' data.
+        index, weight: minibatches [C, S, B].
+
+    Raises:
+        IndexError: a label is no class.
     """
-    x, y = [p.x for p in parts], [p.y for p in parts]
-    library = _library() if _fits(weight, x, y) else None
-    if library is None:
-        return False
-    index, mask = index.contiguous(), mask.contiguous()
-    pointers = [(ctypes.c_void_p * len(rows))(*(r.data_ptr() for r in rows)) for rows in (x, y)]
-    classes, width = weight.shape[1:]
-    sizes = [ctypes.c_long(n) for n in (*index.shape, classes, width)]
-    failed = library.fedpers_logistic(
-        ctypes.c_void_p(weight.data_ptr()),
-        ctypes.c_void_p(bias.data_ptr() if bias is not None else None), *pointers,
-        ctypes.c_void_p(index.data_ptr()), ctypes.c_void_p(mask.data_ptr()), *sizes,
-        ctypes.c_float(lr), ctypes.c_float(decay),
+    kinds, names = (given.w, given.cbar, given.m, given.v), plan.places
+    tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
+    fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in kinds]
+    fresh[1] = {}                                    # anchors stay
+    step = given.step.clone(memory_format=torch.contiguous_format)
+    widths = [given.w[names[0]].shape[2], *(given.w[name].shape[1] for name in names[::2])]
+    index, weight, ubar = _packed(index), _packed(weight), given.ubar.contiguous()
+    targets = [_targets(p.y, plan.task) for p in parts]
+    failed = _library().fedpers_train(
+        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),
+        _longs([0 if t is None else t.stride(0) for t in tensors]),
+        _pointers([kind.get(name) for kind in fresh for name in names]), TASKS[plan.task], _rule(plan),
+        *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)), _pointer(ubar),
+        _pointer(step), *map(ctypes.c_long, index.shape), _pointers([p.x for p in parts]),
+        _pointers(targets), _pointer(index), _longs(index.stride()), _pointer(weight),
+        _longs(weight.stride()),
     )
     if failed:
         raise FAILURES[failed]
-    return True
+    return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
 
-def _fits(weight: Tensor, x: Sequence[Tensor], y: Sequence[Tensor]) -> bool:
-    """Whether all is plain memory of the types that the kernel knows."""
-    return (
-        weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous()
-        and all(t.dtype == torch.float32 and t.is_contiguous() for t in x)
-        and all(len(t) == 0 or t[0].numel() == weight.shape[2] for t in x)
-        and all(t.dtype == torch.int64 and t.is_contiguous() and t.dim() == 1 for t in y)
-    )
+def _rule(plan: "Plan") -> int:
+    if plan.adam or plan.momentum:
+        return ADAM if plan.adam else MOMENTUM
+    return PULLED if plan.decay or plan.lam else PLAIN
+
+
+def _targets(y: Tensor, task: str) -> Tensor:
+    return y.to(torch.int64 if task == "classification" else torch.float32)
+
+
+def _rows(stack: Tensor | None) -> Tensor | None:
+    """A stack whose rows are contiguous; rows that all clients share are not copied."""
+    return stack if stack is None or stack[0].is_contiguous() else stack.contiguous()
+
+
+def _packed(batches: Tensor) -> Tensor:
+    """Minibatches [C, S, B] whose samples are side by side; a repeated schedule is not copied."""
+    return batches if batches.stride(2) == 1 else batches.contiguous()
+
+
+def _pointer(t: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if t is None else t.data_ptr())
+
+
+def _pointers(tensors: Sequence[Tensor | None]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
+
+
+def _longs(values: Sequence[int]) -> Any:
+    return (ctypes.c_long * len(values))(*values)
 
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
-    """The compiled kernel, or None."""
+    """The compiled kernels, or None."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:
         return None

@@ -15,9 +15,9 @@ from fedpers.data import Data
 from fedpers.errors import ConfigError, FedpersError
 from fedpers.exact import least_squares, require_least_squares
 from fedpers.local import grad
+from fedpers.losses import pull, pulled
 from fedpers.models import build_model
 from fedpers.params import combine, sq_dist
-from fedpers.proximal import pull, pulled
 from fedpers.selection import draw
 from tests.mixtures import linear, part
 
