@@ -47,9 +47,8 @@ def middle(a: Block, h: Rates) -> Params:
     return add(add(scale(a.y, 1 - h.theta_1 - h.theta_2), a.z, h.theta_1), a.v, h.theta_2)
 
 
-def descend(a: Block, g: Params, h: Rates) -> Block:
-    """One iteration; g estimates the block's gradient of F at x."""
-    x = middle(a, h)
+def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
+    """One iteration; g estimates the block's gradient of F at x, its middle."""
     return Block(add(x, g, -h.eta), add(blend(x, a.z, h.nu), g, -h.gamma), a.v, a.G)
 
 
@@ -88,8 +87,8 @@ class ASVRCDClient(BlockClient):
             else:
                 d = sub(f.grad_beta(w_x, x, j[i]), f.grad_beta(w.v, beta.v, j[i]))       # [C4]
                 g = add(beta.G, d, 1 / ((1 - h.p_w) * f.M))
-                w = descend(w, w.G, h)                                                   # [C5]
-            beta = descend(beta, g, h)                                                   # [C6]
+                w = descend(w, w_x, w.G, h)                                              # [C5]
+            beta = descend(beta, x, g, h)                                                # [C6]
             if i == order.T and order.refresh:
                 anchor, G = gradients_at(f, w_old.y, old.y, data)                        # [C7]
                 beta = Block(beta.y, beta.z, old.y, G)                                   # [C8]

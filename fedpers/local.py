@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.data import Data
-from fedpers.dense import minimise_dense, plan_of
+from fedpers.dense import gradient_of, minimise_dense, plan_of
 from fedpers.losses import Loss
 from fedpers.params import Params
 from fedpers.record import record
@@ -47,8 +47,20 @@ def autograd_only() -> Iterator[None]:
 
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The gradient of a scalar function in the given arguments (tensors, dicts or records)."""
-    if _stacked.get():
-        return torch.func.grad(f, argnums=argnums)
+    by_autograd = torch.func.grad(f, argnums=argnums) if _stacked.get() else _grad(f, argnums)
+    if argnums != 0 or not _kernels.get():
+        return by_autograd
+
+    def gradient(*args: Any) -> Any:
+        whole = len(args) == 2 and isinstance(args[1], Data) and not torch.is_grad_enabled()
+        found = gradient_of(f, *args) if whole else None
+        return by_autograd(*args) if found is None else found
+
+    return gradient
+
+
+def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[..., Any]:
+    """By autograd, for one client alone."""
     wanted = (argnums,) if isinstance(argnums, int) else argnums
 
     def gradient(*args: Any) -> Any:
@@ -147,7 +159,8 @@ def minimise_from(
     lr = cfg.lr if lr is None else lr
     dense = _without_autograd(loss, params, slots, data, cfg, lr)
     if dense is not None:
-        done = minimise_dense(*dense, data.block, *_schedule(data, rng, cfg))
+        plan, start = dense
+        done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
         return done.w, Slots(done.step, done.m, done.v) if slots.m else slots
     if _alone() and cfg.optimizer == "sgd" and isinstance(lr, float):
         return _descend(loss, params, slots, minibatches(data, rng, cfg), cfg, lr)

@@ -30,7 +30,7 @@ typedef float four __attribute__((vector_size(16)));
 #endif
 
 enum { CLASSES, BINARY, REGRESSION };
-enum { PLAIN, PULLED, MOMENTUM, ADAM };
+enum { PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT }; /* the last leaves it where the first moment is */
 enum { WEIGHT, ANCHOR, FIRST, SECOND, KINDS };
 
 INLINE float sum(vec v) {
@@ -132,14 +132,19 @@ typedef struct {
     float rate, root;                     /* of Adam's present step */
 } rule;
 
-/* One step of the optimiser on n parameters, from the gradient of the loss alone. */
-static void move(const rule *h, float *restrict w, const float *restrict anchor, float *restrict m,
-                 float *restrict v, float *restrict g, long n) {
+/* What decay and pull add to the gradient of the loss in n parameters. */
+static void attract(const rule *h, const float *restrict w, const float *restrict anchor,
+                    float *restrict g, long n) {
     float shrink = h->decay + h->lam * h->ubar;
     if (shrink != 0)
         for (long i = 0; i < n; i++) g[i] += shrink * w[i];
     if (anchor)
         for (long i = 0; i < n; i++) g[i] -= h->lam * anchor[i];
+}
+
+/* One step of the optimiser. */
+static void move(const rule *h, float *restrict w, float *restrict m, float *restrict v, float *restrict g,
+                 long n) {
     if (h->kind == ADAM) {
         for (long i = 0; i < n; i++) {
             m[i] = 0.9f * m[i] + 0.1f * g[i];
@@ -179,29 +184,31 @@ typedef struct {
     const long *width;    /* [L + 1] of inputs and of each layer's outputs */
     const float **from;   /* [KINDS][P] where a client's parameters come from, null if absent */
     const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
+    float **to;           /* [KINDS][P] where they go, null for what is not trained or not there */
     float **own;          /* [KINDS][P] the padded copies */
 } net;
 
 static long outs_of(const net *n, long p) { return p % 2 ? 1 : n->width[p / 2 + 1]; }
 static long ins_of(const net *n, long p) { return n->width[p / 2 + p % 2]; }
+static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
 
 /* Copy client c's parameters to the padded rows; what all clients share and nobody moves once. */
-static void load(const net *n, long c, float **to) {
+static void load(const net *n, long c) {
     for (long at = 0; at < KINDS * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), wide = WIDE(ins);
-        if (!n->from[at] || (c && !n->hop[at] && !(to && to[at]))) continue;
+        if (!n->from[at] || (c && !n->hop[at] && !n->to[at])) continue;
         const float *from = n->from[at] + c * n->hop[at];
         for (long r = 0; r < outs_of(n, p); r++)
             memcpy(n->own[at] + r * wide, from + r * ins, sizeof(float) * ins);
     }
 }
 
-static void store(const net *n, long c, float **to) {
+static void store(const net *n, long c) {
     for (long at = 0; at < KINDS * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
-        if (!to[at]) continue;
+        if (!n->to[at]) continue;
         for (long r = 0; r < outs; r++)
-            memcpy(to[at] + (c * outs + r) * ins, n->own[at] + r * wide, sizeof(float) * ins);
+            memcpy(n->to[at] + (c * outs + r) * ins, n->own[at] + r * wide, sizeof(float) * ins);
     }
 }
 
@@ -228,7 +235,7 @@ static int reserve(net *n, space *m, long B) {
     }
     for (long p = 0; p < P; p++)
         for (int k = 0; k < KINDS; k++)
-            if (n->from[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
+            if (n->from[k * P + p] || n->to[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
     total += 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
     m->all = calloc(total, sizeof(float));
     n->own = calloc(KINDS * P, sizeof(float *));
@@ -252,7 +259,8 @@ static int reserve(net *n, space *m, long B) {
     }
     for (long p = 0; p < P; p++)
         for (int k = 0; k < KINDS; k++)
-            if (n->from[k * P + p]) n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
+            if (n->from[k * P + p] || n->to[k * P + p])
+                n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
     m->ones = take(&at, B);
     for (long i = 0; i < B; i++) m->ones[i] = 1;
     m->turned = take(&at, most * WIDE(Bp));
@@ -268,14 +276,14 @@ static void release(net *n, space *m) {
     free(m->x);
 }
 
-/* A client's inputs, as they are or padded to whole registers: rows 0 to B - 1, or those of `index`; a row
-   whose weight is 0 may not exist, the first stands for it. */
+/* The rows `index` of a client's inputs, as they are or padded to whole registers; a row whose weight is 0
+   may not exist, the first stands for it. */
 static void inputs(const net *n, space *m, const float *x, const int64_t *index, const float *weight,
                    long B) {
     long ins = n->width[0], wide = WIDE(ins), Bp = (B + ROWS - 1) / ROWS * ROWS;
     for (long i = 0; i < Bp; i++) {
         long j = i < B ? i : B - 1;
-        const float *row = x + (index ? weight[j] != 0 ? index[j] : 0 : j) * ins;
+        const float *row = x + (weight[j] != 0 ? index[j] : 0) * ins;
         m->x[0][i] = row;
         if (ins == wide) continue;
         memcpy(m->z[0] + i * wide, row, sizeof(float) * ins);
@@ -295,21 +303,23 @@ static void outputs(const net *n, space *m, long B) {
 static void step(const net *n, space *m, const rule *h, long p, const float *d, long lead,
                  const float **x, const float **next, long B) {
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
-    float *w = n->own[p];
+    float *w = n->own[p], *c = n->own[ANCHOR * P + p];
+    float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
     if (h->kind == PLAIN) {
         mix_in(d, lead, x, next, w, B, outs, wide);
         return;
     }
     for (long r = 0; r < outs; r += OUTS) {
         long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
-        float *c = n->own[ANCHOR * P + p], *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-        mix(d + r, lead, x, m->g, B, count, wide);
-        move(h, w + at, c ? c + at : c, u ? u + at : u, v ? v + at : v, m->g, count * wide);
+        float *g = h->kind == GRADIENT ? u + at : m->g;
+        mix(d + r, lead, x, g, B, count, wide);
+        attract(h, w + at, c ? c + at : c, g, count * wide);
+        if (h->kind != GRADIENT) move(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
     }
 }
 
 /* From the head down to the lowest layer that is trained. */
-static void backward(const net *n, space *m, const rule *h, float **to, long lowest, long B) {
+static void backward(const net *n, space *m, const rule *h, long lowest, long B) {
     for (long l = n->L - 1; l >= lowest; l--) {
         long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
         float *d = m->d[l + 1];
@@ -322,29 +332,28 @@ static void backward(const net *n, space *m, const rule *h, float **to, long low
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }
-        if (to[2 * l]) step(n, m, h, 2 * l, d, zw, m->x[l], l ? 0 : m->next, B);
-        if (!to[2 * l + 1]) continue;
+        if (trained(n, 2 * l)) step(n, m, h, 2 * l, d, zw, m->x[l], l ? 0 : m->next, B);
+        if (!trained(n, 2 * l + 1)) continue;
         for (long i = 0; i < B; i++) m->slope[i] = d + i * zw;
         step(n, m, h, 2 * l + 1, m->ones, 1, m->slope, 0, B);
     }
 }
 
 /* Minibatches index, weight [C, S, B], with the steps between clients and between steps, of clients with
-   rows x, y; a step whose weights are all 0 changes nothing. `to` [KINDS][P]: where weights and moments go, null for what is not trained or not there;
-   `count` [C] Adam's steps so far, `ubar` [C]. Returns 0, 1 without memory, 2 for a label that is no
-   class. */
+   rows x, y; a step whose weights are all 0 changes nothing. `count` [C]: Adam's steps so far; `ubar` [C].
+   Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_train(long L, const long *width, const float **from, const long *hop, float **to, int task,
                   int kind, float lr, float decay, float momentum, float lam, const float *ubar,
                   float *count, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh) {
-    net n = {L, 2 * L, width, from, hop, 0};
+    net n = {L, 2 * L, width, from, hop, to, 0};
     rule h = {kind, lr, decay, momentum, lam, 0, 0, 0};
-    space m;
+    space m = {0};
     int failed = reserve(&n, &m, B);
     long lowest = 0;
-    while (lowest < L && !to[2 * lowest] && !to[2 * lowest + 1]) lowest++;
+    while (lowest < L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
     for (long c = 0; c < C && !failed; c++) {
-        load(&n, c, to);
+        load(&n, c);
         h.ubar = ubar[c];
         for (long s = 0; s < S && !failed; s++) {
             int last = s + 1 == S;
@@ -353,7 +362,7 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             const float *share = weight + c * wh[0] + s * wh[1];
             float total = 0;
             for (long i = 0; i < B; i++) total += share[i];
-            if (!(total > 0)) continue;
+            if (!(total > 0) && kind != GRADIENT) continue; /* the gradient of nothing is no number */
             inputs(&n, &m, x[c], rows, share, B);
             for (long i = 0; i < B; i++)
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * width[0];
@@ -363,29 +372,9 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             count[c] += 1;
             h.rate = lr / (1 - pow(0.9, count[c]));
             h.root = 1 / (1 - pow(0.999, count[c]));
-            if (!failed) backward(&n, &m, &h, to, lowest, B);
+            if (!failed) backward(&n, &m, &h, lowest, B);
         }
-        store(&n, c, to);
-    }
-    release(&n, &m);
-    return failed;
-}
-
-/* Outputs z[c] [count[c], K] of clients with rows x; `tile` rows at a time. */
-int fedpers_outputs(long L, const long *width, const float **from, const long *hop, long C,
-                    const long *count, long tile, const float **x, float **z) {
-    net n = {L, 2 * L, width, from, hop, 0};
-    space m;
-    int failed = reserve(&n, &m, tile);
-    for (long c = 0; c < C && !failed; c++) {
-        load(&n, c, 0);
-        for (long i = 0; i < count[c]; i += tile) {
-            long B = count[c] - i < tile ? count[c] - i : tile, K = width[L];
-            inputs(&n, &m, x[c] + i * width[0], 0, 0, B);
-            outputs(&n, &m, B);
-            for (long r = 0; r < B; r++)
-                memcpy(z[c] + (i + r) * K, m.z[L] + r * WIDE(K), sizeof(float) * K);
-        }
+        store(&n, c);
     }
     release(&n, &m);
     return failed;

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedpers.data import Data
+from fedpers.params import Params
 
 if TYPE_CHECKING:
     from fedpers.dense import Plan, Training
@@ -31,17 +32,28 @@ SOURCE = Path(__file__).with_name("native.c")
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
-PLAIN, PULLED, MOMENTUM, ADAM = range(4)             # the kernel's rules for a step
+PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT = range(5)   # the kernel's rules for a step
 
 
-def fits(weights: Sequence[Tensor], parts: Sequence[Data]) -> bool:
-    """Whether there is a kernel, and all is plain memory of the types that it knows."""
+def fits(plan: "Plan", w: Params, parts: Sequence[Data]) -> bool:
+    """Whether there is a kernel, and all is plain memory of the types and sizes that it knows.
+
+    `w` are weights or stacks of them.
+    """
+    ins, outs = w[plan.places[0]].shape[-1], w[plan.places[-2]].shape[-2]
+    targets = outs if plan.task == "regression" else 1
+    labels = (torch.int64,) if plan.task == "classification" else (torch.int64, torch.float32)
     return (
-        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in weights)
-        and all(p.x.dtype == torch.float32 and p.x.is_contiguous() for p in parts)
-        and all(p.y.device.type == "cpu" and p.y.is_contiguous() for p in parts)
+        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in w.values())
+        and all(_rows_of(p.x, ins) and p.x.dtype == torch.float32 for p in parts)
+        and all(_rows_of(p.y, targets) and p.y.dtype in labels for p in parts)
         and _library() is not None
     )
+
+
+def _rows_of(t: Tensor, width: int) -> bool:
+    """Rows of so many numbers, side by side in memory; the kernel does not look twice."""
+    return t.numel() == len(t) * width > 0 and t.device.type == "cpu" and t.is_contiguous()
 
 
 def train(
@@ -59,8 +71,9 @@ def train(
     """
     kinds, names = (given.w, given.cbar, given.m, given.v), plan.places
     tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
-    fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in kinds]
-    fresh[1] = {}                                    # anchors stay
+    none: Params = {}
+    made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, given.m, given.v)
+    fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
     widths = [given.w[names[0]].shape[2], *(given.w[name].shape[1] for name in names[::2])]
     index, weight, ubar = _packed(index), _packed(weight), given.ubar.contiguous()
@@ -68,7 +81,7 @@ def train(
     failed = _library().fedpers_train(
         ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),
         _longs([0 if t is None else t.stride(0) for t in tensors]),
-        _pointers([kind.get(name) for kind in fresh for name in names]), TASKS[plan.task], _rule(plan),
+        _pointers([kind.get(name) for kind in fresh for name in names]), TASKS[plan.task], plan.rule,
         *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)), _pointer(ubar),
         _pointer(step), *map(ctypes.c_long, index.shape), _pointers([p.x for p in parts]),
         _pointers(targets), _pointer(index), _longs(index.stride()), _pointer(weight),
@@ -77,12 +90,6 @@ def train(
     if failed:
         raise FAILURES[failed]
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
-
-
-def _rule(plan: "Plan") -> int:
-    if plan.adam or plan.momentum:
-        return ADAM if plan.adam else MOMENTUM
-    return PULLED if plan.decay or plan.lam else PLAIN
 
 
 def _targets(y: Tensor, task: str) -> Tensor:

@@ -65,15 +65,16 @@ class MX2(Objective):
 
     def grad_w(self, w: Params, beta: Params, data: Data) -> Params:
         """s λ(u - β_m); it touches no data."""
-        return scale(sub(scale(w, self.s), beta), self.s * self.config.lam)
+        return scale(add(beta, w, -self.s), -self.s * self.config.lam)
 
     def grad_beta(self, w: Params, beta: Params, data: Data) -> Params:
         """∇f'(β_m) + λ(β_m - u)."""
-        return add(self.slope(beta, data), sub(beta, scale(w, self.s)), self.config.lam)
+        return add(self.slope(beta, data), add(beta, w, -self.s), self.config.lam)
 
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
-        """Both."""
-        return self.grad_w(w, beta, data), self.grad_beta(w, beta, data)
+        """Both, from one β_m - u."""
+        lam, apart = self.config.lam, add(beta, w, -self.s)
+        return scale(apart, -self.s * lam), add(self.slope(beta, data), apart, lam)
 
     def constants(self, base: Base) -> Constants:
         """μ is exact where every f' has Hessian μ'I (attained), a bound elsewhere."""

@@ -39,7 +39,7 @@ Reductions: with one sample a client it is block-coordinate Katyusha on whole gr
 import numpy as np
 
 from fedpers.blocks import BlockStrategy, State, Steps, average, chosen_rates
-from fedpers.clients.asvrcd import ASVRCDConfig, Block, descend
+from fedpers.clients.asvrcd import ASVRCDConfig, Block, descend, middle
 from fedpers.method import Params
 from fedpers.objective import Constants
 from fedpers.params import add
@@ -72,7 +72,7 @@ class ASVRCD(BlockStrategy):
             old, g = w, w.G                                                              # [S4]
             if i == order.T and order.w_step:
                 g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
-            w = descend(w, g, h)
+            w = descend(w, middle(w, h), g, h)
             if i == order.T and order.refresh:
                 w = Block(w.y, w.z, old.y, average(replies, "g_v"))                      # [S6]
         return self.done(s, w, order)

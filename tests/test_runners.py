@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers import native
 from fedpers.case import make_case, run, same
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
@@ -86,49 +85,6 @@ def test_the_dense_kernel_is_autograd_for_every_task(task):
         slow = train()
     for k in params:
         torch.testing.assert_close(fast[k], slow[k], rtol=0, atol=1e-12)
-
-
-@pytest.fixture
-def no_native(monkeypatch):
-    """Calling it with True leaves the C kernel out."""
-    def choose(out):
-        native._library.cache_clear()
-        monkeypatch.setenv("FEDPERS_NATIVE", "0" if out else "1")
-
-    yield choose
-    native._library.cache_clear()
-
-
-@pytest.mark.parametrize(("dim", "classes", "bias"), [
-    (16, 5, True), (784, 10, True), (37, 3, False), (5, 12, True), (100, 62, True),
-])
-def test_the_native_kernel_is_autograd(no_native, dim, classes, bias):
-    """Every remainder of its strips, a short last batch, weight decay; and without a compiler."""
-    fed = toy_federation(1, (23,), dim=dim, classes=classes)
-    model = build_model("logistic", input_shape=(dim,), num_outputs=classes,
-                        task="classification", bias=bias)
-    local = LocalConfig(lr=0.05, epochs=3, batch_size=5, weight_decay=0.1)
-    found = []
-    for out in (True, False):
-        no_native(out)
-        with torch.no_grad():
-            data = fed.client(0).train
-            found.append(minimise(model.loss, model.init(0), data, Stream(0, 1, 0), local))
-    with torch.no_grad(), autograd_only():
-        slow = minimise(model.loss, model.init(0), data, Stream(0, 1, 0), local)
-    for fast in found:
-        for k in slow:
-            torch.testing.assert_close(fast[k], slow[k], rtol=1e-5, atol=2e-6)
-
-
-def test_a_label_that_is_no_class_is_an_error_in_every_kernel(no_native):
-    fed = toy_federation(1, (10,), dim=4)
-    data = replace(fed.client(0).train, y=torch.full((10,), 3))
-    model = build_model("logistic", input_shape=(4,), num_outputs=3, task="classification")
-    for out in (True, False):
-        no_native(out)
-        with torch.no_grad(), pytest.raises((IndexError, RuntimeError)):
-            minimise(model.loss, model.init(0), data, Stream(0, 1, 0), LocalConfig())
 
 
 def test_training_in_place_changes_no_bit():

@@ -1,0 +1,241 @@
+"""Training and gradients of dense networks without autograd: autograd's numbers, for any stack."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpers import native
+from fedpers.case import same
+from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
+from fedpers.cohort import Cohort, Request
+from fedpers.local import LocalConfig, autograd_only, grad, minimise_from, new_slots, stacked
+from fedpers.losses import Given, pulled
+from fedpers.models import build_model
+from fedpers.params import split
+from fedpers.plan import Plan
+from fedpers.rng import Stream
+from fedpers.runners import RunnerConfig
+from fedpers.store import MemoryStore
+from fedpers.toys import toy_federation
+
+TASKS = ["classification", "binary", "regression"]
+SGD = LocalConfig(lr=0.05, epochs=3, batch_size=5)
+LOCALS = {
+    "plain": SGD,
+    "decay": replace(SGD, weight_decay=0.1),
+    "momentum": replace(SGD, momentum=0.5, weight_decay=0.1),
+    "adam": replace(SGD, lr=0.01, optimizer="adam"),
+    "adam, decay": replace(SGD, lr=0.01, optimizer="adam", weight_decay=0.1),
+    "whole": replace(SGD, batch_size=0, epochs=4),
+    "whole, steps": replace(SGD, batch_size=0, steps=3, momentum=0.9),
+}
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Calling it with False leaves the C kernels out."""
+    def choose(there):
+        native._library.cache_clear()
+        monkeypatch.setenv("FEDPERS_NATIVE", "1" if there else "0")
+
+    yield choose
+    native._library.cache_clear()
+
+
+def net(dim, hidden, classes=4, task="classification", bias=True):
+    linear = {"binary": "logistic", "classification": "logistic", "regression": "linear"}[task]
+    name, options = ("mlp", {"hidden": list(hidden)}) if hidden else (linear, {})
+    return build_model(
+        name, input_shape=(dim,), num_outputs=classes, task=task, bias=bias, **options
+    )
+
+
+def close(found, wanted):
+    assert found.keys() == wanted.keys()
+    for k in wanted:
+        torch.testing.assert_close(found[k], wanted[k], rtol=1e-4, atol=3e-6)
+
+
+def both(f):
+    """f() with the kernels and by autograd."""
+    with torch.no_grad():
+        fast = f()
+        with autograd_only():
+            return fast, f()
+
+
+@pytest.mark.parametrize("hidden", [(), (9,), (20, 7)], ids=str)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+def test_every_optimiser_is_autograds(local, task, hidden, kernel):
+    """With a short last batch, and with the optimiser's memory from before; with and without C."""
+    fed = toy_federation(1, (13,), dim=6, task=task)
+    model = net(6, hidden, fed.num_classes, task)
+    data, params = fed.client(0).train, model.init(0)
+
+    def train():
+        slots = new_slots(params, local)
+        w, slots = minimise_from(model.loss, params, slots, data, Stream(0, 1, 0), local)
+        return minimise_from(model.loss, w, slots, data, Stream(0, 2, 0), local)
+
+    for there in (True, False):
+        kernel(there)
+        (fast, fast_slots), (slow, slow_slots) = both(train)
+        close(fast, slow)
+        assert fast_slots.step == slow_slots.step
+        close(fast_slots.m, slow_slots.m)
+        close(fast_slots.v, slow_slots.v)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+@pytest.mark.parametrize("part", ["head", "body", "all"])
+@pytest.mark.parametrize("lam", [0.0, 0.7])
+def test_pulls_and_fixed_parts_are_autograds(lam, part, local, there, kernel):
+    kernel(there)
+    fed = toy_federation(1, (13,), dim=6)
+    model = net(6, (9, 5), fed.num_classes)
+    data, params = fed.client(0).train, model.init(0)
+    head, body = split(params, model.is_head)
+    moving = {"head": head, "body": body, "all": params}[part]
+    fixed = {k: v for k, v in params.items() if k not in moving}
+    loss = Given(model.loss, fixed) if fixed else model.loss
+    loss = pulled(loss, lam, torch.tensor(1.3), model.init(1))
+
+    def train():
+        start = new_slots(moving, local)
+        return minimise_from(loss, moving, start, data, Stream(0, 1, 0), local)[0]
+
+    close(*both(train)) if part == "all" or not lam else _raises_or_close(train)
+    if not lam or part == "all":
+        close(*both(lambda: grad(loss)(moving, data)))
+
+
+def _raises_or_close(train):
+    """A pull has the names of what it pulls."""
+    with pytest.raises(Exception, match="parameters do not match"), autograd_only():
+        train()
+
+
+@pytest.mark.parametrize(("dim", "classes", "bias"), [
+    (16, 5, True), (784, 10, True), (37, 3, False), (5, 12, True), (100, 62, True), (33, 11, False),
+])
+def test_every_remainder_of_the_kernels_blocks(dim, classes, bias, kernel):
+    fed = toy_federation(1, (23,), dim=dim, classes=classes)
+    data = fed.client(0).train
+    for hidden in ((), (2 * classes + 1,)):
+        model = net(dim, hidden, classes, bias=bias)
+        local = replace(SGD, batch_size=7, weight_decay=0.1)
+
+        def train(model=model, local=local):
+            start = new_slots(model.init(0), local)
+            return minimise_from(model.loss, model.init(0), start, data, Stream(0, 1, 0), local)[0]
+
+        for there in (True, False):
+            kernel(there)
+            close(*both(train))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    dim=st.integers(1, 40), hidden=st.lists(st.integers(1, 40), max_size=2), rows=st.integers(1, 30),
+    classes=st.integers(2, 25), batch=st.integers(1, 12), bias=st.booleans(),
+    name=st.sampled_from(list(LOCALS)),
+)
+def test_any_shape(dim, hidden, rows, classes, batch, bias, name):
+    fed = toy_federation(1, (rows,), dim=dim, classes=classes)
+    local = LOCALS[name] if "whole" in name else replace(LOCALS[name], batch_size=batch)
+    model, data = net(dim, hidden, classes, bias=bias), fed.client(0).train
+    params = model.init(0)
+    start = new_slots(params, local)
+    close(*both(lambda: minimise_from(
+        model.loss, params, start, data, Stream(0, 1, 0), local)[0]))
+    close(*both(lambda: grad(model.loss)(params, data)))
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+def test_a_client_has_the_same_bits_in_every_stack(local):
+    """Also where clients are padded: theirs are 12, 9, 3 and 20 samples."""
+    fed = toy_federation(7, (12, 9, 3, 20), dim=30, classes=4)
+    model = net(30, (16,))
+    config = FedAvgConfig(local=local)
+
+    def answers(chunk):
+        cohort = Cohort(FedAvgClient(config, model), fed, MemoryStore(), Plan(seed=1), chunk)
+        header = {"kind": "train", "t": 3, "e": 0, "assess": False}
+        order = Weights(cohort.params)
+        return [a.body for a in cohort.handle([Request(k, order, header) for k in range(7)])]
+
+    whole = answers(RunnerConfig("stack", chunk=7))
+    for other in (RunnerConfig("stack", chunk=2), RunnerConfig("stack", chunk=1), RunnerConfig("loop")):
+        assert all(same(a, b) for a, b in zip(whole, answers(other), strict=True))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("hidden", [(), (9,)], ids=str)
+def test_gradients_in_a_stack_are_autograds(task, hidden):
+    """Each client with weights of its own, and a batch of its own with a padded row."""
+    fed = toy_federation(3, (8,), dim=6, task=task)
+    model = net(6, hidden, fed.num_classes, task)
+    params = [model.init(k) for k in range(3)]
+    w = {k: torch.stack([p[k] for p in params]) for k in params[0]}
+    rows = [fed.client(k).train for k in range(3)]
+    x, y, mask = (torch.stack([getattr(d, n) for d in rows]) for n in ("x", "y", "mask"))
+    mask[1, 2:] = 0
+
+    def slopes(w, x, y, mask):
+        with stacked():
+            return grad(model.loss)(w, type(rows[0])(x, y, mask))
+
+    close(*both(lambda: torch.vmap(slopes)(w, x, y, mask)))
+
+
+def test_the_gradient_of_no_sample_is_no_number():
+    """As autograd has it; methods count such clients."""
+    fed = toy_federation(1, (8,), dim=6)
+    model, data = net(6, (5,), fed.num_classes), fed.client(0).train
+    nothing = replace(data, mask=torch.zeros(8))
+    for found in both(lambda: grad(model.loss)(model.init(0), nothing)):
+        assert torch.isnan(found["head.bias"]).all()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_label_that_is_no_class_is_an_error(there, kernel):
+    kernel(there)
+    fed = toy_federation(1, (10,), dim=4)
+    data = replace(fed.client(0).train, y=torch.full((10,), 3))
+    model = net(4, (), 3)
+    with torch.no_grad(), pytest.raises((IndexError, RuntimeError)):
+        minimise_from(model.loss, model.init(0), new_slots(model.init(0), SGD), data, Stream(0, 1, 0), SGD)
+
+
+def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
+    fed = toy_federation(1, (10,), dim=4)
+    model = net(5, (3,), 3)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="size"):
+        minimise_from(
+            model.loss, model.init(0), new_slots(model.init(0), SGD), fed.client(0).train,
+            Stream(0, 1, 0), SGD,
+        )
+
+
+def test_inside_a_gradient_training_is_left_to_autograd():
+    """Who differentiates through a training gets its derivative: beside central differences."""
+    fed = toy_federation(1, (6,), dim=4, dtype=torch.float64)
+    model, data = net(4, (3,), fed.num_classes), fed.client(0).train
+    params = {k: v.double() for k, v in model.init(0).items()}
+    local = replace(SGD, epochs=2, batch_size=6)
+
+    def after(bias):
+        p = params | {"head.bias": bias}
+        w, _ = minimise_from(model.loss, p, new_slots(p, local), data, Stream(0, 1, 0), local)
+        return model.loss(w, data)
+
+    with torch.no_grad(), stacked():
+        g = grad(after)(params["head.bias"])
+    for i, step in enumerate(1e-5 * torch.eye(len(g), dtype=torch.float64)):
+        up, down = (float(after(params["head.bias"] + sign * step)) for sign in (1, -1))
+        assert float(g[i]) == pytest.approx((up - down) / 2e-5, abs=1e-8)
