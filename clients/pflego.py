@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, record
-from fedpers.params import add
+from fedpers.params import add, split
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,11 @@ class PFLEGOClient(PersonalizedClient):
             slope = grad(self.model.head_loss)
             for _ in range(h.tau - 1):
                 head = add(head, slope(head, features, data), -h.beta)                   # [C2]
-        g_head, g_theta = grad(self._joint_loss, argnums=(0, 1))(head, theta, data)      # [C3]
+        g = grad(self.model.loss)(head | theta, data)                                    # [C3]
+        g_head, g_theta = split(g, self.model.is_head)
         alpha = data.mask.sum() / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
         return Gradient(g_theta), Memory(head)                                           # [C5]
-
-    def _joint_loss(self, head: Params, theta: Params, data: Data) -> Tensor:
-        return self.model.loss(head | theta, data)
 
     def predict(self, shared: Train, memory: Memory, x: Tensor) -> Tensor:
         """The shared body under the client's own head."""

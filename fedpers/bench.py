@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpers.benchtable import ROUNDS, table, update
-from fedpers.benchwork import Work, versions
+from fedpers.benchwork import FLOPS, Work, versions
 
 SETTINGS = {
     "lr": Work("lr", M=1000, C=100, rounds=20),
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a suite; returns the exit status."""
     args = parser().parse_args(argv)
     if args.suite == "rounds":
-        for model in args.models.split(","):
+        for model in (args.models or ",".join(FLOPS)).split(","):
             write(rounds(args, model), f"rounds-{model}", Path(args.out))
         return 0
     from fedpers import benchsuites
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "suite", nargs="?", default="rounds",
         choices=["rounds", "methods", "population", "evaluation", "gpu"],
     )
-    found.add_argument("--models", default="lr,mlp,lenet,cnn", help="rounds: which settings")
+    found.add_argument("--models", help="rounds: which settings; methods: names of models; all")
     found.add_argument("--methods", default="", help="methods: which; all")
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")

@@ -20,20 +20,26 @@ def methods(args: argparse.Namespace) -> list[Result]:
     """Each method at 100 clients in process, alone and with workers, and on Ray, as users run it."""
     from fedpers.registry import METHODS
 
-    ways = {"inprocess": ["engine=inprocess"],
-            "workers": ["engine=inprocess", f"engine.workers={args.workers}"], "ray": ["engine=ray"]}
+    ways = {
+        "inprocess": ["engine=inprocess"],
+        "workers": ["engine=inprocess", f"engine.workers={args.workers}"],
+        "ray": ["engine=ray"], "messages": ["engine=ray", "engine.chunk=1"],
+    }
     rows = []
-    for name in args.methods.split(",") if args.methods else METHODS:
-        row: Result = {"method": name, "count": args.workers}
-        row |= {way: _run_method(name, overrides, args) for way, overrides in ways.items()}
-        ours = [row[way] for way in ("inprocess", "workers") if row[way]]
-        row["times"] = row["ray"] / min(ours) if ours and row["ray"] else None
-        print(row, flush=True)
-        rows.append(row)
+    for model in args.models.split(",") if args.models else ("logistic", "mlp"):
+        for name in args.methods.split(",") if args.methods else METHODS:
+            row: Result = {"method": name, "model": model, "count": args.workers}
+            setting = [f"method={name}", f"model={model}"]
+            row |= {way: _run_method([*setting, *more], args) for way, more in ways.items()}
+            ours = [row[way] for way in ("inprocess", "workers") if row[way]]
+            for way in ("ray", "messages"):
+                row[f"times_{way}"] = row[way] / min(ours) if ours and row[way] else None
+            print(row, flush=True)
+            rows.append(row)
     return rows
 
 
-def _run_method(name: str, overrides: list[str], args: argparse.Namespace) -> float | None:
+def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
     """Median seconds of a round but the first two; None if the run fails."""
     import csv
 
@@ -41,8 +47,8 @@ def _run_method(name: str, overrides: list[str], args: argparse.Namespace) -> fl
         out = Path(folder) / "run"
         count = args.rounds or 8
         command = [
-            sys.executable, "-m", "fedpers", "run", f"method={name}", *overrides,
-            "data=digits", "data.num_clients=100", "data.partition=iid", "model=mlp",
+            sys.executable, "-m", "fedpers", "run", *overrides,
+            "data=digits", "data.num_clients=100", "data.partition=iid",
             f"rounds={count}", "eval_every=0", "checkpoint_every=0", f"out={out}",
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

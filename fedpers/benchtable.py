@@ -91,11 +91,12 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
     ),
     "methods": (
         "Each method in process and on Ray",
-        "100 clients, digits, an MLP; the same command with `engine=inprocess`, with as many workers "
-        "as cores, and with `engine=ray`, which sends a bundle of clients a message to as many actors. "
-        "The ratio is that of Ray to the faster of ours.",
-        {"method": _text("method"), "in process, ms a round": _ms("inprocess"),
-         "with workers": _ms("workers"), "Ray": _ms("ray"), "ratio": _times("times")},
+        "100 clients, digits; the same command with `engine=inprocess`, with as many workers as cores, "
+        "with `engine=ray`, which sends each of as many actors one message for a bundle of clients, and "
+        "with `engine.chunk=1`, a message a client as Flower has it. Ratios to the faster of ours.",
+        {"model": _text("model"), "method": _text("method"), "in process, ms a round": _ms("inprocess"),
+         "with workers": _ms("workers"), "Ray, bundles": _ms("ray"), "ratio": _times("times_ray"),
+         "Ray, a message a client": _ms("messages"), "ratio ": _times("times_messages")},
     ),
     "population": (
         "A population of a million",

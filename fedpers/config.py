@@ -18,7 +18,7 @@ class EngineConfig:
 
     name: Literal["inprocess", "ray", "deployment"] = "inprocess"
     runner: Literal["auto", "loop", "stack"] = "auto"    # inprocess: one by one, or stacked (vmap)
-    chunk: int | None = None                 # inprocess: clients in a stack; null: measured
+    chunk: int | None = None                 # clients in a stack, null: measured; ray: in a message
     workers: int = 1                         # inprocess: processes that share the clients
     memory_mb: float = 512                   # inprocess: RAM for clients' memories; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"   # inprocess: of a stack's products

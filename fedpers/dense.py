@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from fedpers.local import LocalConfig, Slots
 
 
+HEADS = (HEAD.rstrip("."),)               # the layers of a model whose features are given
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a local training is, or one gradient."""
@@ -79,7 +82,7 @@ def plan_of(
     loss: Loss, params: Params, slots: "Slots", data: Data, cfg: "LocalConfig", lr: Any
 ) -> tuple[Plan, Training] | None:
     """How to train without autograd, and on what; None if that cannot be done here."""
-    found = _seen_through(loss, params, slots.step)
+    found = _seen_through(loss, Model.loss, params, slots.step)
     if found is None or data.block is None or not isinstance(lr, float):
         return None
     plan, start = found
@@ -96,13 +99,13 @@ def plan_of(
     return plan, replace(start, m=slots.m, v=slots.v, step=slots.step)
 
 
-def _seen_through(loss: Loss, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
-    """What a loss is made of, if it is that of a dense model, pulled or with fixed parts or neither."""
+def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
+    """What a loss is made of, if it is this one of a dense model, pulled or with fixed parts or neither."""
     pull = loss if isinstance(loss, Pulled) else Pulled(loss, 0.0, 0.0, {})
     given = pull.loss if isinstance(pull.loss, Given) else Given(pull.loss, {})
     model: Any = getattr(given.loss, "__self__", None)
-    own = getattr(given.loss, "__func__", None) is Model.loss        # and not a subclass's
-    layers = layers_of(model) if own else None
+    own = getattr(given.loss, "__func__", None) is kind              # and not a subclass's
+    layers = (HEADS if kind is Model.head_loss else layers_of(model)) if own else None
     whole = given.fixed | params
     if layers is None:
         return None
@@ -122,7 +125,7 @@ def layers_of(model: Model) -> tuple[str, ...] | None:
     if kinds[:1] != [Flatten] or kinds[1:] != [Dense, Relu] * (len(kinds) // 2):
         return None
     dense = [name for name, layer, _ in model.network.steps if isinstance(layer, Dense)]
-    return (*dense, HEAD.rstrip("."))
+    return (*dense, *HEADS)
 
 
 def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor) -> Training:
@@ -151,14 +154,22 @@ def minimise_dense(
     return replace(given, w=w, m=m, v=v, step=next(moved))
 
 
-def gradient_of(loss: Loss, params: Params, data: Data) -> Params | None:
-    """The gradient of a loss without autograd; None if that cannot be done here."""
-    found = _seen_through(loss, params, next(iter(params.values()))) if params else None
-    if found is None or not native.fits(found[0], found[1].w, [data]):
+def gradient_of(loss: Loss, *args: Any) -> Params | None:
+    """The gradient of a loss in its first argument without autograd; None if that cannot be done here.
+
+    Args:
+        args: (parameters, data); of `Model.head_loss` (head, features, data).
+    """
+    *inner, data = args
+    if not inner or not isinstance(data, Data) or not isinstance(inner[0], dict) or not inner[0]:
+        return None
+    kind, x = (Model.loss, data.x) if len(inner) == 1 else (Model.head_loss, inner[1])
+    found = _seen_through(loss, kind, inner[0], next(iter(inner[0].values())))
+    if found is None or not native.fits(found[0], found[1].w, [Data(x, data.y, data.mask)]):
         return None
     plan, start = found
     leaves, form = flatten(start)
-    slopes = _Gradient.apply(_Job(plan, form), data.x, data.y, data.mask, *leaves)
+    slopes = _Gradient.apply(_Job(plan, form), x, data.y, data.mask, *leaves)
     return dict(zip(plan.moving, slopes, strict=True))
 
 

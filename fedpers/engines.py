@@ -98,7 +98,7 @@ def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, nodes: int) -> Grid:
     from fedpers.roll import wait_for_nodes
 
     ids = wait_for_nodes(grid, nodes)
-    fleet = Fleet(grid, ids, _actors(engine), parts.federation, parts.plan.device)
+    fleet = Fleet(grid, ids, _actors(engine), parts.federation, parts.plan.device, engine.chunk)
     return FleetGrid(fleet)
 
 

@@ -31,9 +31,10 @@ class Fleet:
     """Stands for a `Cohort` where the clients are elsewhere: hands requests to nodes, in bundles."""
 
     def __init__(
-        self, grid: Grid, nodes: Sequence[int], actors: int, federation: Federation, device: str
+        self, grid: Grid, nodes: Sequence[int], actors: int, federation: Federation, device: str,
+        chunk: int | None = None,
     ) -> None:
-        self.grid, self.nodes, self.actors = grid, nodes, actors
+        self.grid, self.nodes, self.actors, self.chunk = grid, nodes, actors, chunk
         self.federation, self.device = federation, device
         self.timeout: float | None = None
 
@@ -53,9 +54,14 @@ class Fleet:
         return outcomes
 
     def _shares(self, requests: Sequence[Request]) -> list[list[int]]:
-        """As many bundles as actors, of equal work; more where their answers would be too large."""
+        """As many bundles as actors, of equal work; more where their answers would be too large.
+
+        With `chunk`, as many as it takes for that number of clients a bundle.
+        """
         largest = max(num_bytes(order) for order in {id(r.order): r.order for r in requests}.values())
         count = max(self.actors, math.ceil(len(requests) * largest / BUNDLE_BYTES))
+        if self.chunk:
+            count = max(count, math.ceil(len(requests) / self.chunk))
         weights = [float(self.federation.num_train[r.k]) for r in requests]
         return [share for share in balance(weights, min(count, len(requests))) if share]
 

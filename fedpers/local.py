@@ -52,8 +52,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         return by_autograd
 
     def gradient(*args: Any) -> Any:
-        whole = len(args) == 2 and isinstance(args[1], Data) and not torch.is_grad_enabled()
-        found = gradient_of(f, *args) if whole else None
+        found = None if torch.is_grad_enabled() else gradient_of(f, *args)
         return by_autograd(*args) if found is None else found
 
     return gradient

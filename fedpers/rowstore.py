@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedpers.errors import CheckpointError
+from fedpers.record import flatten
 from fedpers.rows import Kind, RowFile, take_apart
 from fedpers.store import MEMORIES, When, read_record, write_record
 from fedpers.wire import pack, unpack
@@ -35,7 +37,7 @@ class RowStore:
         self.folder = folder or Path(self._temporary.name)      # type: ignore[union-attr]
         self.limit, self.device = int(memory_mb * 2**20), device
         self.held = 0                                           # bytes in RAM
-        self._hot: OrderedDict[int, Any] = OrderedDict()        # oldest use first
+        self._hot: OrderedDict[int, tuple[Any, int]] = OrderedDict()    # oldest use first; with bytes
         self._dirty: set[int] = set()                           # in RAM, newer than on disk
         self._kind = np.full(0, -1, dtype=np.int32)             # [client] -1: not on disk
         self._row = np.zeros(0, dtype=np.int64)                 # [client]
@@ -58,7 +60,7 @@ class RowStore:
 
     def _look(self, k: int) -> Any:
         if k in self._hot:
-            return self._hot[k]
+            return self._hot[k][0]
         if k >= len(self._kind) or self._kind[k] < 0:
             return None
         kind = self._kinds[self._kind[k]]
@@ -66,13 +68,13 @@ class RowStore:
 
     def put(self, k: int, when: When, memory: Any) -> None:
         """Replace the memory of client k."""
-        self.held -= _cost(self._hot.pop(k)) if k in self._hot else 0
-        self._hot[k] = memory
+        cost = _cost(memory)
+        self.held += cost - self._hot.pop(k, (None, 0))[1]
+        self._hot[k] = memory, cost
         self._dirty.add(k)
-        self.held += _cost(memory)
         while self.held > self.limit and len(self._hot) > 1:
-            oldest, old = self._hot.popitem(last=False)
-            self.held -= _cost(old)
+            oldest, (old, cost) = self._hot.popitem(last=False)
+            self.held -= cost
             if oldest in self._dirty:
                 self._write(oldest, old)
 
@@ -120,7 +122,7 @@ class RowStore:
         Until `committed` is called both this checkpoint and the one before can be gone back to.
         """
         for k in sorted(self._dirty):
-            self._write(k, self._hot[k])
+            self._write(k, self._hot[k][0])
         for file in self._files.values():
             file.sync()
         clients = np.flatnonzero(self._kind >= 0)
@@ -186,8 +188,7 @@ class RowStore:
 
 def _cost(memory: Any) -> int:
     """Bytes that a memory takes in RAM."""
-    _, tensors = take_apart(memory)
-    return OVERHEAD + sum(t.nbytes for t in tensors)
+    return OVERHEAD + sum([x.nbytes for x in flatten(memory)[0] if isinstance(x, Tensor)])
 
 
 def _describe(kind: Kind) -> str:

@@ -168,6 +168,15 @@ def test_bundles_are_balanced_and_not_too_large():
     assert len(shares(None, 1)) == 1
 
 
+@pytest.mark.parametrize(("chunk", "count"), [(1, 6), (2, 3), (4, 2), (100, 2), (None, 2)])
+def test_the_clients_of_a_message_can_be_chosen(chunk, count):
+    federation = case("fedavg").federation
+    fleet = Fleet(None, [5], 2, federation, "cpu", chunk)
+    shares = fleet._shares([Request(k, {"w": torch.ones(3)}, HEADER) for k in range(6)])
+    assert len(shares) == count
+    assert sorted(i for s in shares for i in s) == list(range(6))
+
+
 def test_a_grid_inside_flowers_run_keeps_its_identity(monkeypatch):
     """Messages of a strategy must carry the run of the grid below, or Flower refuses them."""
     from flwr.supercore.task_identity import TaskIdentity
