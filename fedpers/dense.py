@@ -6,7 +6,6 @@ where there is none, plain SGD is a handful of batched products (fedpers/product
 left to autograd.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from fedpers.models import HEAD, Model
 from fedpers.params import Params
 from fedpers.products import Block, descend
 from fedpers.record import flatten, rebuild, record
+from fedpers.stacked import on_stacks
 
 if TYPE_CHECKING:
     from fedpers.local import LocalConfig, Slots
@@ -148,10 +148,16 @@ def minimise_dense(
 ) -> Training:
     """The training of one client, alone or under vmap."""
     leaves, form = flatten(given)
-    moved = iter(_Train.apply(_Job(plan, form, block), index, weight, *leaves))
     kinds = (given.w, given.m, given.v)
-    w, m, v = ({k: next(moved) for k in plan.moving} if kind else {} for kind in kinds)
-    return replace(given, w=w, m=m, v=v, step=next(moved))
+
+    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
+        done = train(plan, rebuild(form, iter(leaves)), block, index, weight)
+        moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
+        return [*moved, done.step]
+
+    values = iter(on_stacks(all_clients, index, weight, *leaves))
+    w, m, v = ({k: next(values) for k in plan.moving} if kind else {} for kind in kinds)
+    return replace(given, w=w, m=m, v=v, step=next(values))
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:
@@ -169,72 +175,12 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
         return None
     plan, start = found
     leaves, form = flatten(start)
-    slopes = _Gradient.apply(_Job(plan, form), x, data.y, data.mask, *leaves)
-    return dict(zip(plan.moving, slopes, strict=True))
 
-
-class _Job:
-    """A plan on its way through a Function, which would take tuples for trees of arguments."""
-
-    def __init__(self, plan: Plan, form: Any, block: Any = None) -> None:
-        self.plan, self.form, self.block = plan, form, block
-
-    def train(self, index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        """What a training changes, stacked."""
-        given: Training = rebuild(self.form, iter(leaves))
-        done = train(self.plan, given, self.block, index, weight)
-        moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in self.plan.moving]
-        return [*moved, done.step]
-
-    def slopes(self, x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor) -> list[Tensor]:
-        """Gradients, stacked."""
-        given: Training = rebuild(self.form, iter(leaves))
+    def all_clients(x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor) -> list[Tensor]:
         parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
         every = torch.arange(mask.shape[1]).expand(len(mask), 1, -1)
-        found = native.train(self.plan, given, parts, every, mask.unsqueeze(1)).m
-        return [found[k] for k in self.plan.moving]
+        slopes = native.train(plan, rebuild(form, iter(leaves)), parts, every, mask.unsqueeze(1)).m
+        return [slopes[k] for k in plan.moving]
 
-
-class _Train(torch.autograd.Function):
-    """`train` seen from inside vmap: one client's tensors in, one client's tensors out."""
-
-    @staticmethod
-    def forward(job: _Job, *tensors: Tensor) -> Any:
-        """One client alone is a stack of one."""
-        return tuple(x.squeeze(0) for x in job.train(*(t.unsqueeze(0) for t in tensors)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is differentiated through."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, job: _Job, *tensors: Tensor) -> Any:
-        """All clients of the stack at once."""
-        done = job.train(*_stacks(info, in_dims[1:], tensors))
-        return tuple(done), (0,) * len(done)
-
-
-class _Gradient(torch.autograd.Function):
-    """A gradient seen from inside vmap; the samples are tensors and no block."""
-
-    @staticmethod
-    def forward(job: _Job, *tensors: Tensor) -> Any:
-        """One client alone is a stack of one."""
-        return tuple(g.squeeze(0) for g in job.slopes(*(t.unsqueeze(0) for t in tensors)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is differentiated through."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, job: _Job, *tensors: Tensor) -> Any:
-        """All clients of the stack at once."""
-        slopes = job.slopes(*_stacks(info, in_dims[1:], tensors))
-        return tuple(slopes), (0,) * len(slopes)
-
-
-def _stacks(info: Any, dims: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [
-        t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
-        for t, d in zip(tensors, dims, strict=True)
-    ]
+    slopes = on_stacks(all_clients, x, data.y, data.mask, *leaves)
+    return dict(zip(plan.moving, slopes, strict=True))

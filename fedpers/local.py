@@ -20,6 +20,7 @@ from fedpers.losses import Loss
 from fedpers.params import Params
 from fedpers.record import record
 from fedpers.rng import Stream
+from fedpers.stacked import mapped_once
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 _kernels: ContextVar[bool] = ContextVar("kernels", default=True)
@@ -52,7 +53,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         return by_autograd
 
     def gradient(*args: Any) -> Any:
-        found = None if torch.is_grad_enabled() else gradient_of(f, *args)
+        found = gradient_of(f, *args) if mapped_once() else None
         return by_autograd(*args) if found is None else found
 
     return gradient
@@ -180,7 +181,7 @@ def _without_autograd(
     loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any
 ) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
-    if not _kernels.get() or torch.is_grad_enabled() or (_stacked.get() and type(data) is Data):
+    if not _kernels.get() or not mapped_once() or (_stacked.get() and type(data) is Data):
         return None
     return plan_of(loss, params, slots, data, cfg, lr)
 

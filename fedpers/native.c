@@ -214,7 +214,7 @@ static void store(const net *n, long c) {
 
 /* Everything that a call needs, in one piece of zeros: padded parameters, layers' outputs, slopes. */
 typedef struct {
-    float *all, *flat, *ones, *turned, *g;
+    float *all, *ones, *turned, *g;
     float **z, **d;       /* [L + 1] outputs and slopes; z[0] holds inputs that had to be padded */
     const float ***x;     /* [L + 1] rows of z */
     const float **next, **slope;

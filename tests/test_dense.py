@@ -233,6 +233,27 @@ def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
         )
 
 
+def test_a_vmap_of_the_methods_own_is_left_to_torch():
+    """Two models of one client, trained under one vmap: what they are alone."""
+    fed = toy_federation(1, (13,), dim=6)
+    model, data = net(6, (5,), fed.num_classes), fed.client(0).train
+    starts = [model.init(k) for k in range(2)]
+    both_starts = {k: torch.stack([p[k] for p in starts]) for k in starts[0]}
+
+    def train(p):
+        return minimise_from(model.loss, p, new_slots(p, SGD), data, Stream(0, 1, 0), SGD)[0]
+
+    def inner(_):
+        return torch.vmap(train)(both_starts), torch.vmap(lambda p: grad(model.loss)(p, data))(both_starts)
+
+    with torch.no_grad(), stacked():
+        trained, slopes = torch.vmap(inner)(torch.zeros(1))
+    with torch.no_grad():
+        for i, p in enumerate(starts):
+            close({k: v[0, i] for k, v in trained.items()}, train(p))
+            close({k: v[0, i] for k, v in slopes.items()}, grad(model.loss)(p, data))
+
+
 def test_inside_a_gradient_training_is_left_to_autograd():
     """Who differentiates through a training gets its derivative: beside central differences."""
     fed = toy_federation(1, (6,), dim=4, dtype=torch.float64)
