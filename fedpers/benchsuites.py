@@ -40,12 +40,12 @@ def methods(args: argparse.Namespace) -> list[Result]:
 
 
 def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
-    """Median seconds of a round but the first two; None if the run fails."""
+    """Median seconds of a round in the second half of a run; None if the run fails."""
     import csv
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        count = args.rounds or 8
+        count = args.rounds or 20
         command = [
             sys.executable, "-m", "fedpers", "run", *overrides,
             "data=digits", "data.num_clients=100", "data.partition=iid",
@@ -57,7 +57,7 @@ def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
             return None
         rows = list(csv.DictReader((out / "metrics.csv").open()))
     seconds = {int(r["round"]): float(r["seconds"]) for r in rows if r["seconds"]}
-    return statistics.median(s for t, s in seconds.items() if t > 2)
+    return statistics.median(s for t, s in seconds.items() if t > count // 2)
 
 
 # ---- population --------------------------------------------------------------------------------

@@ -53,9 +53,14 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         return by_autograd
 
     def gradient(*args: Any) -> Any:
-        found = gradient_of(f, *args) if mapped_once() else None
+        if not mapped_once():
+            return by_autograd(*args)
+        if own is not None:
+            return own(*args)
+        found = gradient_of(f, *args)
         return by_autograd(*args) if found is None else found
 
+    own = getattr(f, "gradient", None)               # of a loss that knows it
     return gradient
 
 

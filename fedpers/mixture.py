@@ -4,7 +4,7 @@ The parameters of a mixture are one dict: canonical entries are stacked, [K, ...
 shared body) are as in the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from fedpers.data import Data
 from fedpers.errors import ConfigError
 from fedpers.local import grad
+from fedpers.losses import Loss
 from fedpers.models import Model
 from fedpers.params import Params
 from fedpers.simplex import mirror_step
@@ -110,13 +111,19 @@ class Mixture:
         losses = self.model.sample_losses(self.outputs(theta, c, data.x), data.y)
         return (losses * data.mask).sum() / data.mask.sum()
 
-    def loss_at(self, c: Tensor) -> Callable[[Params, Data], Tensor]:
+    def loss_at(self, c: Tensor) -> Loss:
         """The loss as a function of the parameters."""
+        if self.one_pass:
+            return MixedLoss(self, c)
         return lambda theta, data: self.loss(theta, data, c)
 
     def slope(self, theta: Params, data: Data, c: Tensor) -> Tensor:
         """Gradient [K] of the loss in the membership, in the dtype of c."""
-        return grad(self.loss, argnums=2)(theta, data, c)
+        if not self.one_pass:
+            return grad(self.loss, argnums=2)(theta, data, c)
+        g = grad(self.model.loss)(self.mix(theta, c), data)            # ∂/∂c_k = ⟨θ_k, g⟩
+        parts = [v.flatten(1) @ g[n].flatten() for n, v in theta.items() if self.is_canonical(n)]
+        return torch.stack(parts).sum(0).to(c)
 
     def settle(
         self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float
@@ -132,6 +139,24 @@ class Mixture:
             return [self.model(m, x) for m in models]
         features = self.model.body(theta, x)
         return [self.model.head(m, features) for m in models]
+
+
+@dataclass(frozen=True)
+class MixedLoss:
+    """The loss of mixed parameters, as a function of theta."""
+
+    mixture: Mixture
+    c: Tensor
+
+    def __call__(self, theta: Params, data: Data) -> Tensor:
+        return self.mixture.loss(theta, data, self.c)
+
+    def gradient(self, theta: Params, data: Data) -> Params:
+        """By the chain rule: c_k g for θ_k, where g is the gradient in the mixed parameters."""
+        model, is_canonical = self.mixture.model, self.mixture.is_canonical
+        g = grad(model.loss)(self.mixture.mix(theta, self.c), data)
+        share = {n: self.c.to(v).reshape(-1, *[1] * v.dim()) for n, v in g.items()}
+        return {n: share[n] * v if is_canonical(n) else v for n, v in g.items()}
 
 
 def log_mix(logs: Tensor, c: Tensor) -> Tensor:

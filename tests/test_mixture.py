@@ -164,6 +164,21 @@ def test_mixed_logarithms_do_not_overflow():
     assert torch.isfinite(c.grad).all()
 
 
+@pytest.mark.parametrize("canonical", ["head", "model"])
+@pytest.mark.parametrize("name", ["mlp", "logistic"])
+def test_the_gradients_by_the_chain_rule_are_autograds(name, canonical):
+    """Of mixed parameters: in all models, and in the membership."""
+    mix = mixture(name, arch="parameter", canonical=canonical)
+    theta, d = start(mix), data(name)
+    with torch.no_grad():
+        fast, fast_c = grad(mix.loss_at(C))(theta, d), mix.slope(theta, d, C)
+    leaves = {n: v.clone().requires_grad_() for n, v in theta.items()}
+    c = C.clone().requires_grad_()
+    slow = torch.autograd.grad(mix.loss(leaves, d, c), [*leaves.values(), c])
+    same(fast, dict(zip(leaves, slow, strict=False)), atol=1e-14)
+    torch.testing.assert_close(fast_c, slow[-1], rtol=0, atol=1e-14)
+
+
 def test_padding_has_no_effect():
     mix = mixture("mlp", arch="output", canonical="model")
     theta, d = start(mix), data("mlp")
