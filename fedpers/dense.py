@@ -94,9 +94,10 @@ def plan_of(
         plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum,
         per_pass=-(-n // min(cfg.batch_size or n, n)),
     )
-    if not (plan.plain and cfg.batch_size) and not native.fits(plan, start.w, data.block.parts):
+    start = replace(start, m=slots.m, v=slots.v, step=slots.step)
+    if not (plan.plain and cfg.batch_size) and not native.fits(plan, start, data.block.parts):
         return None
-    return plan, replace(start, m=slots.m, v=slots.v, step=slots.step)
+    return plan, start
 
 
 def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
@@ -136,7 +137,7 @@ def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tens
         block: the clients' data.
         index, weight: minibatches [C, S, B].
     """
-    if native.fits(plan, given.w, block.parts):
+    if native.fits(plan, given, block.parts):
         return native.train(plan, given, block.parts, index, weight)
     w = {k: v.clone(memory_format=torch.contiguous_format) for k, v in given.w.items()}
     descend(plan, w, block, index, weight)
@@ -171,7 +172,7 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
         return None
     kind, x = (Model.loss, data.x) if len(inner) == 1 else (Model.head_loss, inner[1])
     found = _seen_through(loss, kind, inner[0], next(iter(inner[0].values())))
-    if found is None or not native.fits(found[0], found[1].w, [Data(x, data.y, data.mask)]):
+    if found is None or not native.fits(*found, [Data(x, data.y, data.mask)]):
         return None
     plan, start = found
     leaves, form = flatten(start)

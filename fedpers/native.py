@@ -35,16 +35,17 @@ TASKS = {"classification": 0, "binary": 1, "regression": 2}
 PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT = range(5)   # the kernel's rules for a step
 
 
-def fits(plan: "Plan", w: Params, parts: Sequence[Data]) -> bool:
-    """Whether there is a kernel, and all is plain memory of the types and sizes that it knows.
-
-    `w` are weights or stacks of them.
-    """
-    ins, outs = w[plan.places[0]].shape[-1], w[plan.places[-2]].shape[-2]
+def fits(plan: "Plan", given: "Training", parts: Sequence[Data]) -> bool:
+    """Whether there is a kernel, and all is there, in plain memory of the types and sizes that it knows."""
+    tensors = [given.ubar, given.step]
+    tensors += [t for kind in (given.w, given.cbar, given.m, given.v) for t in kind.values()]
+    needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
+    ins, outs = given.w[plan.places[0]].shape[-1], given.w[plan.places[-2]].shape[-2]
     targets = outs if plan.task == "regression" else 1
     labels = (torch.int64,) if plan.task == "classification" else (torch.int64, torch.float32)
     return (
-        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in w.values())
+        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+        and all(plan.trained <= kind.keys() for kind in needed)
         and all(_rows_of(p.x, ins) and p.x.dtype == torch.float32 for p in parts)
         and all(_rows_of(p.y, targets) and p.y.dtype in labels for p in parts)
         and _library() is not None
@@ -76,7 +77,8 @@ def train(
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
     widths = [given.w[names[0]].shape[2], *(given.w[name].shape[1] for name in names[::2])]
-    index, weight, ubar = _packed(index), _packed(weight), given.ubar.contiguous()
+    index, weight = _packed(index), _packed(weight.to(torch.float32))
+    ubar = given.ubar.contiguous()
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = _library().fedpers_train(
         ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),

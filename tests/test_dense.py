@@ -233,6 +233,16 @@ def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
         )
 
 
+def test_an_optimiser_without_its_memory_is_an_error_and_no_stray_write():
+    fed = toy_federation(1, (10,), dim=4)
+    model, local = net(4, (3,), fed.num_classes), LOCALS["adam"]
+    params = model.init(0)
+    with torch.no_grad(), pytest.raises(KeyError):
+        minimise_from(
+            model.loss, params, new_slots(params, SGD), fed.client(0).train, Stream(0, 1, 0), local
+        )
+
+
 def test_a_vmap_of_the_methods_own_is_left_to_torch():
     """Two models of one client, trained under one vmap: what they are alone."""
     fed = toy_federation(1, (13,), dim=6)
