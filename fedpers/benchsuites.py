@@ -98,10 +98,11 @@ def heads(number: int, rounds: int) -> None:
     x = torch.from_numpy(rng.standard_normal((1000, n, dim), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, (1000, n)))
     ones = torch.ones(n)
+    none = Data(x[0, :0], y[0, :0], ones[:0])
+    parts = [ClientData(d, none, d) for d in (Data(*row, ones) for row in zip(x, y, strict=True))]
 
     def client(k: int) -> ClientData:
-        whole = Data(x[k % 1000], y[k % 1000], ones)
-        return ClientData(whole, Data(x[0, :0], y[0, :0], ones[:0]), whole)
+        return parts[k % 1000]
 
     counts = np.full(number, n)
     fed = Federation("heads", number, (dim,), 10, "classification", client, counts, counts,

@@ -93,8 +93,8 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "Each method in process and on Ray",
         "100 clients, digits; the same command with `engine=inprocess`, with as many workers as cores, "
         "with `engine=ray`, which sends each of as many actors one message for a bundle of clients, and "
-        "with `engine.chunk=1`, a message a client as Flower has it. Ratios to the faster of ours; medians of the "
-        "second half of 20 rounds.",
+        "with `engine.chunk=1`, a message a client as Flower has it. Ratios to the faster of ours; medians "
+        "of the second half of 20 rounds.",
         {"model": _text("model"), "method": _text("method"), "in process, ms a round": _ms("inprocess"),
          "with workers": _ms("workers"), "Ray, bundles": _ms("ray"), "ratio": _times("times_ray"),
          "Ray, a message a client": _ms("messages"), "ratio ": _times("times_messages")},

@@ -15,7 +15,7 @@ from flwr.supercore.run import Run
 from fedpers.cohort import Cohort, Request
 from fedpers.exchange import Exchange
 from fedpers.flower import Envelope, begin_run, error_reply, open_content, set_message_id
-from fedpers.roll import Roster
+from fedpers.roll import Roster, Shifted
 
 log = logging.getLogger("fedpers")
 FIRST_NODE = 2                                  # Flower keeps 0 and 1 for itself
@@ -86,7 +86,8 @@ class CohortGrid(MailGrid):
         known = {"label_counts": federation.label_counts}
         properties = {n: torch.as_tensor(known[n]).double() for n in needs}
         ids = range(federation.num_clients)
-        return {k: k + FIRST_NODE for k in ids}, Roster(tuple(ids), counts, properties)
+        nodes = Shifted(0, federation.num_clients, FIRST_NODE)
+        return nodes, Roster(tuple(ids), counts, properties)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -13,6 +13,7 @@ from fedpers.exchange import Exchange
 from fedpers.flower import Envelope, open_content, seal
 from fedpers.plan import Assessed, Plan, RoundLog
 from fedpers.replies import Inspector
+from fedpers.roll import inverse
 from fedpers.wire import num_bytes
 
 log = logging.getLogger("fedpers")
@@ -26,7 +27,7 @@ class Post:
 
     def __init__(self, grid: Grid, plan: Plan, node_of: Mapping[int, int]) -> None:
         self.grid, self.plan, self.node_of = grid, plan, node_of
-        self.client_of = {node: k for k, node in node_of.items()}
+        self.client_of = inverse(node_of)
         self.orders: Orders = {}
         self.assessed: dict[int, dict[str, float]] = {}
         self.timeout: float = 3600

@@ -1,7 +1,8 @@
 """Who is there: clients are known by partition id, Flower's node ids are random in each run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,9 +41,43 @@ class Roster:
         return Roster(self.ids[:stay], self.num_examples[:stay], properties), self.ids[stay:]
 
 
+@dataclass(frozen=True)
+class Shifted(Mapping[int, int]):
+    """{i: i + by} for `count` numbers from `first` on; a million of them cost nothing."""
+
+    first: int
+    count: int
+    by: int
+
+    def __getitem__(self, i: int) -> int:
+        if not self.first <= i < self.first + self.count:
+            raise KeyError(i)
+        return i + self.by
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.first + self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def inverse(numbers: Mapping[int, int]) -> Mapping[int, int]:
+    """{value: key}."""
+    if isinstance(numbers, Shifted):
+        return Shifted(numbers.first + numbers.by, numbers.count, -numbers.by)
+    return {value: key for key, value in numbers.items()}
+
+
+def rows_of(ids: Sequence[int]) -> Mapping[int, int]:
+    """{id: its place} of sorted ids."""
+    if ids and ids[-1] - ids[0] + 1 == len(ids):
+        return Shifted(ids[0], len(ids), -ids[0])
+    return {k: i for i, k in enumerate(ids)}
+
+
 def call_roll(
     grid: Grid, needs: Sequence[str], num_clients: int | None
-) -> tuple[dict[int, int], Roster]:
+) -> tuple[Mapping[int, int], Roster]:
     """({partition id: node id}, roster), asked of every node with one query message.
 
     Raises:

@@ -1,7 +1,9 @@
 """Files of rows of equal size, read and written in place: the disk side of a store of memories."""
 
 import os
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from fedpers.record import flatten, rebuild
 
 TENSOR = "\0tensor"                    # where a tensor is, among plain leaves
 ALIGN = 8
+LATE = 3                               # pieces that may be on their way to the disk
 
 
 class Kind(NamedTuple):
@@ -62,7 +65,10 @@ def _aligned(count: int) -> int:
 
 
 class RowFile:
-    """Rows of `size` bytes. A safe row belongs to a checkpoint; it is never written again."""
+    """Rows of `size` bytes. A safe row belongs to a checkpoint; it is never written again.
+
+    A thread writes while others compute; what fails there is an error of the next call.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
@@ -70,6 +76,8 @@ class RowFile:
         self.safe = np.zeros(0, dtype=bool)        # [high or less]
         self._free: list[int] = []
         self._handle = -1
+        self._writer: ThreadPoolExecutor | None = None
+        self._late: deque[Future[None]] = deque()
 
     def take(self) -> int:
         """A row that nobody uses."""
@@ -96,22 +104,38 @@ class RowFile:
         taken[used] = True
         self._free = np.flatnonzero(~taken).tolist()
 
-    def write(self, row: int, tensors: Sequence[Tensor]) -> None:
-        """Write tensors, one after the other.
+    def write(self, rows: Sequence[int], records: Sequence[Sequence[Tensor]]) -> None:
+        """Write the tensors of some records; neighbouring rows go in one piece.
 
         Raises:
-            CheckpointError: the file system refuses.
+            CheckpointError: the file system refuses, or has refused before.
         """
-        parts: list[Any] = []
-        for t in tensors:
-            flat: Any = t.detach().cpu().contiguous().reshape(-1).numpy()
-            content = memoryview(flat).cast("B")
-            parts += [content, bytes(_aligned(len(content)) - len(content))]
+        self._wait(LATE)
+        block, at = torch.zeros(len(rows), self.size, dtype=torch.uint8), 0
+        for column in zip(*records, strict=True):
+            flat = torch.stack([t.detach().cpu() for t in column]).reshape(len(rows), column[0].numel())
+            count = flat.shape[1] * flat.itemsize
+            if count:
+                block[:, at : at + count] = flat.view(torch.uint8)
+            at += _aligned(count)
+        handle = self._open()
+        self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
+        cuts = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
+        for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            self._late.append(self._writer.submit(self._put, handle, block[first:last], rows[first]))
+
+    def _wait(self, least: int = 0) -> None:
+        """Until no more than that many pieces are on their way."""
+        while len(self._late) > least:
+            self._late.popleft().result()
+
+    def _put(self, handle: int, block: Tensor, row: int) -> None:
+        content: Any = block.numpy()
         try:
-            done = os.pwritev(self._open(), parts, row * self.size) if parts else 0
+            done = os.pwrite(handle, content, row * self.size) if block.numel() else 0
         except OSError as error:
             raise CheckpointError(f"cannot write {self.path}: {error}; free space") from error
-        if done < self.size:
+        if done < block.numel():
             raise CheckpointError(f"cannot write {self.path}: the disk is full; free space")
 
     def read(self, row: int) -> Tensor:
@@ -120,6 +144,7 @@ class RowFile:
         Raises:
             CheckpointError: the file is shorter than that.
         """
+        self._wait()
         content = bytearray(max(self.size, 1))
         if self.size and os.preadv(self._open(), [content], row * self.size) < self.size:
             raise CheckpointError(f"{self.path} ends before row {row}: it is damaged or missing")
@@ -127,11 +152,16 @@ class RowFile:
 
     def sync(self) -> None:
         """Make what was written durable."""
+        self._wait()
         if self._handle >= 0:
             os.fsync(self._handle)
 
     def close(self) -> None:
         """Close the file."""
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+        self._late.clear()
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -7,7 +7,8 @@ writing it copies nothing but what has changed since the last.
 
 import json
 import tempfile
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedpers.store import MEMORIES, When, read_record, write_record
 from fedpers.wire import pack, unpack
 
 OVERHEAD = 2000                        # bytes of Python objects in a memory, about
+SWATH = 4 * 2**20                      # bytes that are written at a time, about
 
 
 class RowStore:
@@ -72,29 +74,45 @@ class RowStore:
         self.held += cost - self._hot.pop(k, (None, 0))[1]
         self._hot[k] = memory, cost
         self._dirty.add(k)
-        while self.held > self.limit and len(self._hot) > 1:
-            oldest, (old, cost) = self._hot.popitem(last=False)
+        if self.held > self.limit:
+            self._make_way()
+
+    def _make_way(self) -> None:
+        """Put the oldest memories on disk: some more than needed, since many at a time are cheaper."""
+        least, late = self.limit - min(self.limit // 16, SWATH), []
+        while self.held > least and len(self._hot) > 1:
+            oldest, (memory, cost) = self._hot.popitem(last=False)
             self.held -= cost
             if oldest in self._dirty:
-                self._write(oldest, old)
+                late.append((oldest, memory))
+        self._write(late)
 
-    def _write(self, k: int, memory: Any) -> None:
-        """Put a memory on disk, in its old row if no checkpoint refers to that."""
-        kind, tensors = take_apart(memory)
-        number = self._register(kind)
-        file = self._file(kind.size)
+    def _write(self, memories: Sequence[tuple[int, Any]]) -> None:
+        """Put memories on disk, each in its old row if no checkpoint refers to that."""
+        groups: dict[Kind, list[tuple[int, list[torch.Tensor]]]] = defaultdict(list)
+        for k, memory in memories:
+            kind, tensors = take_apart(memory)
+            groups[kind].append((k, tensors))
+        for kind, members in groups.items():
+            file, number = self._file(kind.size), self._register(kind)
+            at_once = max(SWATH // max(kind.size, 1), 1)
+            for first in range(0, len(members), at_once):
+                part = members[first : first + at_once]
+                rows = [self._row_for(k, file) for k, _ in part]
+                file.write(rows, [tensors for _, tensors in part])
+                for (k, _), row in zip(part, rows, strict=True):
+                    self._kind[k], self._row[k] = number, row
+                    self._dirty.discard(k)
+
+    def _row_for(self, k: int, file: RowFile) -> int:
+        """Where client k's memory may be written."""
         self._make_room(k)
-        row = -1
         if self._kind[k] >= 0:
-            old = self._file(self._kinds[self._kind[k]].size)
-            row = int(self._row[k])
-            if old is not file or file.is_safe(row):
-                old.release(row)
-                row = -1
-        row = file.take() if row < 0 else row
-        file.write(row, tensors)
-        self._kind[k], self._row[k] = number, row
-        self._dirty.discard(k)
+            old, row = self._file(self._kinds[self._kind[k]].size), int(self._row[k])
+            if old is file and not file.is_safe(row):
+                return row
+            old.release(row)
+        return file.take()
 
     def _register(self, kind: Kind) -> int:
         if kind not in self._numbers:
@@ -121,8 +139,7 @@ class RowStore:
 
         Until `committed` is called both this checkpoint and the one before can be gone back to.
         """
-        for k in sorted(self._dirty):
-            self._write(k, self._hot[k][0])
+        self._write([(k, self._hot[k][0]) for k in sorted(self._dirty)])
         for file in self._files.values():
             file.sync()
         clients = np.flatnonzero(self._kind >= 0)

@@ -1,9 +1,11 @@
 """The server half: a Flower Strategy whose round is a generator of exchanges with clients."""
 
+import gc
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,11 +22,21 @@ from fedpers.params import Params
 from fedpers.plan import Observer, Plan, RoundLog
 from fedpers.post import Orders, Post, Replies
 from fedpers.rng import server_rng
-from fedpers.roll import Roster, call_roll
+from fedpers.roll import Roster, call_roll, rows_of
 
 log = logging.getLogger("fedpers")
 
 Round = Generator[Orders, Replies, Any]
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """What is there now is no garbage: looking through a million clients takes longer than a round."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class PersonalizedStrategy(Strategy, ABC):
@@ -125,19 +137,20 @@ class PersonalizedStrategy(Strategy, ABC):
         config, result, arrays = ConfigRecord(), Result(), ArrayRecord()
         self.connect(grid, initial_arrays)
         self.post.timeout = timeout
-        for t in range(self.rounds_done + 1, num_rounds + 1):
-            replies = self.post.send(self.configure_train(t, arrays, train_config or config, grid))
-            arrays, train_metrics = self.aggregate_train(t, replies)
-            result.train_metrics_clientapp[t] = train_metrics
-            observer.on_round(t, self.round_log)
-            orders = self.configure_evaluate(t, arrays, evaluate_config or config, grid)
-            if orders or self.post.assessed:
-                metrics = self.aggregate_evaluate(t, self.post.send(orders))
-                result.evaluate_metrics_clientapp[t] = metrics or MetricRecord()
-                observer.on_evaluation(t, self.client_metrics, self.arrays())
-            if evaluate_fn is not None and (value := evaluate_fn(t, arrays)) is not None:
-                result.evaluate_metrics_serverapp[t] = value
-            observer.after_round(t)
+        with settled():
+            for t in range(self.rounds_done + 1, num_rounds + 1):
+                replies = self.post.send(self.configure_train(t, arrays, train_config or config, grid))
+                arrays, train_metrics = self.aggregate_train(t, replies)
+                result.train_metrics_clientapp[t] = train_metrics
+                observer.on_round(t, self.round_log)
+                orders = self.configure_evaluate(t, arrays, evaluate_config or config, grid)
+                if orders or self.post.assessed:
+                    metrics = self.aggregate_evaluate(t, self.post.send(orders))
+                    result.evaluate_metrics_clientapp[t] = metrics or MetricRecord()
+                    observer.on_evaluation(t, self.client_metrics, self.arrays())
+                if evaluate_fn is not None and (value := evaluate_fn(t, arrays)) is not None:
+                    result.evaluate_metrics_serverapp[t] = value
+                observer.after_round(t)
         result.arrays = self._exported()
         return result
 
@@ -146,7 +159,7 @@ class PersonalizedStrategy(Strategy, ABC):
         node_of, everybody = call_roll(grid, self.needs, self.plan.num_clients)
         self.post = Post(grid, self.plan, node_of)
         self.roster, self.newcomers = everybody.part(self.plan.new_clients)
-        self._row = {k: i for i, k in enumerate(self.roster.ids)}
+        self._row = rows_of(self.roster.ids)
         if self.state is None:
             params = self.plan.initial(self.model)
             if initial_arrays:

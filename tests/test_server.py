@@ -13,6 +13,7 @@ from fedpers.cohort import Cohort
 from fedpers.errors import ReplyError
 from fedpers.grid import CohortGrid
 from fedpers.method import Observer, Plan
+from fedpers.roll import Shifted, inverse, rows_of
 from fedpers.runners import RunnerConfig
 from fedpers.server import PersonalizedStrategy
 from fedpers.strategies.fedavg import FedAvg
@@ -177,3 +178,12 @@ def test_one_misshapen_first_reply_is_skipped_alone():
     server = c.server()
     server.start(CohortGrid(c.cohort(Misshapen, runner=RunnerConfig("loop"))), num_rounds=1)
     assert server.round_log.failures == 1
+
+
+def test_numbers_that_are_only_shifted_are_a_mapping_like_any_other():
+    there = Shifted(2, 3, 10)
+    assert dict(there) == {2: 12, 3: 13, 4: 14} and len(there) == 3
+    assert dict(inverse(there)) == inverse(dict(there)) == {12: 2, 13: 3, 14: 4}
+    assert there.get(5) is None and 1 not in there
+    assert dict(rows_of((3, 4, 5))) == {3: 0, 4: 1, 5: 2}
+    assert rows_of((3, 5)) == {3: 0, 5: 1} and rows_of(()) == {}
