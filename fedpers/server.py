@@ -32,11 +32,13 @@ Round = Generator[Orders, Replies, Any]
 @contextmanager
 def settled() -> Iterator[None]:
     """What is there now is no garbage: looking through a million clients takes longer than a round."""
+    already = gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not already:
+            gc.unfreeze()
 
 
 class PersonalizedStrategy(Strategy, ABC):

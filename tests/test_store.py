@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from fedpers import rows
 from fedpers.case import same
 from fedpers.errors import CheckpointError
 from fedpers.record import record
@@ -181,3 +183,39 @@ def test_a_killed_process_leaves_its_checkpoint(tmp_path):
     back = RowStore(tmp_path / "rows")
     back.load(tmp_path / "one")
     assert all(same(back.get(k, W), memory(k)) for k in range(30))
+
+
+@pytest.mark.parametrize("refuse", ["error", "short"])
+def test_a_disk_that_refuses_is_an_error_of_a_later_call(tmp_path, monkeypatch, refuse):
+    """Rows are written by a thread; no checkpoint may be made of what is not there."""
+    def pwrite(handle, content, at):
+        if refuse == "error":
+            raise OSError(28, "No space left on device")
+        return 0
+
+    store = RowStore(tmp_path / "rows", memory_mb=0)
+    store.put(0, W, memory(0))
+    checkpoint(store, tmp_path / "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(rows.os, "pwrite", pwrite)
+        with pytest.raises(CheckpointError, match=r"rows-.*free space"):
+            for k in range(5):
+                store.put(k, W, memory(k + 7))
+            checkpoint(store, tmp_path / "2")
+    again = RowStore(tmp_path / "rows")
+    again.load(tmp_path / "1")
+    assert same(again.get(0, W), memory(0))
+
+
+def test_rows_that_are_on_their_way_are_read_whole(tmp_path, monkeypatch):
+    real = os.pwrite
+
+    def slow(handle, content, at):
+        time.sleep(0.01)
+        return real(handle, content, at)
+
+    monkeypatch.setattr(rows.os, "pwrite", slow)
+    store = RowStore(tmp_path, memory_mb=0)
+    for k in range(12):
+        store.put(k, W, memory(k, 1000))
+        assert all(same(store.get(j, W), memory(j, 1000)) for j in range(max(0, k - 1), k + 1))
