@@ -43,6 +43,7 @@ class Plan:
     decay: float = 0.0               # weight decay
     momentum: float = 0.0
     per_pass: int = 1                # steps of one pass over the data
+    compiled: bool = True            # whether the kernel in C does it
 
     @property
     def places(self) -> list[str]:
@@ -95,9 +96,10 @@ def plan_of(
         per_pass=-(-n // min(cfg.batch_size or n, n)),
     )
     start = replace(start, m=slots.m, v=slots.v, step=slots.step)
-    if not (plan.plain and cfg.batch_size) and not native.fits(plan, start, data.block.parts):
+    compiled = native.fits(plan, start, data.block.parts)
+    if not compiled and not (plan.plain and cfg.batch_size):
         return None
-    return plan, start
+    return replace(plan, compiled=compiled), start
 
 
 def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
@@ -113,7 +115,9 @@ def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[
     plan = Plan(layers, model.bias, model.task, frozenset(params), pull.lam)
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):
         return None
-    cbar = {k: pull.cbar[k] for k in params} if plan.lam else {}
+    cbar = pull.cbar if plan.lam else {}
+    if plan.lam and cbar.keys() != params.keys():
+        return None                                      # autograd says what is wrong
     ubar = torch.as_tensor(pull.ubar, dtype=like.dtype)
     return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()))
 
@@ -137,7 +141,7 @@ def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tens
         block: the clients' data.
         index, weight: minibatches [C, S, B].
     """
-    if native.fits(plan, given, block.parts):
+    if plan.compiled:
         return native.train(plan, given, block.parts, index, weight)
     w = {k: v.clone(memory_format=torch.contiguous_format) for k, v in given.w.items()}
     descend(plan, w, block, index, weight)
