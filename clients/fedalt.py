@@ -51,8 +51,8 @@ class FedAltClient(PersonalizedClient):
     ) -> tuple[Shared, Memory]:
         """Two local trainings, one for each part."""
         h, loss = self.config, self.model.loss
-        v = minimise(Given(loss, order.u), memory.v, data, rng, h.v)        # [C1]
-        u = minimise(Given(loss, v), order.u, data, rng, h.u)               # [C2]
+        v = minimise(Given(loss, order.u), memory.v, data, rng, h.v)                     # [C1]
+        u = minimise(Given(loss, v), order.u, data, rng, h.u)                            # [C2]
         return Shared(u), Memory(v)                                                      # [C3] [C4]
 
     def predict(self, shared: Shared, memory: Memory, x: Tensor) -> Tensor:

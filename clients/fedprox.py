@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.losses import pulled
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
-from fedpers.losses import pulled
 from fedpers.schema import bounds
 
 

@@ -48,8 +48,8 @@ class FedRepClient(PersonalizedClient):
         """Head steps, then body steps."""
         h, loss = self.config, self.model.loss
         old, phi = memory.head, order.phi
-        head = minimise(Given(loss, phi), old, data, rng, h.head)           # [C1]
-        phi = minimise(Given(loss, head), phi, data, rng, h.body)           # [C2]
+        head = minimise(Given(loss, phi), old, data, rng, h.head)                        # [C1]
+        phi = minimise(Given(loss, head), phi, data, rng, h.body)                        # [C2]
         return Body(phi), Memory(head)                                                   # [C3] [C4]
 
     def predict(self, shared: Body, memory: Memory, x: Tensor) -> Tensor:

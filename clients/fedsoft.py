@@ -7,11 +7,11 @@ from torch import Tensor
 
 from fedpers.centers import nearest_shares
 from fedpers.exact import least_squares
+from fedpers.losses import pulled
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Slots, Stream, minimise_from, new_slots, record,
 )
 from fedpers.params import combine, scale
-from fedpers.losses import pulled
 from fedpers.schema import bounds
 
 

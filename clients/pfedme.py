@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from fedpers.local import minibatches
+from fedpers.losses import pulled
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
 )
 from fedpers.params import add, sub
-from fedpers.losses import pulled
 from fedpers.schema import bounds
 
 
