@@ -42,39 +42,6 @@ def padded_size(n: int, top: int | None = None) -> int:
     return size
 
 
-class _Lift(torch.autograd.Function):
-    """The way from a plain stack [C, ...] into vmap: each client gets its own row, uncopied."""
-
-    @staticmethod
-    def forward(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
-        raise FedpersError("stacked data are only there under vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is differentiated through."""
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, client: Tensor, make: Any, *args: Tensor
-    ) -> tuple[Tensor, int]:
-        """`make` of the plain stacks."""
-        whole = [
-            a.movedim(d, 0) if d is not None else a.expand(info.batch_size, *a.shape)
-            for a, d in zip(args, in_dims[2:], strict=True)
-        ]
-        return make(*whole), 0
-
-
-def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
-    """Inside vmap: this client's row of `make(*args)`, where `args` are seen as stacks."""
-    if args:
-        return _Lift.apply(client, make, *args)
-    # what vmap itself does with its arguments; a tenth of a millisecond less than a Function
-    with temporarily_clear_interpreter_stack():     # plain tensors, also inside a gradient
-        whole = make()
-    return _add_batch_dim(whole, 0, maybe_get_level(client))
-
-
 def mapped_once() -> bool:
     """Whether `on_stacks` may be called: not inside a gradient, or a vmap of the method's own."""
     return maybe_current_level() in (None, 1) and not torch.is_grad_enabled()
@@ -96,6 +63,16 @@ def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Ten
     with temporarily_clear_interpreter_stack():
         found = f(*stacks)
     return tuple([_add_batch_dim(t, 0, level) for t in found])
+
+
+def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """Inside vmap: this client's row of `make(*args)`, where `args` are seen as stacks."""
+    if args:
+        return on_stacks(lambda _, *stacks: [make(*stacks)], client, *args)[0]
+    # what vmap itself does with its arguments
+    with temporarily_clear_interpreter_stack():     # plain tensors, also inside a gradient
+        whole = make()
+    return _add_batch_dim(whole, 0, maybe_get_level(client))
 
 
 class Block:
