@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
 
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
@@ -49,9 +48,9 @@ class CFLClient(PersonalizedClient):
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
         return Update(sub(w, order.params)), None                                        # [C2]
 
-    def predict(self, shared: Weights, memory: None, x: Tensor) -> Tensor:
+    def personal(self, shared: Weights, memory: None) -> Params:
         """The model of the client's cluster."""
-        return self.model(shared.params, x)
+        return shared.params
 
     def local_model(self, order: Weights, reply: Update) -> Weights:
         """A participant predicts with the weights it has just trained."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.losses import pulled
 from fedpers.method import (
@@ -57,9 +56,9 @@ class DittoClient(PersonalizedClient):
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C3]
         return Weights(w), Memory(v)                                                     # [C2] [C4]
 
-    def predict(self, shared: Any, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Any, memory: Memory) -> Params:
         """The personal model."""
-        return self.model(memory.v, x)
+        return memory.v
 
     def work(self, order: Any, n: int) -> int:
         """Two local trainings."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import Tensor
 
 from fedpers.losses import Given
 from fedpers.method import (
@@ -55,9 +54,9 @@ class FedAltClient(PersonalizedClient):
         u = minimise(Given(loss, v), order.u, data, rng, h.u)                            # [C2]
         return Shared(u), Memory(v)                                                      # [C3] [C4]
 
-    def predict(self, shared: Shared, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Shared, memory: Memory) -> Params:
         """The shared part with the client's own one."""
-        return self.model(shared.u | memory.v, x)
+        return shared.u | memory.v
 
     def local_model(self, order: Any, reply: Shared) -> Shared:
         """A participant predicts with the shared part it has just trained."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
@@ -43,9 +42,9 @@ class FedAvgClient(PersonalizedClient):
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
         return Weights(w), None                                                          # [C2]
 
-    def predict(self, shared: Weights, memory: None, x: Tensor) -> Tensor:
+    def personal(self, shared: Weights, memory: None) -> Params:
         """The global model, or what `adapt` made of it."""
-        return self.model(shared.params, x)
+        return shared.params
 
     @property
     def adapts(self) -> bool:

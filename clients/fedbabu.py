@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torch import Tensor
 
 from fedpers.losses import Given
 from fedpers.method import (
@@ -52,9 +51,9 @@ class FedBABUClient(PersonalizedClient):
         loss = Given(self.model.loss, order.head)
         return Body(minimise(loss, order.theta, data, rng, self.config.local)), None     # [C1] [C2]
 
-    def predict(self, shared: Weights, memory: None, x: Tensor) -> Tensor:
+    def personal(self, shared: Weights, memory: None) -> Params:
         """The received model, or what `adapt` made of it."""
-        return self.model(shared.theta | shared.head, x)
+        return shared.theta | shared.head
 
     @property
     def adapts(self) -> bool:

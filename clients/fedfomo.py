@@ -79,9 +79,9 @@ class FedFomoClient(PersonalizedClient):
         row = torch.zeros_like(order.w).scatter(0, order.ids, w)
         return Trained(new, row), Memory(phi, new)                                       # [C5]
 
-    def predict(self, shared: None, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: None, memory: Memory) -> Params:
         """The client's own model."""
-        return self.model(memory.phi, x)
+        return memory.phi
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

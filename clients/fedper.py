@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
@@ -49,9 +48,9 @@ class FedPerClient(PersonalizedClient):
         head, theta = split(w, self.model.is_head)                                       # [C2]
         return Body(theta), Memory(head)                                                 # [C3]
 
-    def predict(self, shared: Body, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Body, memory: Memory) -> Params:
         """The shared body under the client's own head."""
-        return self.model(shared.theta | memory.head, x)
+        return shared.theta | memory.head
 
     def local_model(self, order: Any, reply: Body) -> Body:
         """A participant predicts with the body it has just trained."""

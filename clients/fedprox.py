@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import Tensor
 
 from fedpers.losses import pulled
 from fedpers.method import (
@@ -45,9 +44,9 @@ class FedProxClient(PersonalizedClient):
         w = minimise(objective, order.params, data, rng, self.config.local)              # [C2]
         return Weights(w), None                                                          # [C3]
 
-    def predict(self, shared: Weights, memory: None, x: Tensor) -> Tensor:
+    def personal(self, shared: Weights, memory: None) -> Params:
         """The global model."""
-        return self.model(shared.params, x)
+        return shared.params
 
     def local_model(self, order: Any, reply: Weights) -> Weights:
         """A participant predicts with the weights it has just trained."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import Tensor
 
 from fedpers.losses import Given
 from fedpers.method import (
@@ -68,9 +67,9 @@ class FedReconClient(PersonalizedClient):
         start = memory.initial if self.config.start == "initial" else memory.head        # [C1]
         return minimise(loss, start, data, rng, self.config.head)                        # [C2]
 
-    def predict(self, shared: Shared, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Shared, memory: Memory) -> Params:
         """The body under the client's head."""
-        return self.model(shared.g | memory.head, x)
+        return shared.g | memory.head
 
     @property
     def adapts(self) -> bool:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.losses import Given
 from fedpers.method import (
@@ -52,9 +51,9 @@ class FedRepClient(PersonalizedClient):
         phi = minimise(Given(loss, head), phi, data, rng, h.body)                        # [C2]
         return Body(phi), Memory(head)                                                   # [C3] [C4]
 
-    def predict(self, shared: Body, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Body, memory: Memory) -> Params:
         """The shared representation under the client's own head."""
-        return self.model(shared.phi | memory.head, x)
+        return shared.phi | memory.head
 
     def local_model(self, order: Any, reply: Body) -> Body:
         """A participant predicts with the representation it has just trained."""

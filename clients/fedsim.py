@@ -69,9 +69,9 @@ class FedSimClient(PersonalizedClient):
         v, u = split(w, memory.v.__contains__)
         return Shared(u), Memory(scale(v, stretch))                                      # [C2] [C3]
 
-    def predict(self, shared: Shared, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Shared, memory: Memory) -> Params:
         """The shared part with the client's own one."""
-        return self.model(shared.u | memory.v, x)
+        return shared.u | memory.v
 
     def local_model(self, order: Any, reply: Shared) -> Shared:
         """A participant predicts with the shared part it has just trained."""

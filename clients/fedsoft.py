@@ -102,9 +102,9 @@ class FedSoftClient(PersonalizedClient):
         w, slots = minimise_from(objective, w, slots, data, rng, h.local)                # [C4]
         return Memory(w, slots if h.optimizer_state == "persist" else None)
 
-    def predict(self, shared: Any, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Any, memory: Memory) -> Params:
         """The client's own model w_k."""
-        return self.model(memory.w, x)
+        return memory.w
 
     @property
     def adapts(self) -> bool:

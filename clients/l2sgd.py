@@ -108,9 +108,9 @@ class L2SGDClient(PersonalizedClient):
         x = add(s.x, add(step, s.J_mean), -h.eta / order.M)                              # [C5]
         return Memory(x, scale(away, h.lam), s.J, s.J_mean)                              # [C6]
 
-    def predict(self, shared: None, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: None, memory: Memory) -> Params:
         """The client's own model."""
-        return self.model(memory.x, x)
+        return memory.x
 
     def work(self, order: Any, n: int) -> int:
         """One sample gradient a local step."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
@@ -49,9 +48,9 @@ class LGFedAvgClient(PersonalizedClient):
         g, body = split(w, self.model.is_head)                                           # [C2]
         return Head(g), Memory(body)                                                     # [C3]
 
-    def predict(self, shared: Head, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Head, memory: Memory) -> Params:
         """The shared head on the client's own body."""
-        return self.model(memory.body | shared.g, x)
+        return memory.body | shared.g
 
     def local_model(self, order: Any, reply: Head) -> Head:
         """A participant predicts with the head it has just trained."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.method import (
     Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
@@ -44,9 +43,9 @@ class LocalClient(PersonalizedClient):
         w = minimise(self.model.loss, memory.params, data, rng, self.config.local)       # [C1]
         return Train(), Memory(w)
 
-    def predict(self, shared: None, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: None, memory: Memory) -> Params:
         """The client's own model."""
-        return self.model(memory.params, x)
+        return memory.params
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

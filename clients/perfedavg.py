@@ -56,9 +56,9 @@ class PerFedAvgClient(PersonalizedClient):
         stepped = add(w, {k: v.detach() for k, v in g.items()}, -self.config.alpha)      # [C2]
         return self.model.loss(stepped, Data(pairs.x[:, 0], pairs.y[:, 0], pairs.mask))
 
-    def predict(self, shared: Weights, memory: None, x: Tensor) -> Tensor:
+    def personal(self, shared: Weights, memory: None) -> Params:
         """The global model, or what `adapt` made of it."""
-        return self.model(shared.params, x)
+        return shared.params
 
     @property
     def adapts(self) -> bool:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
 
 from fedpers.local import minibatches
 from fedpers.losses import pulled
@@ -68,9 +67,9 @@ class PFedMeClient(PersonalizedClient):
         whole_batch = replace(self.config.local, epochs=self.config.K, steps=0, batch_size=0)
         return minimise(near_w, w, batch, rng, whole_batch)
 
-    def predict(self, shared: Any, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Any, memory: Memory) -> Params:
         """The personal model of the client's last visit."""
-        return self.model(memory.theta, x)
+        return memory.theta
 
     def work(self, order: Any, n: int) -> int:
         """K gradients of every minibatch."""

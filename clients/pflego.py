@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
-from torch import Tensor
 
 from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, record
 from fedpers.params import add, split
@@ -84,10 +83,9 @@ class PFLEGOClient(PersonalizedClient):
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
         return Gradient(g_theta), Memory(head)                                           # [C5]
 
-    def predict(self, shared: Train, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Train, memory: Memory) -> Params:
         """The shared body under the client's own head."""
-        return self.model.head(memory.head, self.model.body(shared.theta, x))
-
+        return shared.theta | memory.head
 
     def work(self, order: Any, n: int) -> int:
         """One gradient of the whole model a sample, whatever τ; head steps touch no body."""

@@ -140,7 +140,7 @@ def evaluation(args: argparse.Namespace) -> list[Result]:
         taken: dict[str, list[float]] = {e: [] for e in runs}
         for run in runs.values():
             run()
-        for _ in range(args.passes + 2):
+        for _ in range(5 * args.passes):             # chunk sizes are tried in the first few
             for engine, run in runs.items():
                 began = time.perf_counter()
                 run()

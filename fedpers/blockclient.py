@@ -89,6 +89,11 @@ class BlockClient(PersonalizedClient, ABC):
         u = order.draws if len(order.draws) else rng.uniform(order.T + order.event)
         return batches(data, u[:, None])
 
+    def personal(self, shared: Shared, memory: Any) -> Params | None:
+        """The personal model, where the objective has one."""
+        f = self.objective(shared.M)
+        return f.personal(shared.w, self.block(memory)) if f.one_model else None
+
     def predict(self, shared: Shared, memory: Any, x: Tensor) -> Tensor:
         """The personal model's outputs."""
         w = shared.w

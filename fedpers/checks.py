@@ -16,9 +16,9 @@ from torch import Tensor
 from fedpers.case import Case, close, make_case, require, run, same
 from fedpers.client import PersonalizedClient
 from fedpers.cohort import Answer, Cohort, Request
+from fedpers.dense import autograd_only
 from fedpers.errors import ReplyError
 from fedpers.grid import CohortGrid
-from fedpers.local import autograd_only
 from fedpers.record import leaves
 from fedpers.runners import RunnerConfig
 from fedpers.server import PersonalizedStrategy

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fedpers.convolve import as_products
 from fedpers.data import ClientData
-from fedpers.local import autograd_only, stacked
+from fedpers.dense import autograd_only
+from fedpers.local import stacked
 from fedpers.record import flatten, rebuild
 from fedpers.rng import Stream
 from fedpers.stacked import Block, StackedStream, stacked_client_data

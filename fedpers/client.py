@@ -11,6 +11,7 @@ from flwr.client import NumPyClient
 from torch import Tensor
 
 from fedpers.data import ClientData, Data
+from fedpers.dense import outputs_of
 from fedpers.errors import FedpersError
 from fedpers.models import Model
 from fedpers.params import Params
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
 class PersonalizedClient(NumPyClient, ABC):
     """Base of every method's client half; one object serves any number of virtual clients.
 
-    A method gives `answer` and `predict`, and `initial_memory` if it remembers anything. They are
-    pure: nothing is stored on the object, nothing is written in place, randomness is an argument.
+    A method gives `answer`, `personal` (or `predict`), and `initial_memory` if it remembers anything. They
+    are pure: nothing is stored on the object, nothing is written in place, randomness is an argument.
     """
 
     vectorized: ClassVar[bool] = True            # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()      # fields of the memory that must never be sent
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
+
+    def __init_subclass__(cls) -> None:
+        """A class that says how it predicts does not inherit the personal model of another method."""
+        super().__init_subclass__()
+        if "predict" in vars(cls) and "personal" not in vars(cls):
+            cls.personal = PersonalizedClient.personal    # type: ignore[method-assign]
 
     def __init__(self, config: Any, model: Model) -> None:
         self.config, self.model = config, model
@@ -46,9 +53,20 @@ class PersonalizedClient(NumPyClient, ABC):
     def answer(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """(reply, new memory) to one order, on the client's training data."""
 
-    @abstractmethod
+    def personal(self, shared: Any, memory: Any) -> Params | None:
+        """The personal model's parameters; None if predictions are no single model's."""
+        return None
+
     def predict(self, shared: Any, memory: Any, x: Tensor) -> Tensor:
-        """The personal model's outputs [n, K] (logits, for classes) on inputs x."""
+        """The personal model's outputs [n, K] (logits, for classes) on inputs x.
+
+        Raises:
+            FedpersError: the method gives neither this nor `personal`.
+        """
+        params = self.personal(shared, memory)
+        if params is None:
+            raise FedpersError(f"{type(self).__name__} must define `personal` or `predict`")
+        return self.model(params, x)
 
     def work(self, order: Any, n: int) -> int:
         """Samples whose gradient `answer` takes on n training samples."""
@@ -88,10 +106,13 @@ class PersonalizedClient(NumPyClient, ABC):
         return found | self._measure(shared, memory, data, "")
 
     def _measure(self, shared: Any, memory: Any, data: ClientData, suffix: str) -> dict[str, Tensor]:
-        found = {}
+        found, params = {}, self.personal(shared, memory)
         for name in self.splits:
             part = getattr(data, name)
-            outputs = self.predict(shared, memory, part.x)
+            if params is None:
+                outputs = self.predict(shared, memory, part.x)
+            else:
+                outputs = outputs_of(self.model, params, part)
             num = part.mask.sum()
             losses = self.model.sample_losses(outputs, part.y)
             correct = self.model.correct(outputs, part.y)

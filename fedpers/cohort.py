@@ -26,6 +26,11 @@ class Request:
     order: Any                    # of an exchange, or what the client predicts with (evaluation)
     header: dict[str, Any]        # kind, t (round), e (exchange), assess
 
+    @property
+    def when(self) -> tuple[int, int]:
+        """(round, exchange)."""
+        return int(self.header["t"]), int(self.header["e"])
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -81,14 +86,15 @@ class Cohort:
         self.store, self._pool = store, None
         self.runner.config = replace(self.runner.config, workers=1)
 
-    def take_back(self, request: Request, head: Any, body: Any, kept: Any) -> Answer | Exception:
+    def take_back(
+        self, request: Request, head: Answer | Exception, body: Any, kept: Any
+    ) -> Answer | Exception:
         """What a worker answered; the client's memory is kept here."""
-        if isinstance(head, Exception):
-            return head
         if kept is not None:
-            when = (int(request.header["t"]), int(request.header["e"]))
-            self.store.put(request.k, when, own_leaves(kept))
-        return Answer(body, *head)
+            self.store.put(request.k, request.when, own_leaves(kept))
+        if isinstance(head, Exception) or body is None:
+            return head
+        return Answer(body, head.num_examples, head.work)
 
     def close(self) -> None:
         """End the worker processes, if there are any."""
@@ -153,8 +159,7 @@ class Cohort:
         return int(max(self.federation.num_train)), int(max(self.federation.num_test))
 
     def _one(self, request: Request) -> Answer:
-        k, header = request.k, request.header
-        when = (int(header["t"]), int(header["e"]))
+        k, header, when = request.k, request.header, request.when
         data = self.data(k)
         n = len(data.train)
         rng = Stream(self.plan.seed, when[0], k, when[1])
@@ -177,8 +182,7 @@ class Cohort:
         if request.header["kind"] == "evaluate":
             return Answer(metrics, n, 0)
         if kept is not None:
-            when = (int(request.header["t"]), int(request.header["e"]))
-            self.store.put(request.k, when, kept)
+            self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
         return Answer(body, n, self.client.work(request.order, n))
 

@@ -6,6 +6,9 @@ where there is none, plain SGD is a handful of batched products (fedpers/product
 left to autograd.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +23,29 @@ from fedpers.models import HEAD, Model
 from fedpers.params import Params
 from fedpers.products import Block, descend
 from fedpers.record import flatten, rebuild, record
-from fedpers.stacked import on_stacks
+from fedpers.stacked import mapped_once, on_stacks
 
 if TYPE_CHECKING:
     from fedpers.local import LocalConfig, Slots
 
 
 HEADS = (HEAD.rstrip("."),)               # the layers of a model whose features are given
+_kernels: ContextVar[bool] = ContextVar("kernels", default=True)
+
+
+@contextmanager
+def autograd_only() -> Iterator[None]:
+    """While this is open, dense models are left to torch: the kernels' reference."""
+    token = _kernels.set(False)
+    try:
+        yield
+    finally:
+        _kernels.reset(token)
+
+
+def kernels_allowed() -> bool:
+    """Whether this is a place where a kernel may stand in for torch."""
+    return _kernels.get() and mapped_once()
 
 
 @dataclass(frozen=True)
@@ -163,6 +182,24 @@ def minimise_dense(
     values = iter(on_stacks(all_clients, index, weight, *leaves))
     w, m, v = ({k: next(values) for k in plan.moving} if kind else {} for kind in kinds)
     return replace(given, w=w, m=m, v=v, step=next(values))
+
+
+def outputs_of(model: Model, params: Params, data: Data) -> Tensor:
+    """`model(params, data.x)`; for a stack of clients without one of their inputs, if there is a kernel."""
+    stacked = type(data) is not Data and data.block is not None     # one client alone: packing costs more
+    layers = layers_of(model) if stacked and kernels_allowed() else None
+    if layers is None:
+        return model(params, data.x)
+    places = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+    w = {k: params[k] for k in places if k in params}
+    parts, size = data.block.parts, len(data)
+    if not native.outputs_fit(w, places, parts):
+        return model(params, data.x)
+
+    def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
+        return [native.outputs(dict(zip(w, leaves, strict=True)), places, parts, size)]
+
+    return on_stacks(all_clients, data.mask, *w.values())[0]       # the mask: a client's own, always
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:

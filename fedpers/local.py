@@ -15,15 +15,13 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.data import Data
-from fedpers.dense import gradient_of, minimise_dense, plan_of
+from fedpers.dense import gradient_of, kernels_allowed, minimise_dense, plan_of
 from fedpers.losses import Loss
 from fedpers.params import Params
 from fedpers.record import record
 from fedpers.rng import Stream
-from fedpers.stacked import mapped_once
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
-_kernels: ContextVar[bool] = ContextVar("kernels", default=True)
 
 
 @contextmanager
@@ -36,24 +34,14 @@ def stacked() -> Iterator[None]:
         _stacked.reset(token)
 
 
-@contextmanager
-def autograd_only() -> Iterator[None]:
-    """While this is open, dense models are trained by autograd too: the kernel's reference."""
-    token = _kernels.set(False)
-    try:
-        yield
-    finally:
-        _kernels.reset(token)
-
-
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The gradient of a scalar function in the given arguments (tensors, dicts or records)."""
     by_autograd = torch.func.grad(f, argnums=argnums) if _stacked.get() else _grad(f, argnums)
-    if argnums != 0 or not _kernels.get():
+    if argnums != 0:
         return by_autograd
 
     def gradient(*args: Any) -> Any:
-        if not mapped_once():
+        if not kernels_allowed():
             return by_autograd(*args)
         if own is not None:
             return own(*args)
@@ -186,7 +174,7 @@ def _without_autograd(
     loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any
 ) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
-    if not _kernels.get() or not mapped_once() or (_stacked.get() and type(data) is Data):
+    if not kernels_allowed() or (_stacked.get() and type(data) is Data):
         return None
     return plan_of(loss, params, slots, data, cfg, lr)
 

@@ -4,30 +4,16 @@
    while its minibatches go by, and are written out at the end; no client sees another, so neither the
    order nor the number of clients changes a bit. A bias is a matrix of one row. Names: x inputs, z
    outputs of a layer, d slopes of the loss in z, g gradient. */
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "native.h"
 
 #ifdef __AVX512F__
-#define V 16 /* floats of one register */
 #define ROWS 4
 #define OUTS 10
 #else
-#define V 8
 #define ROWS 2
 #define OUTS 5
 #endif
 #define DOTS 5
-#define WIDE(n) (((n) + V - 1) / V * V)
-#define INLINE static inline __attribute__((always_inline))
-typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
-typedef float four __attribute__((vector_size(16)));
-#if defined(__AVX2__) || defined(__AVX512F__)
-#define HELD(x) __asm__("" : "+v"(x)) /* a register: loading it for each product would be the limit */
-#else
-#define HELD(x)
-#endif
 
 enum { CLASSES, BINARY, REGRESSION };
 enum { PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT }; /* the last leaves it where the first moment is */

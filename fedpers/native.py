@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedpers.dense import Plan, Training
 
 log = logging.getLogger("fedpers")
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("native.h", "native.c", "forward.c")]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
@@ -37,24 +37,44 @@ PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT = range(5)   # the kernel's rules for a 
 
 def fits(plan: "Plan", given: "Training", parts: Sequence[Data]) -> bool:
     """Whether there is a kernel, and all is there, in plain memory of the types and sizes that it knows."""
-    tensors = [given.ubar, given.step]
-    tensors += [t for kind in (given.w, given.cbar, given.m, given.v) for t in kind.values()]
+    w, others = given.w, (given.cbar, given.m, given.v)
     needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
-    ins, outs = given.w[plan.places[0]].shape[-1], given.w[plan.places[-2]].shape[-2]
+    outs = w[plan.places[-2]].shape[-2]
     targets = outs if plan.task == "regression" else 1
     labels = (torch.int64,) if plan.task == "classification" else (torch.int64, torch.float32)
     return (
-        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+        all(_known(t) for t in (given.ubar, given.step))
+        and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
-        and all(_rows_of(p.x, ins) and p.x.dtype == torch.float32 for p in parts)
+        and outputs_fit(w, plan.places, parts)
         and all(_rows_of(p.y, targets) and p.y.dtype in labels for p in parts)
+    )
+
+
+def outputs_fit(w: Params, names: Sequence[str], parts: Sequence[Data]) -> bool:
+    """Whether there is a kernel, and parameters and inputs are such as it knows.
+
+    Args:
+        names: each layer's weight and bias in turn, whether it has one or not.
+    """
+    widths = [w[names[0]].shape[-1], *(w[name].shape[-2] for name in names[::2])]
+    return (
+        all(_known(t) for t in w.values())
+        and all(w[name].shape[-1] == n for name, n in zip(names[::2], widths, strict=False))
+        and all(name not in w or w[name].shape[-1] == n
+                for name, n in zip(names[1::2], widths[1:], strict=True))
+        and all(_rows_of(p.x, widths[0]) and p.x.dtype == torch.float32 for p in parts)
         and _library() is not None
     )
 
 
+def _known(t: Tensor) -> bool:
+    return t.is_cpu and t.dtype == torch.float32
+
+
 def _rows_of(t: Tensor, width: int) -> bool:
     """Rows of so many numbers, side by side in memory; the kernel does not look twice."""
-    return t.numel() == len(t) * width > 0 and t.device.type == "cpu" and t.is_contiguous()
+    return t.numel() == t.shape[0] * width > 0 and t.is_cpu and t.is_contiguous()
 
 
 def train(
@@ -92,6 +112,28 @@ def train(
     if failed:
         raise FAILURES[failed]
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+
+
+def outputs(w: Params, names: Sequence[str], parts: Sequence[Data], size: int) -> Tensor:
+    """The outputs [C, size, K] of dense networks; 0 beyond a client's samples. `outputs_fit` holds.
+
+    Args:
+        w: stacks [C, ...] of parameters.
+        names: each layer's weight and bias in turn, whether it has one or not.
+        parts: the clients' data, of at most `size` samples.
+    """
+    tensors = [_rows(w.get(name)) for name in names]
+    widths = [w[names[0]].shape[2], *(w[name].shape[1] for name in names[::2])]
+    found = torch.zeros(len(parts), size, widths[-1])
+    failed = _library().fedpers_outputs(
+        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),
+        _longs([0 if t is None else t.stride(0) for t in tensors]), ctypes.c_long(len(parts)),
+        _longs([len(p) for p in parts]), ctypes.c_long(size), _pointers([p.x for p in parts]),
+        _pointer(found),
+    )
+    if failed:
+        raise FAILURES[failed]
+    return found
 
 
 def _targets(y: Tensor, task: str) -> Tensor:
@@ -138,7 +180,7 @@ def _compiled(compiler: str) -> Path:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    text = SOURCE.read_text() + flags + platform.machine() + " ".join(FLAGS)
+    text = "".join(s.read_text() for s in SOURCES) + flags + platform.machine() + " ".join(FLAGS)
     name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
     root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
     path = Path(root).expanduser() / name
@@ -146,7 +188,8 @@ def _compiled(compiler: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             built = Path(folder) / name
-            command = [compiler, *FLAGS, str(SOURCE), "-o", str(built), "-lm"]
+            code = [str(s) for s in SOURCES if s.suffix == ".c"]
+            command = [compiler, *FLAGS, *code, "-o", str(built), "-lm"]
             subprocess.run(command, check=True, capture_output=True)
             built.rename(path)
     return path

@@ -128,6 +128,7 @@ class Objective(ABC):
     finite_sum: ClassVar[bool] = True        # f_m is the mean of its samples' f_{m,i}
     w_uses_data: ClassVar[bool] = True       # False: ∇_w f_m costs no sample
     rescaled: ClassVar[bool] = True          # w may be reparametrised
+    one_model: ClassVar[bool] = True         # False: predictions are no single model's
     adapts: ClassVar[bool] = False           # a client predicts with `adapted`, made from its data
 
     def __init__(self, config: ObjectiveConfig, model: Model, M: int) -> None:

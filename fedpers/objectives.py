@@ -205,6 +205,8 @@ class WS2(Objective):
 class FR(Objective):
     """Federated residual learning (eq. 18): the outputs of a shared and a private model add up."""
 
+    one_model = False
+
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """The loss of the sum of outputs, with a ridge on both models."""
         losses = self.model.sample_losses(self.outputs(w, beta, data.x), data.y)

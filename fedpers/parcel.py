@@ -41,17 +41,20 @@ class Group:
 
 
 class Parcel:
-    """Trees ready to be written into a block of `size` bytes."""
+    """Trees ready to be written into a block of `size` bytes; what is there twice is packed once."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
         self.size = 0
+        once = {id(tree): tree for tree in trees}
+        number = dict(zip(once, range(len(once)), strict=True))
         self._writes: list[tuple[Column, list[Tensor]]] = []
         self._shared: dict[int, Column] = {}
         grouped: dict[Any, list[tuple[int, list[Any]]]] = defaultdict(list)
-        for place, tree in enumerate(trees):
+        for place, tree in enumerate(once.values()):
             flat, structure = flatten(tree)
             grouped[structure, tuple(map(_kind, flat))].append((place, flat))
         self.groups = [self._group(key[0], rows) for key, rows in grouped.items()]
+        self.content = [number[id(tree)] for tree in trees], self.groups
 
     def _group(self, structure: Any, rows: list[tuple[int, list[Any]]]) -> Group:
         columns = zip(*(flat for _, flat in rows), strict=True)
@@ -79,8 +82,9 @@ class Parcel:
                 torch.stack(tensors, out=space)
 
 
-def open_parcel(groups: Sequence[Group], block: Tensor) -> list[Any]:
+def open_parcel(content: tuple[list[int], list[Group]], block: Tensor) -> list[Any]:
     """The trees, in the order in which they were packed; their tensors are views of `block`."""
+    order, groups = content
     found: dict[int, Any] = {}
     ones: dict[int, Tensor] = {}
     for group in groups:
@@ -88,7 +92,7 @@ def open_parcel(groups: Sequence[Group], block: Tensor) -> list[Any]:
         rows = zip(*columns, strict=True) if columns else [()] * len(group.places)
         for place, row in zip(group.places, rows, strict=True):
             found[place] = rebuild(group.structure, iter(row))
-    return [found[place] for place in range(len(found))]
+    return [found[place] for place in order]
 
 
 def _values(column: Any, block: Tensor, ones: dict[int, Tensor], count: int) -> Sequence[Any]:

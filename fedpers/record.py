@@ -75,6 +75,11 @@ def rebuild(structure: Any, values: Iterator[Any]) -> Any:
         return next(values)
     kind, names, inner = structure
     parts = [next(values) if s is LEAF else rebuild(s, values) for s in inner]
+    if names is None:
+        return kind(parts)
+    named = zip(names, parts)                      # noqa: B905  (as long as each other, and asked often)
     if kind is dict:
-        return dict(zip(names, parts, strict=True))
-    return kind(parts) if names is None else kind(*parts)
+        return dict(named)
+    made = object.__new__(kind)                    # a frozen dataclass sets its fields one by one
+    made.__dict__.update(named)
+    return made

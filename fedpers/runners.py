@@ -75,8 +75,7 @@ class Runner:
         """(what must be equal to share a stack, leaves of the order and of the memory)."""
         if self.config.runner == "loop" or not cohort.client.vectorized:
             return None, []
-        header = request.header
-        when = (int(header["t"]), int(header["e"]))
+        header, when = request.header, request.when
         memory = cohort.memory(request.k, when)
         (order_like, given), (memory_like, kept) = self._like(request.order), self._like(memory)
         if self.config.runner == "auto" and _heavy(cohort, header, order_like, memory_like):

@@ -5,6 +5,7 @@ stacked client sees what it sees alone. Sizes are padded; padding has mask 0.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,12 @@ class Block:
         self, parts: Sequence[Data], size: int, scratch: dict[Any, Tensor] | None = None
     ) -> None:
         self.parts, self.size, self.scratch = parts, size, scratch
-        self.sizes = [len(p) for p in parts]
         self._kept: dict[str, Tensor] = {}
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Samples of each client."""
+        return [len(p) for p in self.parts]
 
     def stack(self, name: str) -> Tensor:
         """Field `name` of all clients, [C, size, ...]."""

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -72,16 +73,18 @@ class Pool:
         shares = balance([_weight(cohort, r) for r in requests], len(self._lines))
         for line, share in zip(self._lines, shares, strict=True):
             if share:
-                rows = [_row(cohort, requests[i]) for i in share]
-                headers = [(requests[i].k, requests[i].header) for i in share]
-                self._talk(line.send, headers, rows)
+                asked = [requests[i] for i in share]
+                headers = [(r.k, r.header) for r in asked]
+                memories = [cohort.store.get(r.k, r.when) for r in asked]
+                self._talk(line.send, headers, [*(r.order for r in asked), *memories])
         answers: list[Any] = [None] * len(requests)
         for line, share in zip(self._lines, shares, strict=True):
             if not share:
                 continue
-            heads, bodies = self._talk(line.receive)
-            for i, head, (body, kept) in zip(share, heads, bodies, strict=True):
-                answers[i] = cohort.take_back(requests[i], head, body, kept)
+            heads, trees = self._talk(line.receive)
+            bodies, kept = trees[: len(share)], trees[len(share) :]
+            for i, *answer in zip(share, heads, bodies, kept, strict=True):
+                answers[i] = cohort.take_back(requests[i], *answer)
         return answers
 
     def _talk(self, how: Callable[..., Any], *args: Any) -> Any:
@@ -121,11 +124,6 @@ def _weight(cohort: "Cohort", request: "Request") -> float:
     return float(counts[request.k])
 
 
-def _row(cohort: "Cohort", request: "Request") -> Any:
-    when = (int(request.header["t"]), int(request.header["e"]))
-    return request.order, cohort.store.get(request.k, when)
-
-
 def _preload(cohort: "Cohort") -> None:
     """Decode the data before the fork, so that all workers share one copy of it."""
     federation = cohort.federation
@@ -150,28 +148,32 @@ def _child(cohort: "Cohort", line: "Line", others: Sequence[socket.socket]) -> N
             while True:
                 _serve(cohort, line)
         status = 0
+    except BaseException:                                 # the parent sees the end and not the reason
+        traceback.print_exc()
     finally:
         os._exit(status)
 
 
 def _serve(cohort: "Cohort", line: "Line") -> None:
-    from fedpers.cohort import Request
+    from fedpers.cohort import Answer, Request
 
-    headers, rows = line.receive()
+    headers, trees = line.receive()
+    orders, memories = trees[: len(headers)], trees[len(headers) :]
     carrier: Any = cohort.store
-    carrier.given = {k: memory for (k, _), (_, memory) in zip(headers, rows, strict=True)}
+    carrier.given = {k: memory for (k, _), memory in zip(headers, memories, strict=True)}
     carrier.kept = {}
-    requests = [Request(k, order, h) for (k, h), (order, _) in zip(headers, rows, strict=True)]
+    requests = [Request(k, order, h) for (k, h), order in zip(headers, orders, strict=True)]
     heads: list[Any] = []
-    bodies: list[Any] = []
-    for request, answer in zip(requests, cohort.handle(requests), strict=True):
+    bodies: list[Any] = [None] * len(requests)
+    for i, (request, answer) in enumerate(zip(requests, cohort.handle(requests), strict=True)):
         if isinstance(answer, Exception):
             heads.append(_plain(answer))
-            bodies.append((None, None))
+        elif request.header["kind"] == "evaluate":        # numbers by name, no tensors
+            heads.append(answer)
         else:
-            heads.append((answer.num_examples, answer.work))
-            bodies.append((answer.body, carrier.kept.get(request.k)))
-    line.send(heads, bodies)
+            heads.append(Answer(None, answer.num_examples, answer.work))
+            bodies[i] = answer.body
+    line.send(heads, [*bodies, *(carrier.kept.get(r.k) for r in requests)])
 
 
 def _plain(error: Exception) -> Exception:
@@ -207,7 +209,7 @@ class Line:
         try:
             parcel.write(self._own[number])
             unused, self._unused[:] = self._unused[:], []
-            text = pickle.dumps((head, parcel.groups, unused), protocol=pickle.HIGHEST_PROTOCOL)
+            text = pickle.dumps((head, parcel.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
             first = struct.pack("<QQQ", len(text), number, len(self._own[number]))
             if handles:
                 socket.send_fds(self.end, [first], handles)
@@ -238,9 +240,9 @@ class Line:
             if not count:
                 raise EOFError
             got += count
-        head, groups, free = pickle.loads(text)
+        head, content, free = pickle.loads(text)
         self._free += free
-        return head, open_parcel(groups, self._seen(number))
+        return head, open_parcel(content, self._seen(number))
 
     def close(self) -> None:
         """Close the socket."""

@@ -1,5 +1,6 @@
 """Training and gradients of dense networks without autograd: autograd's numbers, for any stack."""
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -10,16 +11,20 @@ from hypothesis import strategies as st
 
 from fedpers import native
 from fedpers.case import same
+from fedpers.client import PersonalizedClient
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
+from fedpers.clients.fedper import Body, FedPerClient, FedPerConfig, Memory
 from fedpers.cohort import Cohort, Request
+from fedpers.dense import autograd_only, outputs_of
 from fedpers.errors import FedpersError
-from fedpers.local import LocalConfig, autograd_only, grad, minimise_from, new_slots, stacked
+from fedpers.local import LocalConfig, grad, minimise_from, new_slots, stacked
 from fedpers.losses import Given, pulled
 from fedpers.models import build_model
 from fedpers.params import split
 from fedpers.plan import Plan
 from fedpers.rng import Stream
 from fedpers.runners import RunnerConfig
+from fedpers.stacked import Block, StackedData
 from fedpers.store import MemoryStore
 from fedpers.toys import toy_federation
 
@@ -287,3 +292,112 @@ def test_inside_a_gradient_training_is_left_to_autograd():
     for i, step in enumerate(1e-5 * torch.eye(len(g), dtype=torch.float64)):
         up, down = (float(after(params["head.bias"] + sign * step)) for sign in (1, -1))
         assert float(g[i]) == pytest.approx((up - down) / 2e-5, abs=1e-8)
+
+
+# ---- outputs -----------------------------------------------------------------------------------
+
+
+def outputs(model, params, rows, shared=()):
+    """[C, n, K]: in one vmap over the clients, some parameters the same tensor for all."""
+    size = max(len(d) for d in rows)
+    block = Block(rows, size)
+    own = {k: torch.stack([p[k] for p in params]) for k in params[0] if k not in shared}
+    same_for_all = {k: params[0][k].expand(len(rows), *params[0][k].shape) for k in shared}
+
+    def one(i, w):
+        return outputs_of(model, w, StackedData.of(i, block))
+
+    return torch.vmap(one)(torch.arange(len(rows)), own | same_for_all)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dim=st.integers(1, 70), hidden=st.lists(st.integers(1, 150), max_size=3), bias=st.booleans(),
+    rows=st.lists(st.integers(1, 70), min_size=1, max_size=4), classes=st.integers(2, 40),
+    shared=st.sampled_from(["all", "body", "head", "none"]),
+)
+def test_outputs_are_torchs(dim, hidden, rows, classes, bias, shared):
+    """Of every depth and width, of ragged clients, whatever clients share."""
+    fed = toy_federation(len(rows), tuple(rows), dim=dim, classes=classes)
+    model = net(dim, hidden, classes, bias=bias)
+    data = [fed.client(k).train for k in range(len(rows))]
+    params = [model.init(k) for k in range(len(rows))]
+    kinds = {"all": lambda k: True, "body": lambda k: not model.is_head(k), "head": model.is_head}
+    same_for_all = [k for k in params[0] if shared in kinds and kinds[shared](k)]
+    params = [p | {k: params[0][k] for k in same_for_all} for p in params]
+    with torch.no_grad():
+        found = outputs(model, params, data, same_for_all)
+        for one, p, d in zip(found, params, data, strict=True):
+            wanted = model(p, d.x)
+            torch.testing.assert_close(one[: len(d)], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_number_comes_out_as_none():
+    fed = toy_federation(2, (7,), dim=5)
+    model = net(5, (9,), fed.num_classes)
+    rows = [fed.client(k).train for k in range(2)]
+    rows[0] = replace(rows[0], x=rows[0].x.clone())
+    rows[0].x[3, 2] = float("nan")
+    with torch.no_grad():
+        found = outputs(model, [model.init(0)] * 2, rows)
+    assert torch.isnan(found[0, 3]).all()
+    assert torch.isfinite(found).sum() == found.numel() - fed.num_classes
+
+
+def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
+    fed = toy_federation(2, (7,), dim=5)
+    model, rows = net(5, (9,), fed.num_classes), [fed.client(k).train for k in range(2)]
+    wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        outputs(model, [wrong] * 2, rows)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        minimise_from(model.loss, wrong, new_slots(wrong, SGD), rows[0], Stream(0, 1, 0), SGD)
+    mine, theirs = model.init(0), pulled(model.loss, 0.7, 1.0, wrong)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        minimise_from(theirs, mine, new_slots(mine, SGD), rows[0], Stream(0, 1, 0), SGD)
+
+
+def test_an_evaluation_has_the_same_bits_in_every_stack():
+    """With a body for all and heads of their own; and torch's numbers."""
+    fed = toy_federation(7, (12, 9, 3, 20), dim=30, classes=4)
+    model = net(30, (16,))
+    theta = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
+
+    def answers(chunk):
+        cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, MemoryStore(), Plan(seed=1), chunk)
+        for k in range(7):
+            cohort.store.put(k, (0, 0), Memory(model.init_head(k)))
+        header = {"kind": "evaluate", "t": 3, "e": 0}
+        return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(7)])]
+
+    whole = answers(RunnerConfig("stack", chunk=7))
+    for other in (RunnerConfig("stack", chunk=2), RunnerConfig("stack", chunk=1)):
+        assert whole == answers(other)
+    for found, alone in zip(whole, answers(RunnerConfig("loop")), strict=True):
+        assert found == pytest.approx(alone, rel=1e-5, nan_ok=True)
+
+
+def test_who_defines_predict_does_not_inherit_a_model():
+    """A method that predicts otherwise is evaluated as it says."""
+
+    class Zero(FedPerClient):
+        def predict(self, shared, memory, x):
+            return x.new_zeros(len(x), 4)
+
+    fed = toy_federation(1, (12,), dim=6, classes=4)
+    model = net(6, (5,))
+    theta, memory = Body(model.init(0)), Memory(model.init_head(0))
+    client = Zero(FedPerConfig(), model)
+    assert client.personal(theta, memory) is None
+    found = client.assess(theta, memory, fed.client(0), Stream(0, 1, 0))
+    assert float(found["test_loss"]) == pytest.approx(math.log(4))
+
+
+def test_a_method_that_cannot_predict_says_so():
+    class Mute(PersonalizedClient):
+        def answer(self, order, memory, data, rng):
+            return order, memory
+
+    fed, model = toy_federation(1, (12,), dim=6, classes=4), net(6, (5,))
+    with pytest.raises(FedpersError, match="Mute must define `personal` or `predict`"):
+        Mute(None, model).assess(None, None, fed.client(0), Stream(0, 1, 0))

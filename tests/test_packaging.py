@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_is_the_tree(wheel: zipfile.ZipFile) -> None:
-    core = [*(ROOT / "fedpers").rglob("*.py"), *(ROOT / "fedpers").rglob("*.c")]
+    core = [p for kind in ("py", "c", "h") for p in (ROOT / "fedpers").rglob(f"*.{kind}")]
     expected = {p.relative_to(ROOT).as_posix() for p in core}
     for folder in INSIDE:
         files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.yaml")]

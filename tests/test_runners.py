@@ -13,7 +13,8 @@ from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.cohort import Cohort, Request
 from fedpers.convolve import as_products, convolve
 from fedpers.data import ClientData
-from fedpers.local import LocalConfig, autograd_only, minimise
+from fedpers.dense import autograd_only
+from fedpers.local import LocalConfig, minimise
 from fedpers.models import build_model
 from fedpers.parcel import Parcel, open_parcel
 from fedpers.plan import Plan
@@ -418,13 +419,16 @@ def things():
 
 def test_trees_survive_a_parcel():
     trees = things()
+    trees.append(trees[1])
     parcel = Parcel(trees)
+    assert parcel.size == Parcel(trees[:-1]).size        # what is there twice is packed once
     block = torch.zeros(max(parcel.size, 1), dtype=torch.uint8)
     parcel.write(block)
-    back = open_parcel(parcel.groups, block)
+    back = open_parcel(parcel.content, block)
     assert [type(t) for t in back] == [type(t) for t in trees]
     assert all(same(a, b) for a, b in zip(trees, back, strict=True))
     assert back[0].a is back[2].a                        # what was shared is shared
+    assert back[-1] is back[1]
 
 
 def test_flatten_and_rebuild_are_inverse():

@@ -69,9 +69,9 @@ class TemplateClient(PersonalizedClient):
         v = minimise(mixed_loss, memory.local, data, rng, self.config.local)             # [C2]
         return Weights(w), Memory(v)                                                     # [C3]
 
-    def predict(self, shared: Weights, memory: Memory, x: Tensor) -> Tensor:
+    def personal(self, shared: Weights, memory: Memory) -> Params:
         """The mixture α v + (1-α) w."""
-        return self.model(self._mix(memory.local, shared.params), x)
+        return self._mix(memory.local, shared.params)
 
     def work(self, order: Any, n: int) -> int:
         """Two local trainings."""

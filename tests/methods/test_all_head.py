@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedpers.local import LocalConfig, autograd_only
+from fedpers.dense import autograd_only
+from fedpers.local import LocalConfig
 from tests.methods.helpers import config, doubles, network, same, simulated
 
 NAMES = ("fedper", "lgfedavg", "fedalt", "fedsim", "fedrep", "fedbabu", "fedrecon")

@@ -4,7 +4,7 @@ import pytest
 
 from fedpers.checks import CHECKS
 from fedpers.clients.fedsim import FedSimConfig
-from fedpers.local import autograd_only
+from fedpers.dense import autograd_only
 from fedpers.method import LocalConfig
 from tests.methods.helpers import (
     assert_close,

@@ -14,9 +14,10 @@ from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.ppfl import Personal, PPFLClient, PPFLConfig, Slope, Weigh
 from fedpers.cohort import Cohort
 from fedpers.data import ClientData, Data, Federation
+from fedpers.dense import autograd_only
 from fedpers.errors import ConfigError
 from fedpers.grid import CohortGrid
-from fedpers.local import LocalConfig, autograd_only
+from fedpers.local import LocalConfig
 from fedpers.method import Observer, Plan, Stream
 from fedpers.models import build_model
 from fedpers.simplex import laplacian
