@@ -92,7 +92,7 @@ class Columns:
         whole = list(self.leaves)
         for place, value in zip(self.places, values, strict=True):
             whole[place] = value
-        return rebuild(self.structure, iter(whole))
+        return rebuild(self.structure, whole)
 
 
 def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor | None:
@@ -113,7 +113,7 @@ _TENSOR = object()                           # where a tensor was, among the lea
 
 
 class _Work:
-    """The function that vmap runs; it keeps what vmap cannot return: structure and plain values."""
+    """The function that vmap runs; it keeps what vmap cannot return: structures and plain values."""
 
     def __init__(
         self, client: Any, header: dict[str, Any], data: list[ClientData], streams: list[Stream],
@@ -123,19 +123,16 @@ class _Work:
         self.given = given
         splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
         self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
-        self.structure: Any = None
-        self.plain: list[Any] = []
-        self.remembered = range(0)              # which leaves of the answer are the new memory's
+        self.forms: list[tuple[Any, list[Any]]] = []     # of reply, memory and metrics
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         order, memory = self.given.row(rows)
         train = self.blocks[0]
         rng = StackedStream(i, self.streams, train.sizes, train.size)
         found = self._one(i, order, memory, rng)
-        self.remembered = range(len(flatten(found[0])[0]), len(flatten(found[:2])[0]))
-        flat, self.structure = flatten(found)
-        self.plain = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
-        return i, *(x for x in flat if isinstance(x, Tensor))   # vmap wants at least one
+        flats = [flatten(part) for part in found]
+        self.forms = [(form, [_TENSOR if isinstance(x, Tensor) else x for x in flat]) for flat, form in flats]
+        return i, *(x for flat, _ in flats for x in flat if isinstance(x, Tensor))  # one at least, says vmap
 
     def _one(self, i: Tensor, order: Any, memory: Any, rng: Stream) -> tuple[Any, Any, Any]:
         """(reply, memory, metrics)."""
@@ -143,33 +140,37 @@ class _Work:
         if self.header["kind"] == "evaluate":
             return None, None, self.client.assess(order, memory, data, rng)
         reply, kept = self.client.answer(order, memory, data.train, rng)
-        if not self.header.get("assess"):
-            return reply, kept, None
-        model = self.client.local_model(order, reply)
-        return reply, kept, self.client.assess(model, kept, data, rng)
+        found = None
+        if self.header.get("assess"):
+            found = self.client.assess(self.client.local_model(order, reply), kept, data, rng)
+        return reply, None if kept is memory else kept, found          # what did not change is not kept anew
 
     def answers(self, cohort: "Cohort", requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:
         """What came out of vmap, client by client."""
-        count, stacks = len(requests), iter(flat[1:])
-        evaluated = self.header["kind"] == "evaluate"
+        stacks, evaluated = iter(flat[1:]), self.header["kind"] == "evaluate"
         columns = [
-            _column(next(stacks), evaluated, place in self.remembered) if x is _TENSOR else [x] * count
-            for place, x in enumerate(self.plain)
+            self._trees(form, plain, stacks, "numbers" if evaluated else kind)
+            for (form, plain), kind in zip(self.forms, ("views", "copies", "views"), strict=True)
         ]
-        rows = zip(*columns, strict=True) if columns else [()] * count
-        trees = [rebuild(self.structure, iter(row)) for row in rows]
         return [
             cohort.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
-            for r, d, (reply, kept, metrics) in zip(requests, self.data, trees, strict=True)
+            for r, d, reply, kept, metrics in zip(requests, self.data, *columns, strict=True)
         ]
 
+    def _trees(self, form: Any, plain: list[Any], stacks: Iterator[Tensor], kind: str) -> list[Any]:
+        """One part of each client's answer."""
+        count = len(self.data)
+        columns = [_column(next(stacks), kind) if x is _TENSOR else [x] * count for x in plain]
+        rows = zip(*columns, strict=True) if columns else [()] * count
+        return [rebuild(form, row) for row in rows]
 
-def _column(stack: Tensor, evaluated: bool, remembered: bool) -> Sequence[Any]:
-    """Each client's part: numbers of an evaluation, views of a reply, copies of a memory."""
-    if evaluated:
+
+def _column(stack: Tensor, kind: str) -> Sequence[Any]:
+    """Each client's row: numbers of an evaluation, views of a reply, copies of a memory."""
+    if kind == "numbers":
         numbers: list[float] = stack.double().tolist()
         return numbers
     if len(stack) > 1 and stack.stride(0) == 0:         # the same for all
-        return [stack[0].clone() if remembered else stack[0]] * len(stack)
+        return [stack[0].clone() if kind == "copies" else stack[0]] * len(stack)
     rows = stack.unbind(0)
-    return [row.clone() for row in rows] if remembered else rows
+    return [row.clone() for row in rows] if kind == "copies" else rows

@@ -168,11 +168,11 @@ class Cohort:
             metrics = self.client.assess(request.order, memory, data, rng)
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = self.client.answer(request.order, memory, data.train, rng)
-        kept = own_leaves(kept)
         found: dict[str, Any] | None = None
         if header.get("assess"):
             model = self.client.local_model(request.order, reply)
             found = self.client.assess(model, kept, data, rng)
+        kept = None if kept is memory else own_leaves(kept)            # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
     def settle(self, request: Request, reply: Any, kept: Any, metrics: Any, n: int) -> Answer:

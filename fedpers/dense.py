@@ -175,7 +175,7 @@ def minimise_dense(
     kinds = (given.w, given.m, given.v)
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        done = train(plan, rebuild(form, iter(leaves)), block, index, weight)
+        done = train(plan, rebuild(form, leaves), block, index, weight)
         moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
         return [*moved, done.step]
 
@@ -221,7 +221,7 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
     def all_clients(x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor) -> list[Tensor]:
         parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
         every = torch.arange(mask.shape[1]).expand(len(mask), 1, -1)
-        slopes = native.train(plan, rebuild(form, iter(leaves)), parts, every, mask.unsqueeze(1)).m
+        slopes = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1)).m
         return [slopes[k] for k in plan.moving]
 
     slopes = on_stacks(all_clients, x, data.y, data.mask, *leaves)

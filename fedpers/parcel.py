@@ -91,7 +91,7 @@ def open_parcel(content: tuple[list[int], list[Group]], block: Tensor) -> list[A
         columns = [_values(c, block, ones, len(group.places)) for c in group.columns]
         rows = zip(*columns, strict=True) if columns else [()] * len(group.places)
         for place, row in zip(group.places, rows, strict=True):
-            found[place] = rebuild(group.structure, iter(row))
+            found[place] = rebuild(group.structure, row)
     return [found[place] for place in order]
 
 

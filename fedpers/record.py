@@ -1,6 +1,6 @@
 """Records: frozen dataclasses of tensors. States, orders, replies and memories are records."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, dataclass_transform
 
@@ -43,38 +43,57 @@ def leaves(tree: Any) -> list[Any]:
 
 
 LEAF = None                            # the structure of a leaf
+_SEEN = "_flat"                        # where a record keeps (its leaves, its structure): it is frozen
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """(leaves, structure) of a tree of records, dicts and tuples; several times faster than pytree.
 
-    The structure is hashable; everything that is no record, dict, tuple or list is a leaf.
+    The structure is hashable; everything that is no record, dict, tuple or list is a leaf. A record is
+    walked through once.
     """
     found: list[Any] = []
-    return found, _walk(tree, found.append)
+    return found, _walk(tree, found)
 
 
-def _walk(tree: Any, keep: Any) -> Any:
+def _walk(tree: Any, found: list[Any]) -> Any:
     kind = type(tree)
     if kind is Tensor:
-        keep(tree)
+        found.append(tree)
         return LEAF
-    if kind is dict:
-        return dict, tuple(tree), tuple([_walk(v, keep) for v in tree.values()])
-    if kind is tuple or kind is list:
-        return kind, None, tuple([_walk(v, keep) for v in tree])
     if (names := _FIELDS.get(kind)) is not None:
-        return kind, names, tuple([_walk(getattr(tree, n), keep) for n in names])
-    keep(tree)
+        return _walk_record(tree, names, found)
+    if kind is dict:
+        return dict, tuple(tree), tuple([_walk(v, found) for v in tree.values()])
+    if kind is tuple or kind is list:
+        return kind, None, tuple([_walk(v, found) for v in tree])
+    found.append(tree)
     return LEAF
 
 
-def rebuild(structure: Any, values: Iterator[Any]) -> Any:
-    """The tree of a structure, with the next values as its leaves."""
+def _walk_record(tree: Any, names: tuple[str, ...], found: list[Any]) -> Any:
+    known = tree.__dict__.get(_SEEN)
+    if known is None:
+        leaves: list[Any] = []
+        inner = tuple([_walk(getattr(tree, n), leaves) for n in names])
+        known = tree.__dict__[_SEEN] = leaves, (type(tree), names, inner)
+    found += known[0]
+    return known[1]
+
+
+def rebuild(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The tree with this structure and these leaves."""
+    tree = _build(structure, iter(leaves))
+    if structure is not LEAF and structure[0] in _FIELDS:
+        tree.__dict__[_SEEN] = list(leaves), structure
+    return tree
+
+
+def _build(structure: Any, values: Iterator[Any]) -> Any:
     if structure is LEAF:
         return next(values)
     kind, names, inner = structure
-    parts = [next(values) if s is LEAF else rebuild(s, values) for s in inner]
+    parts = [next(values) if s is LEAF else _build(s, values) for s in inner]
     if names is None:
         return kind(parts)
     named = zip(names, parts)                      # noqa: B905  (as long as each other, and asked often)

@@ -3,6 +3,8 @@
 So what a client draws does not depend on the order in which clients run, nor on the engine.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ class Stream:
     def generator(self) -> np.random.Generator:
         """The NumPy generator behind this stream."""
         if self._generator is None:
-            self._generator = np.random.default_rng(self.key)
+            self._generator = np.random.default_rng(_entropy(self.key))
         return self._generator
 
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
@@ -47,8 +49,9 @@ class Stream:
         per_pass = -(-n // size)
         wanted = steps or passes * per_pass
         index = np.zeros((-(-wanted // per_pass), per_pass * size), dtype=np.int64)
+        permutation = self.generator.permutation
         for row in index:
-            row[:n] = self.generator.permutation(n)
+            row[:n] = permutation(n)
         return index.reshape(-1, size)[:wanted]
 
     def normal(self, *shape: int) -> Tensor:
@@ -66,6 +69,11 @@ class Stream:
     def integer_seed(self) -> int:
         """A seed for code that takes one, such as a model's initialisation."""
         return int(self.generator.integers(0, 2**31 - 1))
+
+
+def _entropy(key: list[int]) -> Any:
+    """The key, as an array if that is the same to NumPy: a third less time."""
+    return np.array(key, dtype=np.uint32) if max(key) < 2**32 else key
 
 
 class SameBatches(Stream):

@@ -41,7 +41,7 @@ class Kind(NamedTuple):
             at += _aligned(count)
         values = iter(tensors)
         leaves = [next(values) if p == TENSOR else p for p in self.plain]
-        return rebuild(self.structure, iter(leaves))
+        return rebuild(self.structure, leaves)
 
 
 def take_apart(record: Any) -> tuple[Kind, list[Tensor]]:

@@ -123,7 +123,10 @@ class Runner:
                 found = [a for _, a in self._loop(cohort, key, chunk)]
                 self._learn(kind, error, found)
             else:
-                tuner.add(len(chunk), (_clock(cohort.device) - began) / len(chunk) / max(sizes))
+                _, request, _ = chunk[0]
+                work = cohort.client.work(request.order, sizes[0]) if kind[0] == "train" else 0
+                took = _clock(cohort.device) - began
+                tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
             yield from zip((place for place, *_ in chunk), found, strict=True)
 
     def _learn(self, kind: Any, error: Exception, found: list[Any]) -> None:

@@ -79,7 +79,7 @@ class MemoryStore:
 def own_leaves(memory: Any) -> Any:
     """The memory, with rows of larger tensors copied, so that those can go."""
     flat, structure = flatten(memory)
-    return rebuild(structure, iter([_own(x) for x in flat]))
+    return rebuild(structure, [_own(x) for x in flat])
 
 
 def _own(leaf: Any) -> Any:

@@ -5,8 +5,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 log = logging.getLogger("fedpers")
-CANDIDATES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+FIRST = 16                                    # tried first
+LARGER = (FIRST, 32, 64, 128, 256, 512, 1024)
+SMALLER = (8, 4)                              # tried if the first is the best of the larger
+CANDIDATES = (*SMALLER, *LARGER)
 AGAIN = 16                                    # after so many chunks a neighbouring size is tried
+LEAST = 0.7                                   # of a candidate: a chunk of that size counts for it
 RECENT = 4                                    # measurements that count: machines have moods
 
 
@@ -29,19 +33,22 @@ class Tuner:
     def add(self, size: int, seconds: float) -> None:
         """A chunk of `size` clients took so long for a sample of one client."""
         for c in CANDIDATES:
-            if 0.7 * c < size <= 1.4 * c:
+            if LEAST * c < size <= 2 * LEAST * c:
                 self.seconds.setdefault(c, deque(maxlen=RECENT)).append(seconds)
 
     def _untried(self, top: int) -> int | None:
-        """The next size to measure, until larger ones are no better."""
+        """The next size to measure, until further ones are no better."""
         best = float("inf")
-        for c in (c for c in CANDIDATES if c <= top):
-            took = self.seconds.get(c, ())
-            if len(took) < 2:
-                return c
-            if min(took) > 1.15 * best:
-                break
-            best = min(best, *took)
+        for walk in (LARGER, SMALLER):
+            for c in walk:
+                took = self.seconds.get(c, ())
+                if len(took) < 2 and LEAST * c < top:
+                    return min(c, top)
+                if took and min(took) > 1.15 * best:
+                    break
+                best = min([best, *took])
+            if self.seconds and self._fastest() > FIRST:
+                return None
         return None
 
     def _neighbour(self, top: int) -> int | None:
@@ -50,7 +57,7 @@ class Tuner:
         if rest or not self.seconds:
             return None
         other = self._best() // 2 if times % 2 else self._best() * 2
-        return other if other in CANDIDATES and other <= top else None
+        return min(other, top) if other in CANDIDATES and LEAST * other < top else None
 
     def _share(self, waiting: int, top: int) -> int:
         """Equal parts of about the best size: each call costs, also for a few clients."""
@@ -59,8 +66,11 @@ class Tuner:
         parts = max(int(waiting / self._best() + 0.5), -(-waiting // max(top, 1)), 1)
         return -(-waiting // parts)
 
+    def _fastest(self) -> int:
+        return min(self.seconds, key=lambda c: min(self.seconds[c]))
+
     def _best(self) -> int:
-        best = min(self.seconds, key=lambda c: min(self.seconds[c]))
+        best = self._fastest()
         if best != self.told:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in sorted(self.seconds.items()))
             level = logging.DEBUG if self.told else logging.INFO          # later ones are fine tuning

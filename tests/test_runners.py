@@ -288,8 +288,8 @@ def test_the_tuner_takes_the_fastest_size():
         size = tuner.size(1000, 1000)
         seen.append(size)
         tuner.add(size, cost[size])
-    assert seen[:8] == [4, 4, 8, 8, 16, 16, 32, 32]
-    assert set(seen[8:]) == {16}
+    assert seen[:6] == [16, 16, 32, 32, 8, 8]
+    assert set(seen[6:]) == {16}
     assert tuner.size(5, 1000) == 5
     assert tuner.size(1000, 3) == 3
     tuner.chunks = 0
@@ -298,8 +298,21 @@ def test_the_tuner_takes_the_fastest_size():
     assert set(cost) <= set(CANDIDATES)
 
 
+def test_the_tuner_tries_larger_sizes_first_and_the_whole_cohort():
+    tuner, cost, seen = Tuner(), {16: 9.0, 32: 5.0, 64: 3.0, 100: 2.0}, []
+    while len(seen) < 12:
+        seen.append(tuner.size(100, 1000))
+        tuner.add(seen[-1], cost[seen[-1]])
+    assert seen == [16, 16, 32, 32, 64, 64, *[100] * 6]
+    assert [tuner.size(n, 1000) for n in (90, 60, 30)] == [90, 60, 30]       # 100 stands for 128
+    small = Tuner()
+    for _ in range(8):
+        small.add(small.size(7, 1000), 1.0)
+    assert set(small.seconds) == {8, 4}
+
+
 def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
-    tuner, cost = Tuner(), {4: 4.0, 8: 9.0, 16: 9.0, 32: 9.0}     # 8 is the best, seen too late
+    tuner, cost = Tuner(), {4: 4.0, 8: 9.0, 16: 8.0, 32: 9.5}     # 8 is the best, seen too late
     for _ in range(100):
         size = tuner.size(1000, 1000)
         tuner.add(size, 1.0 if size == 8 and tuner.chunks > 9 else cost.get(size, 9.0))
@@ -434,5 +447,5 @@ def test_trees_survive_a_parcel():
 def test_flatten_and_rebuild_are_inverse():
     for tree in things():
         flat, structure = flatten(tree)
-        assert same(rebuild(structure, iter(flat)), tree)
+        assert same(rebuild(structure, flat), tree)
         assert hash(structure) == hash(flatten(tree)[1])
