@@ -96,6 +96,7 @@ class Training:
     m: Params        # the optimiser's memory; of one gradient, the gradient
     v: Params
     step: Tensor     # scalar
+    pace: Params     # factors of the loss's gradients, a scalar a layer; {} without
 
 
 def plan_of(
@@ -138,7 +139,7 @@ def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[
     if plan.lam and cbar.keys() != params.keys():
         return None                                      # autograd says what is wrong
     ubar = torch.as_tensor(pull.ubar, dtype=like.dtype)
-    return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()))
+    return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()), {})
 
 
 def layers_of(model: Model) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ one client and torch.func for a stack of clients, so that one definition is fast
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedpers.data import Data
 from fedpers.dense import gradient_of, kernels_allowed, minimise_dense, plan_of
 from fedpers.losses import Loss
+from fedpers.native import PLAIN
 from fedpers.params import Params
 from fedpers.record import record
 from fedpers.rng import Stream
@@ -150,6 +151,9 @@ def minimise_from(
     if not params:                           # nothing to train: a model may be all head, or all body
         return params, slots
     lr = cfg.lr if lr is None else lr
+    shorter = getattr(loss, "minimise", None)          # of a loss that knows a way
+    if shorter is not None and (found := shorter(params, slots, data, rng, cfg, lr)) is not None:
+        return found, slots
     dense = _without_autograd(loss, params, slots, data, cfg, lr)
     if dense is not None:
         plan, start = dense
@@ -163,6 +167,22 @@ def minimise_from(
         stepped = sgd_step(params, g, slots, cfg, lr)
         params, slots = _where_any(rng, batch.mask, stepped, (params, slots))
     return params, slots
+
+
+def minimise_paced(
+    loss: Loss, params: Params, pace: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
+) -> Params | None:
+    """Plain SGD with the gradients of some layers times a factor; None if there is no kernel for it.
+
+    Args:
+        pace: factors by layer (the prefix of its parameters' names), scalars.
+    """
+    dense = _without_autograd(loss, params, slots, data, cfg, lr)
+    if dense is None or not dense[0].compiled or dense[0].rule != PLAIN:
+        return None
+    plan, start = dense
+    done: Params = minimise_dense(plan, replace(start, pace=pace), data.block, *_schedule(data, rng, cfg)).w
+    return done
 
 
 def _alone() -> bool:

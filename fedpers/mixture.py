@@ -15,10 +15,11 @@ from torch import Tensor
 
 from fedpers.data import Data
 from fedpers.errors import ConfigError
-from fedpers.local import grad
+from fedpers.local import LocalConfig, Slots, grad, minimise_paced
 from fedpers.losses import Loss
 from fedpers.models import Model
 from fedpers.params import Params
+from fedpers.rng import Stream
 from fedpers.simplex import mirror_step
 
 
@@ -157,6 +158,25 @@ class MixedLoss:
         g = grad(model.loss)(self.mixture.mix(theta, self.c), data)
         share = {n: self.c.to(v).reshape(-1, *[1] * v.dim()) for n, v in g.items()}
         return {n: share[n] * v if is_canonical(n) else v for n, v in g.items()}
+
+    def minimise(
+        self, theta: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
+    ) -> Params | None:
+        """Plain SGD on theta, from steps of the mixed parameters alone; None if that cannot be done.
+
+        A step moves every θ_k by -lr c_k g, so it moves their mixture by -lr ‖c‖² g; and where the
+        mixture has moved by d, θ_k has moved by c_k d/‖c‖².
+        """
+        w, rate = self.mixture.mix(theta, self.c), self.c.square().sum()
+        mixed = [n for n in theta if self.mixture.is_canonical(n)]
+        like = theta[mixed[0]]
+        pace = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
+        done = minimise_paced(self.mixture.model.loss, w, pace, slots, data, rng, cfg, lr)
+        if done is None:
+            return None
+        share = (self.c / rate).to(like)
+        moved = {n: theta[n] + share.reshape(-1, *[1] * w[n].dim()) * (done[n] - w[n]) for n in mixed}
+        return done | moved
 
 
 def log_mix(logs: Tensor, c: Tensor) -> Tensor:

@@ -116,6 +116,7 @@ typedef struct {
     int kind;                             /* PLAIN, ... */
     float lr, decay, momentum, lam, ubar; /* the pull's gradient is lam (ubar w - anchor) */
     float rate, root;                     /* of Adam's present step */
+    const float **pace;                   /* [L] a factor for each client's gradients, or null */
 } rule;
 
 /* What decay and pull add to the gradient of the loss in n parameters. */
@@ -304,8 +305,8 @@ static void step(const net *n, space *m, const rule *h, long p, const float *d, 
     }
 }
 
-/* From the head down to the lowest layer that is trained. */
-static void backward(const net *n, space *m, const rule *h, long lowest, long B) {
+/* From the head down to the lowest layer that is trained, for client c. */
+static void backward(const net *n, space *m, const rule *h, long lowest, long B, long c) {
     for (long l = n->L - 1; l >= lowest; l--) {
         long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
         float *d = m->d[l + 1];
@@ -318,6 +319,8 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B)
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }
+        if (h->pace[l])
+            for (long i = 0; i < B * zw; i++) d[i] *= h->pace[l][c];
         if (trained(n, 2 * l)) step(n, m, h, 2 * l, d, zw, m->x[l], l ? 0 : m->next, B);
         if (!trained(n, 2 * l + 1)) continue;
         for (long i = 0; i < B; i++) m->slope[i] = d + i * zw;
@@ -326,14 +329,14 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B)
 }
 
 /* Minibatches index, weight [C, S, B], with the steps between clients and between steps, of clients with
-   rows x, y; a step whose weights are all 0 changes nothing. `count` [C]: Adam's steps so far; `ubar` [C].
-   Returns 0, 1 without memory, 2 for a label that is no class. */
+   rows x, y; a step whose weights are all 0 changes nothing. `count` [C]: Adam's steps so far; `ubar` [C];
+   `pace` [L] of [C], or null: factors of the loss's gradients. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_train(long L, const long *width, const float **from, const long *hop, float **to, int task,
                   int kind, float lr, float decay, float momentum, float lam, const float *ubar,
-                  float *count, long C, long S, long B, const float **x, const void **y,
+                  float *count, const float **pace, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh) {
     net n = {L, 2 * L, width, from, hop, to, 0};
-    rule h = {kind, lr, decay, momentum, lam, 0, 0, 0};
+    rule h = {kind, lr, decay, momentum, lam, 0, 0, 0, pace};
     space m = {0};
     int failed = reserve(&n, &m, B);
     long lowest = 0;
@@ -358,7 +361,7 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             count[c] += 1;
             h.rate = lr / (1 - pow(0.9, count[c]));
             h.root = 1 / (1 - pow(0.999, count[c]));
-            if (!failed) backward(&n, &m, &h, lowest, B);
+            if (!failed) backward(&n, &m, &h, lowest, B, c);
         }
         store(&n, c);
     }

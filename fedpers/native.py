@@ -43,7 +43,7 @@ def fits(plan: "Plan", given: "Training", parts: Sequence[Data]) -> bool:
     targets = outs if plan.task == "regression" else 1
     labels = (torch.int64,) if plan.task == "classification" else (torch.int64, torch.float32)
     return (
-        all(_known(t) for t in (given.ubar, given.step))
+        all(_known(t) for t in (given.ubar, given.step, *given.pace.values()))
         and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
         and outputs_fit(w, plan.places, parts)
@@ -99,13 +99,14 @@ def train(
     widths = [given.w[names[0]].shape[2], *(given.w[name].shape[1] for name in names[::2])]
     index, weight = _packed(index), _packed(weight.to(torch.float32))
     ubar = given.ubar.contiguous()
+    pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = _library().fedpers_train(
         ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),
         _longs([0 if t is None else t.stride(0) for t in tensors]),
         _pointers([kind.get(name) for kind in fresh for name in names]), TASKS[plan.task], plan.rule,
         *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)), _pointer(ubar),
-        _pointer(step), *map(ctypes.c_long, index.shape), _pointers([p.x for p in parts]),
+        _pointer(step), _pointers(pace), *map(ctypes.c_long, index.shape), _pointers([p.x for p in parts]),
         _pointers(targets), _pointer(index), _longs(index.stride()), _pointer(weight),
         _longs(weight.stride()),
     )

@@ -43,50 +43,35 @@ def leaves(tree: Any) -> list[Any]:
 
 
 LEAF = None                            # the structure of a leaf
-_SEEN = "_flat"                        # where a record keeps (its leaves, its structure): it is frozen
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """(leaves, structure) of a tree of records, dicts and tuples; several times faster than pytree.
 
-    The structure is hashable; everything that is no record, dict, tuple or list is a leaf. A record is
-    walked through once.
+    The structure is hashable; everything that is no record, dict, tuple or list is a leaf.
     """
     found: list[Any] = []
-    return found, _walk(tree, found)
+    return found, _walk(tree, found.append)
 
 
-def _walk(tree: Any, found: list[Any]) -> Any:
+def _walk(tree: Any, keep: Any) -> Any:
     kind = type(tree)
     if kind is Tensor:
-        found.append(tree)
+        keep(tree)
         return LEAF
-    if (names := _FIELDS.get(kind)) is not None:
-        return _walk_record(tree, names, found)
     if kind is dict:
-        return dict, tuple(tree), tuple([_walk(v, found) for v in tree.values()])
+        return dict, tuple(tree), tuple([_walk(v, keep) for v in tree.values()])
     if kind is tuple or kind is list:
-        return kind, None, tuple([_walk(v, found) for v in tree])
-    found.append(tree)
+        return kind, None, tuple([_walk(v, keep) for v in tree])
+    if (names := _FIELDS.get(kind)) is not None:
+        return kind, names, tuple([_walk(getattr(tree, n), keep) for n in names])
+    keep(tree)
     return LEAF
-
-
-def _walk_record(tree: Any, names: tuple[str, ...], found: list[Any]) -> Any:
-    known = tree.__dict__.get(_SEEN)
-    if known is None:
-        leaves: list[Any] = []
-        inner = tuple([_walk(getattr(tree, n), leaves) for n in names])
-        known = tree.__dict__[_SEEN] = leaves, (type(tree), names, inner)
-    found += known[0]
-    return known[1]
 
 
 def rebuild(structure: Any, leaves: Sequence[Any]) -> Any:
     """The tree with this structure and these leaves."""
-    tree = _build(structure, iter(leaves))
-    if structure is not LEAF and structure[0] in _FIELDS:
-        tree.__dict__[_SEEN] = list(leaves), structure
-    return tree
+    return _build(structure, iter(leaves))
 
 
 def _build(structure: Any, values: Iterator[Any]) -> Any:

@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 
 from fedpers.data import Data
+from fedpers.dense import autograd_only
 from fedpers.errors import ConfigError
-from fedpers.local import grad
+from fedpers.local import LocalConfig, grad, minimise_from, new_slots
 from fedpers.mixture import Mixture, log_mix
 from fedpers.models import build_model
+from fedpers.rng import Stream
+from fedpers.toys import toy_federation
 from tests.oracles.ppfl import gradients
 
 F64 = torch.float64
@@ -177,6 +180,43 @@ def test_the_gradients_by_the_chain_rule_are_autograds(name, canonical):
     slow = torch.autograd.grad(mix.loss(leaves, d, c), [*leaves.values(), c])
     same(fast, dict(zip(leaves, slow, strict=False)), atol=1e-14)
     torch.testing.assert_close(fast_c, slow[-1], rtol=0, atol=1e-14)
+
+
+MEMBERSHIPS = {"blend": (0.5, 0.3, 0.2), "two": (0.9, 0.1, 0.0), "one": (0.0, 1.0, 0.0)}
+
+
+@pytest.mark.parametrize("local", [
+    LocalConfig(lr=0.1, epochs=3, batch_size=5), LocalConfig(lr=0.1, epochs=4, batch_size=0),
+    LocalConfig(lr=0.1, epochs=2, batch_size=5, weight_decay=0.1),
+    LocalConfig(lr=0.1, epochs=2, batch_size=5, momentum=0.9),
+], ids=["minibatches", "whole", "decay", "momentum"])
+@pytest.mark.parametrize("c", MEMBERSHIPS.values(), ids=MEMBERSHIPS)
+@pytest.mark.parametrize("canonical", ["head", "model"])
+@pytest.mark.parametrize("hidden", [(), (7,), (7, 5)], ids=str)
+def test_training_the_mixture_is_training_every_model(hidden, canonical, c, local):
+    """The short way of plain SGD, and who cannot take it: autograd's step on every θ_k."""
+    fed = toy_federation(1, (13,), dim=6)
+    name, more = ("mlp", {"hidden": list(hidden)}) if hidden else ("logistic", {})
+    model = build_model(
+        name, input_shape=(6,), num_outputs=fed.num_classes, task=fed.task, **more
+    )
+    mix = Mixture(model, canonical=canonical)
+    theta = mix.start(model.init(0), 3, np.random.default_rng(1))
+    f, d = mix.loss_at(torch.tensor(c, dtype=torch.float64)), fed.client(0).train
+
+    def train(rng):
+        return minimise_from(f, theta, new_slots(theta, local), d, rng, local)
+
+    with torch.no_grad():
+        w, slots = train(Stream(0, 1, 0))
+        with autograd_only():
+            wanted, wanted_slots = train(Stream(0, 1, 0))
+    assert w.keys() == theta.keys()
+    for n in theta:
+        torch.testing.assert_close(w[n], wanted[n], rtol=1e-4, atol=3e-6)
+        if 0.0 in c and mix.is_canonical(n) and not local.weight_decay:
+            assert torch.equal(w[n][2], theta[n][2])          # who has no part does not move
+    assert slots.step == wanted_slots.step
 
 
 def test_padding_has_no_effect():
