@@ -149,8 +149,8 @@ class _Work:
         """What came out of vmap, client by client."""
         stacks, evaluated = iter(flat[1:]), self.header["kind"] == "evaluate"
         columns = [
-            self._trees(form, plain, stacks, "numbers" if evaluated else kind)
-            for (form, plain), kind in zip(self.forms, ("views", "copies", "views"), strict=True)
+            self._trees(form, plain, stacks, kind)
+            for (form, plain), kind in zip(self.forms, ("views", "copies", "numbers"), strict=True)
         ]
         return [
             cohort.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
@@ -166,7 +166,7 @@ class _Work:
 
 
 def _column(stack: Tensor, kind: str) -> Sequence[Any]:
-    """Each client's row: numbers of an evaluation, views of a reply, copies of a memory."""
+    """Each client's row: views of a reply, copies of a memory, numbers of an evaluation."""
     if kind == "numbers":
         numbers: list[float] = stack.double().tolist()
         return numbers

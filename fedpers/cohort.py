@@ -165,26 +165,30 @@ class Cohort:
         rng = Stream(self.plan.seed, when[0], k, when[1])
         memory = self.memory(k, when)
         if header["kind"] == "evaluate":
-            metrics = self.client.assess(request.order, memory, data, rng)
+            metrics = _numbers(self.client.assess(request.order, memory, data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = self.client.answer(request.order, memory, data.train, rng)
         found: dict[str, Any] | None = None
         if header.get("assess"):
             model = self.client.local_model(request.order, reply)
-            found = self.client.assess(model, kept, data, rng)
+            found = _numbers(self.client.assess(model, kept, data, rng))
         kept = None if kept is memory else own_leaves(kept)            # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
-    def settle(self, request: Request, reply: Any, kept: Any, metrics: Any, n: int) -> Answer:
+    def settle(
+        self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
+    ) -> Answer:
         """Keep a client's memory and make its answer; `n` is the samples that it used."""
-        if metrics is not None:
-            metrics = {c: float(v) for c, v in metrics.items()}
         if request.header["kind"] == "evaluate":
             return Answer(metrics, n, 0)
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
         return Answer(body, n, self.client.work(request.order, n))
+
+
+def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:
+    return {c: float(v) for c, v in metrics.items()}
 
 
 def _to(data: Data, device: str) -> Data:

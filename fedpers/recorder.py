@@ -69,10 +69,11 @@ class Recorder(Observer):
         """A row a split, the table of clients, and what the method explains itself with."""
         more = {"test": {**on_training_data(clients), **self._center_columns(arrays),
                          **recovery.columns(arrays, self.federation.truth)}}
-        self._write([{"round": t, "split": s, **summarise(clients, s), **more.get(s, {})}
-                     for s in SPLITS if f"{s}_num" in clients])
-        rows, columns = _client_table(clients, self.federation)
-        files.replace_csv(self.out / "clients.csv", rows, columns)
+        rows = {s: {**summarise(clients, s), **more.get(s, {})} for s in SPLITS if f"{s}_num" in clients}
+        self._write([{"round": t, "split": s, **row} for s, row in rows.items()
+                     if any(v == v for v in row.values())])              # nobody may have such samples
+        table, columns = _client_table(clients, self.federation)
+        files.replace_csv(self.out / "clients.csv", table, columns)
         self._keep(t, arrays)
 
     def flush(self) -> None:

@@ -173,6 +173,7 @@ class _Like:
 
     def __init__(self, structure: Any, shapes: tuple[Any, ...]) -> None:
         self.structure, self.shapes = structure, shapes
+        self.convolves = any(t[0] == "t" and len(t[1]) > 3 for t in shapes)
 
 
 def _leaf_like(leaf: Any) -> Any:
@@ -189,4 +190,4 @@ def _heavy(cohort: "Cohort", header: dict[str, Any], order_like: _Like, memory_l
         return False
     if header["kind"] == "train" or cohort.client.adapts:
         return cohort.convolves
-    return any(t[0] == "t" and len(t[1]) > 3 for t in memory_like.shapes)
+    return memory_like.convolves

@@ -392,3 +392,19 @@ def test_all_mistakes_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as e:
         build_model("mlp", input_shape=(3,), num_outputs=0, task="x", init="y", depth=3)
     assert len(e.value.problems) == 4
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_cross_entropy_is_the_same_where_nobody_differentiates(scale):
+    """Without overflow, and as exact for a sample that is surely right."""
+    model = build_model("logistic", input_shape=(3,), num_outputs=4, task="classification")
+    outputs = scale * torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(50) % 4
+    outputs[0] = torch.tensor([12.0, 0.0, 0.0, 0.0])
+    wanted = torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+    torch.testing.assert_close(model.sample_losses(outputs, y), wanted, rtol=0, atol=0)
+    with torch.no_grad():
+        found = model.sample_losses(outputs, y)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=2e-7)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        model.sample_losses(outputs, y + 4)

@@ -161,6 +161,8 @@ def test_no_evaluation_no_validation_and_nan(tmp_path):
     recorder = Recorder(tmp_path / "b", CONFIG, FEDERATION)
     recorder.on_evaluation(1, table, {})
     recorder.close()
+    rows, _ = files.read_csv(tmp_path / "b" / "metrics.csv")
+    assert [r["split"] for r in rows] == ["test"]            # no row for samples that nobody has
     stored = json.loads((tmp_path / "b" / "summary.json").read_text())
     assert stored["best"] == {}
     assert stored["final"]["loss"] is None                   # JSON has no infinity
