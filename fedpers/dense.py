@@ -67,7 +67,7 @@ class Plan:
     @property
     def places(self) -> list[str]:
         """Names of each layer's weight and bias in turn, whether it has one or not."""
-        return [f"{layer}.{part}" for layer in self.layers for part in ("weight", "bias")]
+        return places_of(self.layers)
 
     @property
     def names(self) -> list[str]:
@@ -153,6 +153,11 @@ def layers_of(model: Model) -> tuple[str, ...] | None:
     return (*dense, *HEADS)
 
 
+def places_of(layers: tuple[str, ...]) -> list[str]:
+    """Names of each layer's weight and bias in turn, whether it has one or not."""
+    return [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+
+
 def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor) -> Training:
     """Each client's weighted mean loss; a step whose weights are all 0 changes nothing.
 
@@ -191,7 +196,7 @@ def outputs_of(model: Model, params: Params, data: Data) -> Tensor:
     layers = layers_of(model) if stacked and kernels_allowed() else None
     if layers is None:
         return model(params, data.x)
-    places = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+    places = places_of(layers)
     w = {k: params[k] for k in places if k in params}
     parts, size = data.block.parts, len(data)
     if not native.outputs_fit(w, places, parts):

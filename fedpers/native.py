@@ -57,7 +57,7 @@ def outputs_fit(w: Params, names: Sequence[str], parts: Sequence[Data]) -> bool:
     Args:
         names: each layer's weight and bias in turn, whether it has one or not.
     """
-    widths = [w[names[0]].shape[-1], *(w[name].shape[-2] for name in names[::2])]
+    widths = _widths(w, names)
     return (
         all(_known(t) for t in w.values())
         and all(w[name].shape[-1] == n for name, n in zip(names[::2], widths, strict=False))
@@ -66,6 +66,11 @@ def outputs_fit(w: Params, names: Sequence[str], parts: Sequence[Data]) -> bool:
         and all(_rows_of(p.x, widths[0]) and p.x.dtype == torch.float32 for p in parts)
         and _library() is not None
     )
+
+
+def _widths(w: Params, names: Sequence[str]) -> list[int]:
+    """Of the inputs and of each layer's outputs; also of stacks of parameters."""
+    return [w[names[0]].shape[-1], *(w[name].shape[-2] for name in names[::2])]
 
 
 def _known(t: Tensor) -> bool:
@@ -96,14 +101,13 @@ def train(
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, given.m, given.v)
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
-    widths = [given.w[names[0]].shape[2], *(given.w[name].shape[1] for name in names[::2])]
+    widths = _widths(given.w, names)
     index, weight = _packed(index), _packed(weight.to(torch.float32))
     ubar = given.ubar.contiguous()
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = _library().fedpers_train(
-        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),
-        _longs([0 if t is None else t.stride(0) for t in tensors]),
+        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors), _hops(tensors),
         _pointers([kind.get(name) for kind in fresh for name in names]), TASKS[plan.task], plan.rule,
         *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)), _pointer(ubar),
         _pointer(step), _pointers(pace), *map(ctypes.c_long, index.shape), _pointers([p.x for p in parts]),
@@ -124,13 +128,12 @@ def outputs(w: Params, names: Sequence[str], parts: Sequence[Data], size: int) -
         parts: the clients' data, of at most `size` samples.
     """
     tensors = [_rows(w.get(name)) for name in names]
-    widths = [w[names[0]].shape[2], *(w[name].shape[1] for name in names[::2])]
+    widths = _widths(w, names)
     found = torch.zeros(len(parts), size, widths[-1])
     failed = _library().fedpers_outputs(
-        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors),
-        _longs([0 if t is None else t.stride(0) for t in tensors]), ctypes.c_long(len(parts)),
-        _longs([len(p) for p in parts]), ctypes.c_long(size), _pointers([p.x for p in parts]),
-        _pointer(found),
+        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors), _hops(tensors),
+        ctypes.c_long(len(parts)), _longs([len(p) for p in parts]), ctypes.c_long(size),
+        _pointers([p.x for p in parts]), _pointer(found),
     )
     if failed:
         raise FAILURES[failed]
@@ -157,6 +160,11 @@ def _pointer(t: Tensor | None) -> ctypes.c_void_p:
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
+
+
+def _hops(stacks: Sequence[Tensor | None]) -> Any:
+    """Numbers from one client's row to the next; 0 where all share one, or there is none."""
+    return _longs([0 if t is None else t.stride(0) for t in stacks])
 
 
 def _longs(values: Sequence[int]) -> Any:
