@@ -338,10 +338,12 @@ def test_equal_models_stay_equal_in_minibatches_and_single_precision():
 
 def test_a_model_that_nobody_uses_stays_where_it_is():
     """One client's labels are turned round, so that nobody gives its bad model any weight."""
+    noise = torch.Generator().manual_seed(0)
     far = {
-        k: replace(
-            m, phi={n: v + (100.0 if k == 3 else 0) * torch.randn_like(v) for n, v in m.phi.items()}
-        )
+        k: replace(m, phi={
+            n: v + (100.0 if k == 3 else 0) * torch.randn(v.shape, generator=noise, dtype=v.dtype)
+            for n, v in m.phi.items()
+        })
         for k, m in enumerate(initial())
     }
     strategy, cohort, _ = run(3, mode="em", memories=far, **GRAD)
