@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +12,7 @@ from flwr.client import NumPyClient
 from torch import Tensor
 
 from fedpers.data import ClientData, Data
-from fedpers.dense import outputs_of
+from fedpers.dense import scores_of
 from fedpers.errors import FedpersError
 from fedpers.models import Model
 from fedpers.params import Params
@@ -109,17 +110,22 @@ class PersonalizedClient(NumPyClient, ABC):
         found, params = {}, self.personal(shared, memory)
         for name in self.splits:
             part = getattr(data, name)
-            if params is None:
-                outputs = self.predict(shared, memory, part.x)
-            else:
-                outputs = outputs_of(self.model, params, part)
-            num = part.mask.sum()
-            losses = self.model.sample_losses(outputs, part.y)
-            correct = self.model.correct(outputs, part.y)
-            found[f"{name}_num"] = num
-            found[f"{name}_loss{suffix}"] = (losses * part.mask).sum() / num
-            found[f"{name}_accuracy{suffix}"] = (correct * part.mask).sum() / num
+            found[f"{name}_num"] = part.mask.sum()
+            scores = self._scores(shared, memory, params, part)
+            found[f"{name}_loss{suffix}"], found[f"{name}_accuracy{suffix}"] = scores
         return found
+
+    def _scores(self, shared: Any, memory: Any, params: Params | None, part: Data) -> tuple[Tensor, Tensor]:
+        """(mean loss, accuracy) on the samples that are no padding; nan where there is none."""
+        if not len(part):
+            nothing = part.mask.new_full((), math.nan)
+            return nothing, nothing
+        if params is not None and (quick := scores_of(self.model, params, part)) is not None:
+            return quick
+        outputs = self.predict(shared, memory, part.x) if params is None else self.model(params, part.x)
+        losses, right = self.model.sample_losses(outputs, part.y), self.model.correct(outputs, part.y)
+        num = part.mask.sum()
+        return (losses * part.mask).sum() / num, (right * part.mask).sum() / num
 
     # ---- Flower's NumPyClient, for one client that has taken its seat ----------------------------
 

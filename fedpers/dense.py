@@ -190,22 +190,28 @@ def minimise_dense(
     return replace(given, w=w, m=m, v=v, step=next(values))
 
 
-def outputs_of(model: Model, params: Params, data: Data) -> Tensor:
-    """`model(params, data.x)`; for a stack of clients without one of their inputs, if there is a kernel."""
+def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
+    """(mean loss, accuracy) on a stacked client's samples from a kernel; None if that cannot be done here."""
     stacked = type(data) is not Data and data.block is not None     # one client alone: packing costs more
-    layers = layers_of(model) if stacked and kernels_allowed() else None
+    layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
     if layers is None:
-        return model(params, data.x)
-    places = places_of(layers)
+        return None
+    places, parts = places_of(layers), data.block.parts
     w = {k: params[k] for k in places if k in params}
-    parts, size = data.block.parts, len(data)
-    if not native.outputs_fit(w, places, parts):
-        return model(params, data.x)
+    if not native.knows(w, places, model.task, parts):
+        return None
 
-    def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
-        return [native.outputs(dict(zip(w, leaves, strict=True)), places, parts, size)]
+    def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
 
-    return on_stacks(all_clients, data.mask, *w.values())[0]       # the mask: a client's own, always
+    loss, accuracy = on_stacks(all_clients, data.mask, *w.values())  # the mask: a client's own, always
+    return loss, accuracy
+
+
+def _scores_as_usual(model: Model) -> bool:
+    """Whether loss and right answers are those of `Model` and no subclass's."""
+    own = type(model)
+    return own.sample_losses is Model.sample_losses and own.correct is Model.correct
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:

@@ -15,7 +15,6 @@
 #endif
 #define DOTS 5
 
-enum { CLASSES, BINARY, REGRESSION };
 enum { PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT }; /* the last leaves it where the first moment is */
 enum { WEIGHT, ANCHOR, FIRST, SECOND, KINDS };
 

@@ -12,10 +12,13 @@
 #define WIDE(n) (((n) + V - 1) / V * V)
 #define INLINE static inline __attribute__((always_inline))
 typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
+typedef float half __attribute__((vector_size(2 * V), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * V)));
+typedef int32_t ihalf __attribute__((vector_size(2 * V)));
 typedef float four __attribute__((vector_size(16)));
 #if defined(__AVX2__) || defined(__AVX512F__)
 #define HELD(x) __asm__("" : "+v"(x)) /* a register: loading it for each product would be the limit */
 #else
 #define HELD(x)
 #endif
+enum { CLASSES, BINARY, REGRESSION }; /* tasks */

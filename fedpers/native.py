@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedpers.dense import Plan, Training
 
 log = logging.getLogger("fedpers")
-SOURCES = [Path(__file__).with_name(name) for name in ("native.h", "native.c", "forward.c")]
+SOURCES = [Path(__file__).with_name(name) for name in ("native.h", "native.c", "assess.c")]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
@@ -39,31 +39,30 @@ def fits(plan: "Plan", given: "Training", parts: Sequence[Data]) -> bool:
     """Whether there is a kernel, and all is there, in plain memory of the types and sizes that it knows."""
     w, others = given.w, (given.cbar, given.m, given.v)
     needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
-    outs = w[plan.places[-2]].shape[-2]
-    targets = outs if plan.task == "regression" else 1
-    labels = (torch.int64,) if plan.task == "classification" else (torch.int64, torch.float32)
     return (
         all(_known(t) for t in (given.ubar, given.step, *given.pace.values()))
         and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
-        and outputs_fit(w, plan.places, parts)
-        and all(_rows_of(p.y, targets) and p.y.dtype in labels for p in parts)
+        and knows(w, plan.places, plan.task, parts)
     )
 
 
-def outputs_fit(w: Params, names: Sequence[str], parts: Sequence[Data]) -> bool:
-    """Whether there is a kernel, and parameters and inputs are such as it knows.
+def knows(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> bool:
+    """Whether there is a kernel, and parameters and samples are such as it knows.
 
     Args:
         names: each layer's weight and bias in turn, whether it has one or not.
     """
     widths = _widths(w, names)
+    targets = widths[-1] if task == "regression" else 1
+    labels = (torch.int64,) if task == "classification" else (torch.int64, torch.float32)
     return (
         all(_known(t) for t in w.values())
         and all(w[name].shape[-1] == n for name, n in zip(names[::2], widths, strict=False))
         and all(name not in w or w[name].shape[-1] == n
                 for name, n in zip(names[1::2], widths[1:], strict=True))
-        and all(_rows_of(p.x, widths[0]) and p.x.dtype == torch.float32 for p in parts)
+        and all(_rows_of(p.x, widths[0]) and p.x.dtype == torch.float32
+                and _rows_of(p.y, targets) and p.y.dtype in labels for p in parts)
         and _library() is not None
     )
 
@@ -119,25 +118,29 @@ def train(
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
 
-def outputs(w: Params, names: Sequence[str], parts: Sequence[Data], size: int) -> Tensor:
-    """The outputs [C, size, K] of dense networks; 0 beyond a client's samples. `outputs_fit` holds.
+def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> tuple[Tensor, Tensor]:
+    """Each client's mean loss and accuracy, [C] and [C], on all its samples. `knows` holds.
 
     Args:
         w: stacks [C, ...] of parameters.
         names: each layer's weight and bias in turn, whether it has one or not.
-        parts: the clients' data, of at most `size` samples.
+        parts: the clients' data.
+
+    Raises:
+        IndexError: a label is no class.
     """
     tensors = [_rows(w.get(name)) for name in names]
-    widths = _widths(w, names)
-    found = torch.zeros(len(parts), size, widths[-1])
-    failed = _library().fedpers_outputs(
-        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors), _hops(tensors),
-        ctypes.c_long(len(parts)), _longs([len(p) for p in parts]), ctypes.c_long(size),
-        _pointers([p.x for p in parts]), _pointer(found),
+    widths, targets = _widths(w, names), [_targets(p.y, task) for p in parts]
+    found = torch.empty(len(parts), 2)
+    failed = _library().fedpers_assess(
+        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors), _hops(tensors), TASKS[task],
+        ctypes.c_long(len(parts)), _longs([len(p) for p in parts]), _pointers([p.x for p in parts]),
+        _pointers(targets), _pointer(found),
     )
     if failed:
         raise FAILURES[failed]
-    return found
+    losses, right = found.unbind(1)
+    return losses, right
 
 
 def _targets(y: Tensor, task: str) -> Tensor:

@@ -51,22 +51,27 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     The structure is hashable; everything that is no record, dict, tuple or list is a leaf.
     """
     found: list[Any] = []
-    return found, _walk(tree, found.append)
+    return found, _walk(tree, found)
 
 
-def _walk(tree: Any, keep: Any) -> Any:
+def _walk(tree: Any, found: list[Any]) -> Any:
     kind = type(tree)
-    if kind is Tensor:
-        keep(tree)
-        return LEAF
+    names, parts = None, tree
     if kind is dict:
-        return dict, tuple(tree), tuple([_walk(v, keep) for v in tree.values()])
-    if kind is tuple or kind is list:
-        return kind, None, tuple([_walk(v, keep) for v in tree])
-    if (names := _FIELDS.get(kind)) is not None:
-        return kind, names, tuple([_walk(getattr(tree, n), keep) for n in names])
-    keep(tree)
-    return LEAF
+        names, parts = tuple(tree), tree.values()
+    elif (fields := _FIELDS.get(kind)) is not None:
+        names, parts = fields, [getattr(tree, n) for n in fields]
+    elif kind is not tuple and kind is not list:
+        found.append(tree)
+        return LEAF
+    inner: list[Any] = []
+    for part in parts:
+        if type(part) is Tensor:                   # no call for what is there most
+            found.append(part)
+            inner.append(LEAF)
+        else:
+            inner.append(_walk(part, found))
+    return kind, names, tuple(inner)
 
 
 def rebuild(structure: Any, leaves: Sequence[Any]) -> Any:
@@ -78,12 +83,10 @@ def _build(structure: Any, values: Iterator[Any]) -> Any:
     if structure is LEAF:
         return next(values)
     kind, names, inner = structure
-    parts = [next(values) if s is LEAF else _build(s, values) for s in inner]
     if names is None:
-        return kind(parts)
-    named = zip(names, parts)                      # noqa: B905  (as long as each other, and asked often)
-    if kind is dict:
-        return dict(named)
-    made = object.__new__(kind)                    # a frozen dataclass sets its fields one by one
-    made.__dict__.update(named)
+        return kind([next(values) if s is LEAF else _build(s, values) for s in inner])
+    made: Any = {} if kind is dict else object.__new__(kind)
+    named = made if kind is dict else made.__dict__        # a frozen dataclass sets its fields one by one
+    for name, part in zip(names, inner):                   # noqa: B905  (as long as each other, asked often)
+        named[name] = next(values) if part is LEAF else _build(part, values)
     return made

@@ -11,6 +11,7 @@ SMALLER = (8, 4)                              # tried if the first is the best o
 CANDIDATES = (*SMALLER, *LARGER)
 AGAIN = 16                                    # after so many chunks a neighbouring size is tried
 LEAST = 0.7                                   # of a candidate: a chunk of that size counts for it
+ALIKE = 1.02                                  # times so near are equal: larger stacks need fewer calls
 RECENT = 4                                    # measurements that count: machines have moods
 
 
@@ -67,7 +68,9 @@ class Tuner:
         return -(-waiting // parts)
 
     def _fastest(self) -> int:
-        return min(self.seconds, key=lambda c: min(self.seconds[c]))
+        """The size with the least time; the largest of those that nothing tells apart."""
+        least = min(min(t) for t in self.seconds.values())
+        return max(c for c, t in self.seconds.items() if min(t) <= ALIKE * least)
 
     def _best(self) -> int:
         best = self._fastest()

@@ -71,12 +71,15 @@ class Pool:
     def handle(self, cohort: "Cohort", requests: Sequence["Request"]) -> list[Any]:
         """The answers, in the order of the requests; memories are kept in the cohort's store."""
         shares = balance([_weight(cohort, r) for r in requests], len(self._lines))
+        letters = []
         for line, share in zip(self._lines, shares, strict=True):
             if share:
                 asked = [requests[i] for i in share]
                 headers = [(r.k, r.header) for r in asked]
                 memories = [cohort.store.get(r.k, r.when) for r in asked]
-                self._talk(line.send, headers, [*(r.order for r in asked), *memories])
+                letters.append((line, line.write(headers, [*(r.order for r in asked), *memories])))
+        for line, letter in letters:                  # a worker that runs would slow the writing down
+            self._talk(line.post, letter)
         answers: list[Any] = [None] * len(requests)
         for line, share in zip(self._lines, shares, strict=True):
             if not share:
@@ -173,7 +176,7 @@ def _serve(cohort: "Cohort", line: "Line") -> None:
         else:
             heads.append(Answer(None, answer.num_examples, answer.work))
             bodies[i] = answer.body
-    line.send(heads, [*bodies, *(carrier.kept.get(r.k) for r in requests)])
+    line.post(line.write(heads, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
 
 
 def _plain(error: Exception) -> Exception:
@@ -202,20 +205,23 @@ class Line:
         self._theirs: dict[int, mmap.mmap] = {}       # blocks made at the other end
         self._unused: list[int] = []                  # of those, what nobody here refers to now
 
-    def send(self, head: Any, trees: Sequence[Any]) -> None:
-        """Send a small picklable head and trees of tensors."""
+    def write(self, head: Any, trees: Sequence[Any]) -> tuple[bytes, list[int]]:
+        """A message, to be posted, of a small picklable head and trees of tensors."""
         parcel = Parcel(trees)
         number, handles = self._space(parcel.size)
+        block = self._own[number]
+        parcel.write(block)
+        unused, self._unused[:] = self._unused[:], []
+        text = pickle.dumps((head, parcel.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
+        return struct.pack("<QQQ", len(text), number, len(block)) + text, handles
+
+    def post(self, letter: tuple[bytes, list[int]]) -> None:
+        """Send what was written."""
+        text, handles = letter
         try:
-            parcel.write(self._own[number])
-            unused, self._unused[:] = self._unused[:], []
-            text = pickle.dumps((head, parcel.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
-            first = struct.pack("<QQQ", len(text), number, len(self._own[number]))
             if handles:
-                socket.send_fds(self.end, [first], handles)
-            else:
-                self.end.sendall(first)
-            self.end.sendall(text)
+                socket.send_fds(self.end, [text[:24]], handles)
+            self.end.sendall(text[24:] if handles else text)
         finally:
             for handle in handles:
                 os.close(handle)

@@ -15,11 +15,12 @@ from fedpers.client import PersonalizedClient
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import Body, FedPerClient, FedPerConfig, Memory
 from fedpers.cohort import Cohort, Request
-from fedpers.dense import autograd_only, outputs_of
+from fedpers.data import ClientData, Data
+from fedpers.dense import autograd_only, scores_of
 from fedpers.errors import FedpersError
 from fedpers.local import LocalConfig, grad, minimise_from, new_slots, stacked
 from fedpers.losses import Given, pulled
-from fedpers.models import build_model
+from fedpers.models import Model, build_model
 from fedpers.params import split
 from fedpers.plan import Plan
 from fedpers.rng import Stream
@@ -294,62 +295,135 @@ def test_inside_a_gradient_training_is_left_to_autograd():
         assert float(g[i]) == pytest.approx((up - down) / 2e-5, abs=1e-8)
 
 
-# ---- outputs -----------------------------------------------------------------------------------
+# ---- losses and right answers ------------------------------------------------------------------
 
 
-def outputs(model, params, rows, shared=()):
-    """[C, n, K]: in one vmap over the clients, some parameters the same tensor for all."""
+def scores(model, params, rows, shared=()):
+    """(losses [C], accuracies [C]): in one vmap over the clients, some parameters the same tensor for all."""
     size = max(len(d) for d in rows)
     block = Block(rows, size)
     own = {k: torch.stack([p[k] for p in params]) for k in params[0] if k not in shared}
     same_for_all = {k: params[0][k].expand(len(rows), *params[0][k].shape) for k in shared}
 
     def one(i, w):
-        return outputs_of(model, w, StackedData.of(i, block))
+        return scores_of(model, w, StackedData.of(i, block))
 
     return torch.vmap(one)(torch.arange(len(rows)), own | same_for_all)
 
 
-@settings(max_examples=60, deadline=None)
+def wanted_scores(model, p, d):
+    """By the model's own definitions, in float64."""
+    p, d = {k: v.double() for k, v in p.items()}, replace(d, x=d.x.double())
+    outputs = model(p, d.x)
+    return model.sample_losses(outputs, d.y).mean(), model.correct(outputs, d.y).mean()
+
+
+@settings(max_examples=80, deadline=None)
 @given(
     dim=st.integers(1, 70), hidden=st.lists(st.integers(1, 150), max_size=3), bias=st.booleans(),
     rows=st.lists(st.integers(1, 70), min_size=1, max_size=4), classes=st.integers(2, 40),
-    shared=st.sampled_from(["all", "body", "head", "none"]),
+    shared=st.sampled_from(["all", "body", "head", "none"]), task=st.sampled_from(TASKS),
 )
-def test_outputs_are_torchs(dim, hidden, rows, classes, bias, shared):
-    """Of every depth and width, of ragged clients, whatever clients share."""
-    fed = toy_federation(len(rows), tuple(rows), dim=dim, classes=classes)
-    model = net(dim, hidden, classes, bias=bias)
+def test_scores_are_the_models(dim, hidden, rows, classes, bias, shared, task):
+    """Of every task, depth and width, of ragged clients, whatever clients share."""
+    fed = toy_federation(len(rows), tuple(rows), dim=dim, classes=classes, task=task)
+    model = net(dim, hidden, fed.num_classes, task=task, bias=bias)
     data = [fed.client(k).train for k in range(len(rows))]
     params = [model.init(k) for k in range(len(rows))]
     kinds = {"all": lambda k: True, "body": lambda k: not model.is_head(k), "head": model.is_head}
     same_for_all = [k for k in params[0] if shared in kinds and kinds[shared](k)]
     params = [p | {k: params[0][k] for k in same_for_all} for p in params]
     with torch.no_grad():
-        found = outputs(model, params, data, same_for_all)
-        for one, p, d in zip(found, params, data, strict=True):
-            wanted = model(p, d.x)
-            torch.testing.assert_close(one[: len(d)], wanted, rtol=1e-4, atol=1e-5)
+        found = scores(model, params, data, same_for_all)
+        for loss, right, p, d in zip(*found, params, data, strict=True):
+            wanted = wanted_scores(model, p, d)
+            assert float(loss) == pytest.approx(float(wanted[0]), rel=1e-4, abs=1e-5)
+            assert float(right) == pytest.approx(float(wanted[1]), abs=1e-6, nan_ok=True)
 
 
-def test_what_is_no_number_comes_out_as_none():
+def known_outputs(logits, y, task):
+    """(model, parameters, data) whose outputs are these logits: samples are unit vectors."""
+    n, outs = logits.shape
+    model = net(n, (), outs, task=task, bias=False)
+    return model, {"head.weight": logits.T.contiguous()}, Data(torch.eye(n), y, torch.ones(n))
+
+
+def test_extreme_outputs_score_as_mathematics_says():
+    """No overflow; the first of equal outputs is the guess; no margin is no answer "yes"."""
+    logits = torch.tensor([[200.0, -200.0], [200.0, -200.0], [1.0, 1.0], [1.0, 1.0]])
+    model, p, d = known_outputs(logits, torch.tensor([0, 1, 0, 1]), "classification")
+    with torch.no_grad():
+        loss, right = scores(model, [p], [d])
+    assert float(loss) == pytest.approx((0 + 400 + 2 * math.log(2)) / 4)
+    assert float(right) == 0.5
+    logits = torch.tensor([[300.0], [300.0], [-300.0], [0.0]])
+    model, p, d = known_outputs(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]), "binary")
+    with torch.no_grad():
+        loss, right = scores(model, [p], [d])
+    assert float(loss) == pytest.approx((0 + 300 + 0 + math.log(2)) / 4)
+    assert float(right) == 0.75
+    logits, y = torch.tensor([[1.0, 2.0], [0.0, -3.0]]), torch.tensor([[0.0, 4.0], [0.0, 0.0]])
+    model, p, d = known_outputs(logits, y, "regression")
+    with torch.no_grad():
+        loss, right = scores(model, [p], [d])
+    assert float(loss) == pytest.approx(((1 + 4) / 2 + 9 / 2) / 2)
+    assert math.isnan(float(right))
+
+
+def test_what_is_no_number_stays_with_its_client():
     fed = toy_federation(2, (7,), dim=5)
     model = net(5, (9,), fed.num_classes)
     rows = [fed.client(k).train for k in range(2)]
     rows[0] = replace(rows[0], x=rows[0].x.clone())
     rows[0].x[3, 2] = float("nan")
     with torch.no_grad():
-        found = outputs(model, [model.init(0)] * 2, rows)
-    assert torch.isnan(found[0, 3]).all()
-    assert torch.isfinite(found).sum() == found.numel() - fed.num_classes
+        losses, right = scores(model, [model.init(0)] * 2, rows)
+        wanted = [model.correct(model(model.init(0), d.x), d.y).mean() for d in rows]
+    assert torch.isnan(losses).tolist() == [True, False]
+    assert right.tolist() == pytest.approx([float(v) for v in wanted])
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_label_that_is_no_class_has_no_score(label):
+    fed = toy_federation(2, (7,), dim=5)
+    model, rows = net(5, (9,), 4), [fed.client(k).train for k in range(2)]
+    rows[1] = replace(rows[1], y=rows[1].y.clone())
+    rows[1].y[6] = label
+    with torch.no_grad(), pytest.raises(IndexError, match="label"):
+        scores(model, [model.init(0)] * 2, rows)
+
+
+def test_a_models_own_idea_of_right_is_respected():
+    """A subclass that scores otherwise is not left to the kernel."""
+
+    class Lenient(Model):
+        def correct(self, outputs, y):
+            return torch.ones_like(outputs[:, 0])
+
+    fed = toy_federation(2, (7,), dim=5)
+    model, rows = net(5, (9,), fed.num_classes), [fed.client(k).train for k in range(2)]
+    lenient = Lenient(**vars(model))
+    with torch.no_grad():
+        assert scores_of(lenient, model.init(0), rows[0]) is None
+        client, theta = FedPerClient(FedPerConfig(), lenient), Body(model.init(0))
+        stack = Cohort(client, fed, MemoryStore(), Plan(seed=1), RunnerConfig("stack"))
+        header = {"kind": "evaluate", "t": 1, "e": 0}
+        for answer in stack.handle([Request(k, theta, header) for k in range(2)]):
+            assert answer.body["test_accuracy"] == 1
 
 
 def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
     fed = toy_federation(2, (7,), dim=5)
     model, rows = net(5, (9,), fed.num_classes), [fed.client(k).train for k in range(2)]
     wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
+    client, block = FedPerClient(FedPerConfig(), model), Block(rows, 7)
+
+    def one(i):
+        part = StackedData.of(i, block)
+        return client.assess(Body(wrong), Memory({}), ClientData(part, part, part), Stream(0, 1, 0))
+
     with torch.no_grad(), pytest.raises(RuntimeError):
-        outputs(model, [wrong] * 2, rows)
+        torch.vmap(one)(torch.arange(2))
     with torch.no_grad(), pytest.raises(RuntimeError):
         minimise_from(model.loss, wrong, new_slots(wrong, SGD), rows[0], Stream(0, 1, 0), SGD)
     mine, theirs = model.init(0), pulled(model.loss, 0.7, 1.0, wrong)

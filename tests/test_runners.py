@@ -327,9 +327,9 @@ def test_shared_memory_is_used_again_once_nobody_looks_at_it():
     here, there = map(Line, socket.socketpair())
 
     def trip(value, size=1000):
-        here.send("head", [{"a": torch.full((size,), value)}])
+        here.post(here.write("head", [{"a": torch.full((size,), value)}]))
         head, (tree,) = there.receive()
-        there.send(None, [])                          # says what is free
+        there.post(there.write(None, []))                          # says what is free
         here.receive()
         assert head == "head" and bool((tree["a"] == value).all())
         return tree["a"]

@@ -1,0 +1,158 @@
+/* Losses and right answers of dense networks (linear layers, ReLU between them) for many clients in one call.
+
+   Weights are packed into panels of a few registers' width, [ins][outs of the panel], those of layers
+   that all clients share once. TILE rows of inputs then meet a panel, an input times a row of the panel
+   at a time. No client sees another. Names: x inputs, z outputs of a layer. */
+#include "native.h"
+
+#ifdef __AVX512F__
+#define TILE 5
+#define PANEL 4 /* registers, and half a one at the end */
+#else
+#define TILE 4
+#define PANEL 2
+#endif
+#define H (V / 2)
+#define ROOM 60 /* rows that go through all layers together, a multiple of TILE: their inputs stay near */
+
+/* The half registers of the next panel, with so many left: no narrow one at the end, and whole ones before. */
+static int panel(long left) {
+    if (left > 2 * PANEL + 1 && left < 4 * PANEL) return (int)(left + 3) / 4 * 2;
+    return left <= 2 * PANEL + 1 ? (int)left : 2 * PANEL;
+}
+
+static void pack(const float *w, const float *b, float *to, float *bias, long ins, long outs) {
+    for (long k = 0; k < WIDE(outs); k++) bias[k] = b && k < outs ? b[k] : 0;
+    for (long k = 0, now; k < outs; k += now, to += ins * now) {
+        now = panel((outs - k + H - 1) / H) * H;
+        for (long v = k; v < k + now; v += H)
+            for (long j = 0; j < ins; j++)
+                for (long o = v; o < v + H; o++) to[j * now + o - k] = o < outs ? w[o * ins + j] : 0;
+    }
+}
+
+/* TILE rows of inputs times one panel of so many registers; inputs `ahead` are fetched meanwhile */
+INLINE void tile(const int vecs, const int halves, const float *w, const float *b, const float **x, long ahead,
+                 float *z, long ins, long zw, int relu) {
+    const long wide = vecs * V + halves * H;
+    vec a[TILE][PANEL];
+    half e[TILE];
+    for (int r = 0; r < TILE; r++) {
+        for (int v = 0; v < vecs; v++) a[r][v] = *(const vec *)(b + v * V);
+        if (halves) e[r] = *(const half *)(b + vecs * V);
+    }
+    for (long j = 0; j < ins; j++, w += wide) {
+        vec u[PANEL];
+        half last = {0};
+        for (int v = 0; v < vecs; v++) {
+            u[v] = *(const vec *)(w + v * V);
+            HELD(u[v]);
+        }
+        if (halves) last = *(const half *)(w + vecs * V);
+        for (int r = 0; r < TILE; r++) {
+            if (ahead && j % 16 == 0) __builtin_prefetch(x[r] + j + ahead, 0, 2);
+            vec one = x[r][j] - (vec){0};
+            HELD(one);
+            for (int v = 0; v < vecs; v++) a[r][v] += one * u[v];
+            if (halves) e[r] += x[r][j] * last;
+        }
+    }
+    for (int r = 0; r < TILE; r++) {
+        for (int v = 0; v < vecs; v++) {
+            ivec off = a[r][v] < 0; /* what is not a number stays so */
+            *(vec *)(z + r * zw + v * V) = relu ? (vec)((ivec)a[r][v] & ~off) : a[r][v];
+        }
+        ihalf off = halves ? e[r] < 0 : (ihalf){0};
+        if (halves) *(half *)(z + r * zw + vecs * V) = relu ? (half)((ihalf)e[r] & ~off) : e[r];
+    }
+}
+
+/* One layer for n rows that lie `hop` apart; the last one is repeated to fill a tile. */
+static void layer(const float *w, const float *b, const float *x, long hop, float *z, long n, long ins,
+                  long outs, int relu) {
+    for (long k = 0, zw = WIDE(outs); k < outs;) {
+        int halves = panel((outs - k + H - 1) / H);
+        for (long i = 0; i < n; i += TILE) {
+            const float *rows[TILE];
+            for (long r = 0; r < TILE; r++) rows[r] = x + (i + r < n ? i + r : n - 1) * hop;
+            float *to = z + i * zw + k;
+            long ahead = k ? 0 : TILE * hop;
+#define CASE(n) case n: tile(n / 2, n % 2, w, b + k, rows, ahead, to, ins, zw, relu); break;
+            switch (halves) {
+                CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
+#if PANEL > 2
+                CASE(6) CASE(7) CASE(8) CASE(9)
+#endif
+            }
+        }
+        w += ins * halves * H;
+        k += halves * H;
+    }
+}
+
+/* Adds up the losses of n rows of outputs and how many are right, as `Model` defines both; the targets begin
+   at number `at` of y. Returns 2 if a label is no class. */
+static int score(int task, const float *z, long hop, const void *y, long at, long n, long K, double *sums) {
+    for (long i = 0; i < n; i++, z += hop) {
+        const float *t = (const float *)y + (at + i) * K;
+        float top = -INFINITY, total = 0;
+        long guess = 0;
+        for (long k = 0; task == REGRESSION && k < K; k++) sums[0] += (z[k] - t[k]) * (z[k] - t[k]) / K;
+        if (task == BINARY) {
+            sums[0] += (z[0] > 0 ? z[0] : 0) - t[0] * z[0] + log1pf(expf(-fabsf(z[0])));
+            sums[1] += (z[0] > 0) == t[0];
+        }
+        if (task != CLASSES) continue;
+        int64_t label = ((const int64_t *)y)[at + i];
+        if (label < 0 || label >= K) return 2;
+        for (long k = 0; k < K && top == top; k++)
+            if (z[k] > top || z[k] != z[k]) top = z[guess = k];
+        for (long k = 0; k < K; k++) total += expf(z[k] - top);
+        sums[0] += logf(total) - (z[label] - top);
+        sums[1] += guess == label;
+    }
+    return 0;
+}
+
+/* out[c] = the mean loss of client c's size[c] samples, and the share of right answers (regression: no
+   number). `from` [2L] holds weights and biases (or null) layer by layer, `hop` [2L] the floats from one
+   client's to the next; 0: all share them. Returns 0, 1 without memory, 2 for a label that is no class. */
+int fedpers_assess(long L, const long *width, const float **from, const long *hop, int task, long C,
+                   const long *size, const float **x, const void **y, float (*out)[2]) {
+    long all = V, widest = 0;
+    int failed = 0;
+    for (long l = 0; l < L; l++) {
+        all += (width[l] + 1) * WIDE(width[l + 1]);
+        if (WIDE(width[l + 1]) > widest) widest = WIDE(width[l + 1]);
+    }
+    float *space = calloc(all + 2 * ROOM * widest, sizeof(float));
+    if (!space) return 1;
+    float *first = (float *)(((uintptr_t)space + 4 * V - 1) / (4 * V) * (4 * V));
+    float *z[2] = {first + all - V, first + all - V + ROOM * widest};
+    for (long c = 0; c < C && !failed; c++) {
+        float *w = first;
+        double sums[2] = {0, task == REGRESSION ? NAN : 0};
+        for (long l = 0; l < L; l++) {
+            long ins = width[l], outs = width[l + 1], wide = WIDE(outs), p = 2 * l;
+            const float *b = from[p + 1] ? from[p + 1] + c * hop[p + 1] : 0;
+            if (!c || hop[p] || hop[p + 1]) pack(from[p] + c * hop[p], b, w + wide, w, ins, outs);
+            w += (ins + 1) * wide;
+        }
+        for (long at = 0; at < size[c] && !failed; at += ROOM) {
+            long n = size[c] - at < ROOM ? size[c] - at : ROOM, row = width[0];
+            const float *in = x[c] + at * row;
+            w = first;
+            for (long l = 0; l < L; l++) {
+                long ins = width[l], outs = width[l + 1], wide = WIDE(outs);
+                layer(w + wide, w, in, row, z[l % 2], n, ins, outs, l + 1 < L);
+                in = z[l % 2];
+                row = wide;
+                w += (ins + 1) * wide;
+            }
+            failed = score(task, in, row, y[c], at, n, width[L], sums);
+        }
+        for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / size[c]);
+    }
+    free(space);
+    return failed;
+}
