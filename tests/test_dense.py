@@ -351,11 +351,11 @@ def known_outputs(logits, y, task):
 def test_extreme_outputs_score_as_mathematics_says():
     """No overflow; the first of equal outputs is the guess; no margin is no answer "yes"."""
     logits = torch.tensor([[200.0, -200.0], [200.0, -200.0], [1.0, 1.0], [1.0, 1.0]])
-    model, p, d = known_outputs(logits, torch.tensor([0, 1, 0, 1]), "classification")
+    model, p, d = known_outputs(logits, torch.tensor([0, 1, 0, 0]), "classification")
     with torch.no_grad():
         loss, right = scores(model, [p], [d])
     assert float(loss) == pytest.approx((0 + 400 + 2 * math.log(2)) / 4)
-    assert float(right) == 0.5
+    assert float(right) == 0.75
     logits = torch.tensor([[300.0], [300.0], [-300.0], [0.0]])
     model, p, d = known_outputs(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]), "binary")
     with torch.no_grad():
@@ -449,6 +449,24 @@ def test_an_evaluation_has_the_same_bits_in_every_stack():
         assert whole == answers(other)
     for found, alone in zip(whole, answers(RunnerConfig("loop")), strict=True):
         assert found == pytest.approx(alone, rel=1e-5, nan_ok=True)
+
+
+def test_padding_is_not_scored_without_the_kernel_either():
+    """Ragged clients in one stack have the numbers that they have alone."""
+    fed = toy_federation(6, (12, 9, 15), dim=8)
+    model = net(8, (6,), fed.num_classes)
+    client, theta = FedPerClient(FedPerConfig(), model), Body(model.init(0))
+    client.splits = ("train", "valid", "test")
+
+    def answers(runner):
+        cohort = Cohort(client, fed, MemoryStore(), Plan(seed=1), RunnerConfig(runner))
+        header = {"kind": "evaluate", "t": 1, "e": 0}
+        with autograd_only():
+            return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(6)])]
+
+    for found, alone, k in zip(answers("stack"), answers("loop"), range(6), strict=True):
+        assert found == pytest.approx(alone, rel=1e-5)
+        assert found["train_num"] == fed.num_train[k]
 
 
 def test_who_defines_predict_does_not_inherit_a_model():
