@@ -56,7 +56,7 @@ class FedEMClient(PersonalizedClient):
     ) -> tuple[Components, Memory]:
         """One E-step on all samples, then one local training of each component."""
         q = self.responsibilities(order.thetas, memory.pi, data)                         # [C1]
-        pi = (q * data.mask).sum(1) / data.mask.sum()                                    # [C2]
+        pi = (q * data.mask).sum(1) / data.num                                    # [C2]
         numbers = torch.arange(len(data), device=data.y.device)
         numbered = Data(data.x, numbers, data.mask)
         pairs = zip(order.thetas, q.unbind(0), strict=True)
@@ -71,7 +71,7 @@ class FedEMClient(PersonalizedClient):
         # Batches carry the numbers of their samples, so that each q meets its own sample.
         def weighted(w: Params, batch: Data) -> Tensor:
             losses = self.model.sample_losses(self.model(w, batch.x), data.y[batch.y])
-            return (losses * q[batch.y] * batch.mask).sum() / batch.mask.sum()
+            return (losses * q[batch.y] * batch.mask).sum() / batch.num
 
         return minimise(weighted, theta, numbered, rng, self.config.local)               # [C3]
 

@@ -88,7 +88,7 @@ class FedSoftClient(PersonalizedClient):
         if isinstance(order, Estimate):
             share = nearest_shares(self.model, order.centers, data)                      # [C1]
             u = share.clamp(min=self.config.sigma)                                       # [C2]
-            return Importance(u, data.mask.sum()), memory                                # [C3]
+            return Importance(u, data.num), memory                                # [C3]
         memory = self._solve(order, memory, data, rng)                                   # [C5]
         return LocalModel(memory.w), memory                                              # [C6]
 

@@ -86,7 +86,7 @@ class L2SGDClient(PersonalizedClient):
         if isinstance(order, Measure):
             pull = self.config.lam / 2 * sq_dist(order.w, memory.x)
             return Value(self.model.loss(memory.x, data) + pull), memory
-        u, n = rng.uniform(order.T), data.mask.sum()
+        u, n = rng.uniform(order.T), data.num
         index = (u.to(data.x.device, torch.float64) * n).long()
         for j, batch in zip(index.unbind(0), batches(data, u[:, None]), strict=True):    # [C1]
             memory = self._local(memory, j, batch, n, order.M)

@@ -79,7 +79,7 @@ class PFLEGOClient(PersonalizedClient):
                 head = add(head, slope(head, features, data), -h.beta)                   # [C2]
         g = grad(self.model.loss)(head | theta, data)                                    # [C3]
         g_head, g_theta = split(g, self.model.is_head)
-        alpha = data.mask.sum() / order.num_total if h.head_step == "exact" else 1.0
+        alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
         return Gradient(g_theta), Memory(head)                                           # [C5]
 

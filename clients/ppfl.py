@@ -84,7 +84,7 @@ class PPFLClient(PersonalizedClient):
         """Algorithm 3, or one block of Algorithm 1."""
         h, c = self.config, order.c
         if isinstance(order, Weigh):
-            p = data.mask.sum() / order.num_total if h.membership_weighting == "p" else 1.0
+            p = data.num / order.num_total if h.membership_weighting == "p" else 1.0
             if order.pull is None:
                 xi = next(minibatches(data, rng, replace(h.local, steps=1)))
                 return Slope(p * self.mixture.slope(order.theta, xi, c)), memory         # [C5]

@@ -124,7 +124,7 @@ def gradients_at(f: Objective, w: Params, beta: Params, data: Data) -> tuple[Par
 
 def batches(data: Data, u: Tensor) -> list[Data]:
     """Batches of the samples at `u` [S, B], uniform numbers in [0, 1)."""
-    index = (u.to(data.x.device, torch.float64) * data.mask.sum()).long()
+    index = (u.to(data.x.device, torch.float64) * data.num).long()
     one = data.mask[:1].expand(index.shape[1])
     if not len(index):
         return []

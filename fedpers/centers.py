@@ -32,7 +32,7 @@ def center_losses(model: Model, centers: Sequence[Params], data: Data) -> Tensor
 def nearest_shares(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
     """The share of samples whose loss is least under each center, [S]; ties go to the first."""
     nearest = one_hot(center_losses(model, centers, data).argmin(0), len(centers))
-    return (nearest * data.mask[:, None]).sum(0) / data.mask.sum()
+    return (nearest * data.mask[:, None]).sum(0) / data.num
 
 
 def new_mean(

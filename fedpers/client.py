@@ -110,7 +110,7 @@ class PersonalizedClient(NumPyClient, ABC):
         found, params = {}, self.personal(shared, memory)
         for name in self.splits:
             part = getattr(data, name)
-            found[f"{name}_num"] = part.mask.sum()
+            found[f"{name}_num"] = part.num
             scores = self._scores(shared, memory, params, part)
             found[f"{name}_loss{suffix}"], found[f"{name}_accuracy{suffix}"] = scores
         return found
@@ -118,14 +118,13 @@ class PersonalizedClient(NumPyClient, ABC):
     def _scores(self, shared: Any, memory: Any, params: Params | None, part: Data) -> tuple[Tensor, Tensor]:
         """(mean loss, accuracy) on the samples that are no padding; nan where there is none."""
         if not len(part):
-            nothing = part.mask.new_full((), math.nan)
+            nothing = part.num * math.nan
             return nothing, nothing
         if params is not None and (quick := scores_of(self.model, params, part)) is not None:
             return quick
         outputs = self.predict(shared, memory, part.x) if params is None else self.model(params, part.x)
         losses, right = self.model.sample_losses(outputs, part.y), self.model.correct(outputs, part.y)
-        num = part.mask.sum()
-        return (losses * part.mask).sum() / num, (right * part.mask).sum() / num
+        return (losses * part.mask).sum() / part.num, (right * part.mask).sum() / part.num
 
     # ---- Flower's NumPyClient, for one client that has taken its seat ----------------------------
 

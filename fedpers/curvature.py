@@ -44,7 +44,7 @@ def _linear(model: Model, data: Data, l2: float) -> Curvature:
     x = x * data.mask[:, None]
     second = SECOND.get(model.task, 2 / model.num_outputs)
     wide = x.shape[0] < x.shape[1]
-    gram = (x @ x.T if wide else x.T @ x) / data.mask.sum()
+    gram = (x @ x.T if wide else x.T @ x) / data.num
     eigenvalues = torch.linalg.eigvalsh(gram)
     lowest = eigenvalues[0] if model.task == "regression" and not wide else eigenvalues[0] * 0
     largest = (x * x).sum(1).max()

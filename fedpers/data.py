@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedpers.record import record
@@ -20,6 +22,18 @@ class Data:
 
     def __len__(self) -> int:
         return self.mask.shape[0]
+
+    @property
+    def num(self) -> Tensor:
+        """How many samples are no padding, a scalar."""
+        return self.mask.sum()
+
+    @cached_property
+    def rows(self) -> tuple[int, torch.dtype, int, torch.dtype] | None:
+        """Numbers in a sample's x and in its y, and their types; None if not side by side in plain memory."""
+        n = max(self.x.shape[0], 1)
+        plain = all(t.is_cpu and t.is_contiguous() and t.numel() for t in (self.x, self.y))
+        return (self.x.numel() // n, self.x.dtype, self.y.numel() // n, self.y.dtype) if plain else None
 
     @property
     def block(self) -> Any:

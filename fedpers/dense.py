@@ -204,7 +204,7 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
         return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
 
-    loss, accuracy = on_stacks(all_clients, data.mask, *w.values())  # the mask: a client's own, always
+    loss, accuracy = on_stacks(all_clients, data.num, *w.values())   # the number: a client's own, always
     return loss, accuracy
 
 

@@ -31,7 +31,7 @@ def least_squares(
     x, y = model.body({}, data.x), data.y.reshape(len(data), -1)
     if model.bias:
         x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-    weighted = x * (2 * data.mask / (data.mask.sum() * y.shape[1]))[:, None]
+    weighted = x * (2 * data.mask / (data.num * y.shape[1]))[:, None]
     left = weighted.mT @ x + lam * ubar * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     pulls = [cbar[HEAD + "weight"].mT]
     if model.bias:

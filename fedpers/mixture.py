@@ -110,7 +110,7 @@ class Mixture:
     def loss(self, theta: Params, data: Data, c: Tensor) -> Tensor:
         """Mean loss over the samples that are no padding, a scalar."""
         losses = self.model.sample_losses(self.outputs(theta, c, data.x), data.y)
-        return (losses * data.mask).sum() / data.mask.sum()
+        return (losses * data.mask).sum() / data.num
 
     def loss_at(self, c: Tensor) -> Loss:
         """The loss as a function of the parameters."""

@@ -98,7 +98,7 @@ class Model:
     def head_loss(self, params: Params, features: Tensor, data: Data) -> Tensor:
         """`loss` from features that were computed before; `data.x` is not read."""
         losses = self.sample_losses(self.head(params, features), data.y)
-        return (losses * data.mask).sum() / data.mask.sum()
+        return (losses * data.mask).sum() / data.num
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:

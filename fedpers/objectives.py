@@ -210,7 +210,7 @@ class FR(Objective):
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """The loss of the sum of outputs, with a ridge on both models."""
         losses = self.model.sample_losses(self.outputs(w, beta, data.x), data.y)
-        value = (losses * data.mask).sum() / data.mask.sum()
+        value = (losses * data.mask).sum() / data.num
         if not self.config.l2:
             return value
         return value + self.config.l2 / 2 * (sq_norm(self.shared(w)) + sq_norm(beta))

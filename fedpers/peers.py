@@ -79,7 +79,7 @@ def reweighed(
 
 def score(model: Model, phi: Params, data: Data, kappa: float | None) -> Tensor:
     """κ times the mean loss, or its sum over samples (None); a scalar in float64."""
-    losses, n = model.sample_losses(model(phi, data.x), data.y), data.mask.sum()
+    losses, n = model.sample_losses(model(phi, data.x), data.y), data.num
     return (n if kappa is None else kappa) * (losses.double() * data.mask).sum() / n
 
 

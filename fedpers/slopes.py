@@ -22,7 +22,7 @@ def slope(model: Model, params: Params, data: Data) -> Params:
         return grad(model.loss)(params, data)
     x = data.x if data.x.dim() == 2 else data.x.flatten(1)
     z = F.linear(x, params[WEIGHT], params.get(BIAS))
-    delta = _derivative(model, z, data.y) * (data.mask / data.mask.sum())[:, None]
+    delta = _derivative(model, z, data.y) * (data.mask / data.num)[:, None]
     weight = delta.T @ x
     return {WEIGHT: weight, BIAS: delta.sum(0)} if BIAS in params else {WEIGHT: weight}
 

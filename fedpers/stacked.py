@@ -94,6 +94,11 @@ class Block:
         """Samples of each client."""
         return [len(p) for p in self.parts]
 
+    @cached_property
+    def count(self) -> Tensor:
+        """Samples of each client, [C]."""
+        return torch.tensor(self.sizes).to(self.parts[0].mask)
+
     def stack(self, name: str) -> Tensor:
         """Field `name` of all clients, [C, size, ...]."""
         if name not in self._kept:
@@ -160,6 +165,12 @@ class StackedData(Data):
     x = property(lambda self: self._field("x"))                         # type: ignore[assignment]
     y = property(lambda self: self._field("y"))                         # type: ignore[assignment]
     mask = property(lambda self: self._field("mask"))                   # type: ignore[assignment]
+
+    @property
+    def num(self) -> Tensor:
+        """How many samples are no padding, a scalar."""
+        block = self._block
+        return self.mask.sum() if block is None else lift(self._client, lambda: block.count)
 
     def __len__(self) -> int:
         return self.mask.shape[0] if self._block is None else self._block.size

@@ -11,7 +11,7 @@ SMALLER = (8, 4)                              # tried if the first is the best o
 CANDIDATES = (*SMALLER, *LARGER)
 AGAIN = 16                                    # after so many chunks a neighbouring size is tried
 LEAST = 0.7                                   # of a candidate: a chunk of that size counts for it
-ALIKE = 1.02                                  # times so near are equal: larger stacks need fewer calls
+ALIKE = 1.05                                  # times so near are equal: larger stacks need fewer calls
 RECENT = 4                                    # measurements that count: machines have moods
 
 

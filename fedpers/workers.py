@@ -1,6 +1,7 @@
-"""Worker processes that share a cohort: forked once, one thread each, tensors in shared memory.
+"""Worker processes that share a cohort with this one: forked once, one thread each, tensors in shared memory.
 
-A process and not a thread: small models are bound by Python. Orders go out and answers come back as
+A process and not a thread: small models are bound by Python. This one takes a share too, which travels
+nowhere. Orders go out and answers come back as
 parcels in anonymous shared memory, whose descriptors travel through a socket; a client's memory
 travels with its order, so any worker can serve any client.
 """
@@ -48,7 +49,7 @@ class Carrier:
 
 
 class Pool:
-    """`count` forked copies of a cohort, each answering a part of the requests."""
+    """This process and `count` - 1 forked copies of it, each answering a part of a cohort's requests."""
 
     def __init__(self, cohort: "Cohort", count: int) -> None:
         if not hasattr(os, "memfd_create") or not hasattr(os, "fork"):
@@ -59,7 +60,7 @@ class Pool:
         gc.collect()
         sys.stdout.flush()
         sys.stderr.flush()
-        for _ in range(count):
+        for _ in range(count - 1):
             ours, theirs = socket.socketpair()
             pid = os.fork()
             if pid == 0:
@@ -70,25 +71,25 @@ class Pool:
 
     def handle(self, cohort: "Cohort", requests: Sequence["Request"]) -> list[Any]:
         """The answers, in the order of the requests; memories are kept in the cohort's store."""
-        shares = balance([_weight(cohort, r) for r in requests], len(self._lines))
-        letters = []
-        for line, share in zip(self._lines, shares, strict=True):
-            if share:
-                asked = [requests[i] for i in share]
-                headers = [(r.k, r.header) for r in asked]
-                memories = [cohort.store.get(r.k, r.when) for r in asked]
-                letters.append((line, line.write(headers, [*(r.order for r in asked), *memories])))
-        for line, letter in letters:                  # a worker that runs would slow the writing down
+        *shares, own = balance([_weight(cohort, r) for r in requests], len(self._lines) + 1)
+        busy = [(line, share) for line, share in zip(self._lines, shares, strict=True) if share]
+        letters = [self._letter(cohort, line, [requests[i] for i in share]) for line, share in busy]
+        for (line, _), letter in zip(busy, letters, strict=True):      # one that runs would slow the writing
             self._talk(line.post, letter)
         answers: list[Any] = [None] * len(requests)
-        for line, share in zip(self._lines, shares, strict=True):
-            if not share:
-                continue
+        for i, answer in zip(own, cohort.runner.run(cohort, [requests[i] for i in own]), strict=True):
+            answers[i] = answer
+        for line, share in busy:
             heads, trees = self._talk(line.receive)
             bodies, kept = trees[: len(share)], trees[len(share) :]
-            for i, *answer in zip(share, heads, bodies, kept, strict=True):
-                answers[i] = cohort.take_back(requests[i], *answer)
+            for i, *back in zip(share, heads, bodies, kept, strict=True):
+                answers[i] = cohort.take_back(requests[i], *back)
         return answers
+
+    def _letter(self, cohort: "Cohort", line: "Line", requests: Sequence["Request"]) -> Any:
+        headers = [(r.k, r.header) for r in requests]
+        memories = [cohort.store.get(r.k, r.when) for r in requests]
+        return line.write(headers, [*(r.order for r in requests), *memories])
 
     def _talk(self, how: Callable[..., Any], *args: Any) -> Any:
         try:
