@@ -271,7 +271,7 @@ def _map_floats(answer: Any, f: Callable[[Tensor], Tensor]) -> Any:
     spoilt = torch.utils._pytree.tree_map(
         lambda x: f(x) if isinstance(x, Tensor) and x.is_floating_point() else x, answer.body
     )
-    return replace(answer, body=spoilt)
+    return answer._replace(body=spoilt)
 
 
 def _nan(answer: Any) -> Any:

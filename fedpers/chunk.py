@@ -11,7 +11,7 @@ from fedpers.convolve import as_products
 from fedpers.data import ClientData
 from fedpers.dense import autograd_only
 from fedpers.local import stacked
-from fedpers.record import flatten, rebuild
+from fedpers.record import LEAF, flatten, rebuild
 from fedpers.rng import Stream
 from fedpers.stacked import Block, StackedStream, stacked_client_data
 
@@ -161,6 +161,8 @@ class _Work:
         """One part of each client's answer."""
         count = len(self.data)
         columns = [_column(next(stacks), kind) if x is _TENSOR else [x] * count for x in plain]
+        if form is LEAF:
+            return list(columns[0])
         rows = zip(*columns, strict=True) if columns else [()] * count
         return [rebuild(form, row) for row in rows]
 

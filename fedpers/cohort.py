@@ -1,9 +1,9 @@
 """All that a process needs to answer for clients: the method's client half, data and memories."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,8 +18,7 @@ from fedpers.store import own_leaves
 from fedpers.workers import Pool
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One message to one client."""
 
     k: int                        # partition id
@@ -32,8 +31,7 @@ class Request:
         return int(self.header["t"]), int(self.header["e"])
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a client sends back."""
 
     body: Any
