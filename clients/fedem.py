@@ -56,7 +56,7 @@ class FedEMClient(PersonalizedClient):
     ) -> tuple[Components, Memory]:
         """One E-step on all samples, then one local training of each component."""
         q = self.responsibilities(order.thetas, memory.pi, data)                         # [C1]
-        pi = (q * data.mask).sum(1) / data.num                                    # [C2]
+        pi = (q * data.mask).sum(1) / data.num                                           # [C2]
         numbers = torch.arange(len(data), device=data.y.device)
         numbered = Data(data.x, numbers, data.mask)
         pairs = zip(order.thetas, q.unbind(0), strict=True)

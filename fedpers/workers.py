@@ -1,9 +1,9 @@
 """Worker processes that share a cohort with this one: forked once, one thread each, tensors in shared memory.
 
 A process and not a thread: small models are bound by Python. This one takes a share too, which travels
-nowhere. Orders go out and answers come back as
-parcels in anonymous shared memory, whose descriptors travel through a socket; a client's memory
-travels with its order, so any worker can serve any client.
+nowhere. Other orders go out and answers come back as parcels in anonymous shared memory, whose
+descriptors travel through a socket; a client's memory travels with its order, so any worker can serve
+any client.
 """
 
 import contextlib
