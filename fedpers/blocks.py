@@ -26,7 +26,7 @@ from fedpers.server import PersonalizedStrategy, Round
 Steps = Generator[dict[int, Any], dict[int, Any], Any]
 
 
-@record
+@record("unified.State")
 class State:
     """The server's variables of the w-block, what the theory gives, and what was spent."""
 

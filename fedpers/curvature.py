@@ -15,7 +15,7 @@ SECOND = {"binary": 0.25, "classification": 0.5}      # bounds of the loss's sec
 Loss = Callable[[Params, Data], Tensor]
 
 
-@record
+@record("unified.Curvature")
 class Curvature:
     """Strong convexity and smoothness of a loss, 0-dimensional tensors."""
 

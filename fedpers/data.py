@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpers.record import record
 
 
-@record
+@record("core.Data")
 class Data:
     """One split of one client."""
 
@@ -57,7 +57,7 @@ class Data:
         return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
 
 
-@record
+@record("core.ClientData")
 class ClientData:
     """The three splits of one client; they share no sample."""
 

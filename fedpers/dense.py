@@ -86,7 +86,7 @@ class Plan:
         return simple and len(self.trained) == len(self.names)
 
 
-@record
+@record("learning.Training")
 class Training:
     """The tensors of a local training, one client's or stacks of them."""
 

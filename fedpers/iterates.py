@@ -9,7 +9,7 @@ from fedpers.params import sq_dist
 from fedpers.record import record
 
 
-@record
+@record("mixtures.Kept")
 class Kept:
     """The value drawn so far."""
 

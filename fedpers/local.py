@@ -116,7 +116,7 @@ class LocalConfig:
         return whole * n + min(rest * self.batch_size, n)
 
 
-@record
+@record("learning.OptimizerState")
 class Slots:
     """What an optimiser remembers; dicts like the parameters (empty where unused)."""
 

@@ -12,21 +12,21 @@ from fedpers.params import Params, weighted_sum
 from fedpers.record import record
 
 
-@record
+@record("peers.Join")
 class Join:
     """Order: send your model; `phi` is where it starts if all start alike."""
 
     phi: Params
 
 
-@record
+@record("peers.Published")
 class Published:
     """Reply: the client's model, for whoever will ask for it."""
 
     phi: Params
 
 
-@record
+@record("peers.Forward")
 class Forward:
     """Order: the models that the client asked for."""
 
@@ -35,7 +35,7 @@ class Forward:
     w: Tensor                        # [K] its weights as last heard; the prior at the start
 
 
-@record
+@record("peers.Gradients")
 class Gradients:
     """Reply: one weighted gradient (or trained model) for each of `ids`."""
 
@@ -46,7 +46,7 @@ class Gradients:
     ragged = True                    # a model that was asked for may not be there yet
 
 
-@record
+@record("peers.Step")
 class Step:
     """Order: the sum of all that came for the client's model, and of the weights in it."""
 
@@ -54,7 +54,7 @@ class Step:
     weight: Tensor                   # scalar
 
 
-@record
+@record("peers.Support")
 class Support:
     """What a client predicts with: the models that it gives weight to, its own left out."""
 
@@ -62,7 +62,7 @@ class Support:
     models: tuple[Params, ...]
 
 
-@record
+@record("peers.Newcomer")
 class Newcomer:
     """What a client that never trained predicts with: all models, and weights once it has them."""
 

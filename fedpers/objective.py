@@ -94,7 +94,7 @@ def _optional(h: ObjectiveConfig) -> Iterator[str]:
             yield f"{name}={value}: must be positive{at_most}, or null for the theory's"
 
 
-@record
+@record("unified.Base")
 class Base:
     """Constants of the plain losses f', in the inputs that each block sees."""
 
@@ -105,7 +105,7 @@ class Base:
     cL_b: float | Tensor
 
 
-@record
+@record("unified.Constants")
 class Constants:
     """Constants of F: strong convexity and smoothness of each block, whole and per sample."""
 

@@ -10,7 +10,7 @@ from fedpers.params import Params
 from fedpers.record import record
 
 
-@record
+@record("unified.Describe")
 class Describe:
     """Order: what are the constants of your plain loss?"""
 
@@ -18,14 +18,14 @@ class Describe:
     base: Base               # shapes of the reply
 
 
-@record
+@record("unified.Described")
 class Described:
     """Reply: the constants."""
 
     base: Base
 
 
-@record
+@record("unified.Measure")
 class Measure:
     """Order: what is f_m where you are?"""
 
@@ -34,14 +34,14 @@ class Measure:
     value: Tensor            # shape of the reply
 
 
-@record
+@record("unified.Value")
 class Value:
     """Reply: f_m(w, β_m), one number."""
 
     value: Tensor
 
 
-@record
+@record("unified.Iterate")
 class Iterate:
     """Order: make T β-iterations, then the iteration that communicates (if there is one)."""
 
@@ -61,7 +61,7 @@ class Iterate:
         return self.w_step or self.refresh
 
 
-@record
+@record("unified.Anchor")
 class Anchor:
     """Order: set your anchor where you are, and w's at `w` (before the first iteration)."""
 
@@ -71,7 +71,7 @@ class Anchor:
     g_v: Params
 
 
-@record
+@record("unified.Gradients")
 class Gradients:
     """Reply: what the server averages; empty where it was not asked for."""
 
@@ -79,7 +79,7 @@ class Gradients:
     g_v: Params              # the gradient in w at the new anchor
 
 
-@record
+@record("unified.Shared")
 class Shared:
     """What a client predicts with, beside its own block."""
 
@@ -87,7 +87,7 @@ class Shared:
     M: int
 
 
-@record
+@record("unified.Counts")
 class Counts:
     """What was spent so far; gradients are of one client (all clients do the same)."""
 

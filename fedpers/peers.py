@@ -15,7 +15,7 @@ from fedpers.record import record
 from fedpers.rng import Stream
 
 
-@record
+@record("peers.Scores")
 class Scores:
     """What a client knows of all K models, by the number of their owner."""
 
@@ -25,7 +25,7 @@ class Scores:
     w: Tensor               # [K] float64, weights on the simplex
 
 
-@record
+@record("peers.Peer")
 class Peer:
     """What a client remembers: its model, its optimiser's memory, what it knows of all models."""
 

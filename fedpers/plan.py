@@ -60,7 +60,7 @@ class Observer:
         """Round t and its evaluation are done and told."""
 
 
-@record
+@record("flower.Assessed")
 class Assessed:
     """A reply together with metrics of the participant's model right after its local work."""
 

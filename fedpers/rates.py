@@ -7,7 +7,7 @@ from fedpers.objective import Constants
 from fedpers.record import record
 
 
-@record
+@record("unified.ACDRates")
 class ACDRates:
     """What accelerated coordinate descent (Algorithm 2) needs."""
 
@@ -19,7 +19,7 @@ class ACDRates:
     L_b: float
 
 
-@record
+@record("unified.Rates")
 class Rates:
     """What the stochastic coordinate methods (Algorithms 3 to 7) need."""
 

@@ -1,5 +1,6 @@
 """Records: frozen dataclasses of tensors. States, orders, replies and memories are records."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, dataclass_transform
@@ -7,34 +8,55 @@ from typing import Any, TypeVar, dataclass_transform
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from fedpers.errors import FedpersError
+
 T = TypeVar("T")
 RECORDS: dict[str, type] = {}          # what may be read back from a message or a file
+_NAMES: dict[type, str] = {}
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 @dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen dataclass, a pytree (for stacking) and a known type on the wire.
+def record(named: Any) -> Any:
+    """Make a class a frozen dataclass, a pytree (for stacking) and a known type on the wire.
 
+    Used as `@record` or `@record("family.Name")`. Messages and files hold the name, so it must outlive
+    every move of the class; without one it is the file's and the class's, such as "fedsoft.Train".
     Fields hold tensors, dicts of tensors, tuples, other records, None or plain numbers and strings.
+
+    Raises:
+        FedpersError: another class has the name.
     """
+    if isinstance(named, str):
+        return lambda cls: _make_record(cls, named)
+    return _make_record(named, f"{named.__module__.rpartition('.')[2]}.{named.__qualname__}")
+
+
+def _make_record(cls: type[T], name: str) -> type[T]:
     data = dataclass(frozen=True)(cls)
-    names = [f.name for f in fields(data)]      # type: ignore[arg-type]
-    key = record_name(data)
-    if key not in RECORDS:                       # a module that is imported twice registers once
+    fields_of = [f.name for f in fields(data)]      # type: ignore[arg-type]
+    known = RECORDS.get(name)
+    if known is None:
         pytree.register_pytree_node(
             data,
-            lambda value: ([getattr(value, n) for n in names], None),
+            lambda value: ([getattr(value, n) for n in fields_of], None),
             lambda children, _: data(*children),
-            serialized_type_name=key,
+            serialized_type_name=name,
         )
-    RECORDS[key], _FIELDS[data] = data, tuple(names)
+    elif _file_of(known) != _file_of(data):          # a file that is imported twice is no conflict
+        raise FedpersError(f"two records are called {name}: in {known.__module__} and in "
+                           f'{data.__module__}; name one of them: @record("package.Name")')
+    RECORDS[name], _NAMES[data], _FIELDS[data] = data, name, tuple(fields_of)
     return data
 
 
-def record_name(cls: type) -> str:
-    """The name of a record type on the wire."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+def _file_of(cls: type) -> str:
+    return str(getattr(sys.modules.get(cls.__module__), "__file__", cls.__module__))
+
+
+def record_name(cls: type) -> str | None:
+    """The name of a record type on the wire; None if it is no record."""
+    return _NAMES.get(cls)
 
 
 def leaves(tree: Any) -> list[Any]:

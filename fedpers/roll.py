@@ -15,7 +15,7 @@ from fedpers.flower import open_content, seal
 from fedpers.record import record
 
 
-@record
+@record("flower.Roster")
 class Roster:
     """Who is in the federation, by partition id."""
 

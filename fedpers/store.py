@@ -9,12 +9,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
+from fedpers import __version__
 from fedpers.errors import CheckpointError
 from fedpers.record import flatten, rebuild
 from fedpers.wire import pack, unpack
 
 When = tuple[int, int]                     # (round, exchange)
-SKELETON = "skeleton"
+SKELETON, FORMAT = "skeleton", "format"
+VERSION = "2"                              # of the files; 1 named records by their module
 MEMORIES = "memories.safetensors"          # in the folder of a checkpoint
 
 
@@ -29,7 +31,7 @@ def write_record(path: Path, body: Any, durable: bool = True) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(named, part, metadata={SKELETON: skeleton})
+        save_file(named, part, metadata={SKELETON: skeleton, FORMAT: VERSION})
         if durable:
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -43,16 +45,20 @@ def read_record(path: Path, device: str = "cpu") -> Any:
     """Read what `write_record` wrote.
 
     Raises:
-        CheckpointError: the file is missing or damaged.
+        CheckpointError: the file is missing, damaged, or of another format.
     """
     from safetensors import safe_open
 
     try:
         arrays = load_file(path)
         with safe_open(path, framework="np") as file:
-            skeleton = (file.metadata() or {})[SKELETON]
+            about = file.metadata() or {}
+            skeleton = about[SKELETON]
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is missing, truncated or not a fedpers file: {error}") from error
+    if (version := about.get(FORMAT, "1")) != VERSION:
+        raise CheckpointError(f"{path} is of format {version}, this fedpers ({__version__}) reads format "
+                              f"{VERSION}: start the run anew, or go on with the version in summary.json")
     return unpack(skeleton, [arrays[str(i)] for i in range(len(arrays))], device)
 
 

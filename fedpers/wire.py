@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,8 @@ def pack(body: Any) -> tuple[str, Arrays]:
                 seen[id(x)] = len(arrays)
                 arrays.append(x.detach().cpu().contiguous().numpy())
             return {"t": seen[id(x)]}
-        if is_dataclass(x) and record_name(type(x)) in RECORDS:
-            content = {f.name: encode(getattr(x, f.name)) for f in fields(x)}
-            return {"r": record_name(type(x)), "f": content}
+        if (name := record_name(type(x))) is not None:
+            return {"r": name, "f": {f.name: encode(getattr(x, f.name)) for f in fields(x)}}
         if isinstance(x, dict):
             return {"d": [[k, encode(v)] for k, v in x.items()]}
         if isinstance(x, (tuple, list)):

@@ -3,6 +3,8 @@
 import shutil
 
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from fedpers.cli import main
 
@@ -66,6 +68,20 @@ def test_resume_from_a_truncated_checkpoint_keeps_what_was_written(tmp_path, cap
     state.write_bytes(state.read_bytes()[:50])
     text = mistake(capsys, "run", f"resume={out}", "rounds=4")
     assert "state.safetensors" in text
+    assert (out / "metrics.csv").read_bytes() == before
+
+
+def test_resume_from_a_checkpoint_of_an_older_format(tmp_path, capsys):
+    """Up to format 1, records were named by their module and files had no format."""
+    out = tmp_path / "run"
+    assert main(["run", *QUICK, f"out={out}"]) == 0
+    before = (out / "metrics.csv").read_bytes()
+    state = next((out / "checkpoint").glob("round-*/state.safetensors"))
+    with safe_open(state, framework="np") as file:
+        skeleton = file.metadata()["skeleton"].replace("pflego.State", "fedpers.strategies.pflego.State")
+    save_file(load_file(state), state, metadata={"skeleton": skeleton})
+    text = mistake(capsys, "run", f"resume={out}", "rounds=4")
+    assert "state.safetensors is of format 1" in text and "start the run anew" in text
     assert (out / "metrics.csv").read_bytes() == before
 
 

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, RecordDict
 
 from fedpers.errors import CheckpointError, FedpersError
 from fedpers.flower import Envelope, open_content, seal
-from fedpers.record import record
+from fedpers.record import RECORDS, record, record_name
 from fedpers.store import FileStore, read_record, write_record
 from fedpers.wire import num_bytes, pack, unpack
 
@@ -48,6 +48,23 @@ def test_a_shared_tensor_travels_once_and_is_counted_once():
     assert len(arrays) == 1
     assert num_bytes({"x": t, "y": t}) == 400
     assert torch.equal(unpack(skeleton, arrays)["y"], t)
+
+
+def test_a_record_keeps_its_name_wherever_its_class_lives():
+    from fedpers.clients.fedsoft import Train
+    from fedpers.data import Data
+
+    assert record_name(Data) == "core.Data"
+    assert record_name(Train) == "fedsoft.Train"
+    assert record_name(int) is None
+
+
+def test_two_classes_cannot_have_one_name():
+    from fedpers.data import Data
+
+    with pytest.raises(FedpersError, match="two records are called core.Data"):
+        record("core.Data")(type("Data", (), {}))
+    assert RECORDS["core.Data"] is Data
 
 
 def test_only_known_records_come_back():
