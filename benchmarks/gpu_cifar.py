@@ -1,4 +1,4 @@
-"""pfl-research's CIFAR-10 benchmark on one GPU; see fedpers/benchgpu.py for what it is.
+"""pfl-research's CIFAR-10 benchmark on one GPU; see fedpers/bench/gpu.py for what it is.
 
     python benchmarks/gpu_cifar.py [--rounds 1500] [--data FOLDER]
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fedpers.benchgpu import main
+from fedpers.bench.gpu import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

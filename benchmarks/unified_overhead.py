@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from fedpers import compose
-from fedpers.build import assemble
-from fedpers.cohort import Cohort
-from fedpers.grid import CohortGrid
-from fedpers.runners import RunnerConfig
-from fedpers.store import MemoryStore
+from fedpers.app.build import assemble
+from fedpers.config import compose
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.runner import RunnerConfig
 
 
 def measure(method: str, clients: int, rounds: int, runner: Any) -> tuple[float, float]:

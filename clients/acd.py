@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from fedpers.blockclient import BlockClient
+from fedpers.core.params import add, blend, scale
+from fedpers.families.unified.client import BlockClient
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.messages import Gradients, Iterate
+from fedpers.families.unified.step_sizes import ACDRates
 from fedpers.method import Data, Params, Stream, record
-from fedpers.objective import ObjectiveConfig
-from fedpers.orders import Gradients, Iterate
-from fedpers.params import add, blend, scale
-from fedpers.rates import ACDRates
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpers.blockclient import BlockClient, CoordinateConfig
+from fedpers.core.params import add, blend, scale
+from fedpers.families.unified.client import BlockClient
+from fedpers.families.unified.config import CoordinateConfig
+from fedpers.families.unified.messages import Gradients, Iterate
+from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream, record
-from fedpers.orders import Gradients, Iterate
-from fedpers.params import add, blend, scale
-from fedpers.rates import Rates
 
 
 @dataclass(frozen=True)

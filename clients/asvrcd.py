@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpers.blockclient import BlockClient, CoordinateConfig, gradients_at
+from fedpers.core.params import add, blend, scale, sub, zeros_like
+from fedpers.families.unified.client import BlockClient, gradients_at
+from fedpers.families.unified.config import CoordinateConfig
+from fedpers.families.unified.messages import Anchor, Gradients, Iterate
+from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream, record
-from fedpers.orders import Anchor, Gradients, Iterate
-from fedpers.params import add, blend, scale, sub, zeros_like
-from fedpers.rates import Rates
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass, field
 
-
+from fedpers.core.bounds import bounds
+from fedpers.core.params import add, sub
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.params import add, sub
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
 
 

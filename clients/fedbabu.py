@@ -3,13 +3,18 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-
-from fedpers.losses import Given
+from fedpers.core.bounds import bounds
+from fedpers.core.params import split
+from fedpers.learning.losses import Given
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.params import split
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

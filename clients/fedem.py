@@ -7,11 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedpers.centers import center_losses
+from fedpers.core.bounds import bounds
+from fedpers.families.clustered.centers import center_losses
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

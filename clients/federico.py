@@ -6,13 +6,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedpers.mailbox import Forward, Gradients, Newcomer, Published, Step
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise
-from fedpers.peers import (
-    Peer, draw_peers, new_peer, no_scores, owner_step, posterior, predict, reweighed, score,
+from fedpers.core.rng import SameBatches
+from fedpers.families.peers.messages import Forward, Gradients, Newcomer, Published, Step
+from fedpers.families.peers.weights import (
+    Peer,
+    draw_peers,
+    new_peer,
+    no_scores,
+    owner_step,
+    posterior,
+    predict,
+    reweighed,
+    score,
     weighted,
 )
-from fedpers.rng import SameBatches
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.mailbox import Forward
+from fedpers.core.params import sq_dist, weighted_sum
+from fedpers.families.peers.messages import Forward
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
-from fedpers.params import sq_dist, weighted_sum
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
-from fedpers.losses import pulled
+from fedpers.core.bounds import bounds
+from fedpers.learning.losses import pulled
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

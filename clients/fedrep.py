@@ -3,12 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-
-from fedpers.losses import Given
+from fedpers.core.params import split
+from fedpers.learning.losses import Given
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.params import split
 
 
 @dataclass(frozen=True)

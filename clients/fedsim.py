@@ -5,11 +5,17 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.core.bounds import above
+from fedpers.core.params import merge, scale, split
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.params import merge, scale, split
-from fedpers.schema import above
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,22 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedpers.centers import nearest_shares
-from fedpers.exact import least_squares
-from fedpers.losses import pulled
+from fedpers.core.bounds import bounds
+from fedpers.core.params import combine, scale
+from fedpers.families.clustered.centers import nearest_shares
+from fedpers.families.clustered.least_squares import least_squares
+from fedpers.learning.losses import pulled
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Slots, Stream, minimise_from, new_slots, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Slots,
+    Stream,
+    minimise_from,
+    new_slots,
+    record,
 )
-from fedpers.params import combine, scale
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

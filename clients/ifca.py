@@ -7,12 +7,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedpers.centers import center_losses
+from fedpers.core.bounds import bounds
+from fedpers.core.params import combine
+from fedpers.families.clustered.centers import center_losses
 from fedpers.method import (
-    ClientData, Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record,
+    ClientData,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    grad,
+    minimise,
+    record,
 )
-from fedpers.params import combine
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

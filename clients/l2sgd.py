@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.blockclient import batches
+from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
+from fedpers.families.unified.client import batches
+from fedpers.families.unified.messages import Measure, Value
+from fedpers.learning.gradients import slope
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
-from fedpers.orders import Measure, Value
-from fedpers.params import add, scale, sq_dist, sub, zeros_like
-from fedpers.slopes import slope
 
 
 @dataclass(frozen=True)

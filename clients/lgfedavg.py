@@ -3,11 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-
+from fedpers.core.params import merge, split
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.params import merge, split
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import torch
 
-from fedpers.blockclient import BlockClient, batches
+from fedpers.core.params import add
+from fedpers.families.unified.client import BlockClient, batches
+from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.method import Data, Params, Stream, record
-from fedpers.objective import ObjectiveConfig
-from fedpers.params import add
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.params import add
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    grad,
+    minimise,
+    record,
 )
-from fedpers.params import add
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,19 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-
-from fedpers.local import minibatches
-from fedpers.losses import pulled
+from fedpers.core.bounds import bounds
+from fedpers.core.params import add, sub
+from fedpers.learning.local_training import minibatches
+from fedpers.learning.losses import pulled
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minimise,
+    record,
 )
-from fedpers.params import add, sub
-from fedpers.schema import bounds
 
 
 @dataclass(frozen=True)

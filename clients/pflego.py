@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
-
+from fedpers.core.params import add, split
 from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, record
-from fedpers.params import add, split
 
 
 @dataclass(frozen=True)

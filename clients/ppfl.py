@@ -5,13 +5,22 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.families.mixtures.mixture import Mixture
+from fedpers.families.mixtures.simplex import mirror_step
+from fedpers.families.mixtures.stationarity import block_weight
 from fedpers.method import (
-    Data, LocalConfig, Params, PersonalizedClient, Slots, Stream, bounds, minibatches,
-    minimise_from, new_slots, record,
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Slots,
+    Stream,
+    bounds,
+    minibatches,
+    minimise_from,
+    new_slots,
+    record,
 )
-from fedpers.mixture import Mixture
-from fedpers.iterates import block_weight
-from fedpers.simplex import mirror_step
 
 
 @dataclass(frozen=True)

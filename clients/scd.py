@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from fedpers.blockclient import BlockClient, CoordinateConfig
+from fedpers.core.params import add
+from fedpers.families.unified.client import BlockClient
+from fedpers.families.unified.config import CoordinateConfig
+from fedpers.families.unified.messages import Gradients, Iterate
 from fedpers.method import Data, Params, Stream, record
-from fedpers.orders import Gradients, Iterate
-from fedpers.params import add
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpers.errors import DataError
+from fedpers.core.errors import DataError
 
 Arrays = dict[str, np.ndarray]
 VERSION = 1                                  # raise it when decoding changes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from fedpers.compat import import_torchvision
+from fedpers.core.torchvision import import_torchvision
 from fedpers.datasets.cache import Arrays, cached
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw, damaged, missing

@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from fedpers.core.errors import unknown
 from fedpers.datasets.partition import PARTITIONS
+from fedpers.datasets.registry import DATASETS
 from fedpers.datasets.sources import MIXTURES, source_problem
-from fedpers.errors import unknown
 
 
 def _tuple(value: object) -> object:
@@ -86,8 +87,6 @@ class DataConfig:
 
 
 def _names(cfg: DataConfig) -> Iterator[str]:
-    from fedpers.datasets.registry import DATASETS  # its loaders need this module
-
     choices: dict[str, Collection[str]] = {
         "name": DATASETS, "partition": PARTITIONS, "mixture": MIXTURES,
         "label_space": ("global", "local"),
@@ -127,8 +126,6 @@ def _ranges(cfg: DataConfig) -> Iterator[str]:
 
 
 def _together(cfg: DataConfig) -> Iterator[str]:
-    from fedpers.datasets.registry import DATASETS
-
     if cfg.min_samples > cfg.max_samples:
         yield f"data.min_samples is {cfg.min_samples}, above data.max_samples {cfg.max_samples}"
     if len(cfg.mean) != len(cfg.std):

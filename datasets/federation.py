@@ -8,14 +8,15 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedpers.data import ClientData, Data, Federation
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.errors import ConfigError, DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
+from fedpers.datasets.registry import DATASETS
 from fedpers.datasets.sources import eligible, uniform_classes
 from fedpers.datasets.split import Indices, Partition, Source
 from fedpers.datasets.transform import Transform, make_transform
-from fedpers.errors import DataError
 
 # One stream of random numbers for each purpose, so that a change in one leaves the others alone.
 LIMIT, DEAL, CUT, HOLDOUT, LOAD = range(5)
@@ -24,6 +25,24 @@ LIMIT, DEAL, CUT, HOLDOUT, LOAD = range(5)
 def stream(seed: int, *key: int) -> Generator:
     """A generator of its own for (seed, purpose, ...), the same on every machine."""
     return np.random.Generator(np.random.PCG64([seed, *key]))
+
+
+def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float32) -> Federation:
+    """The clients of `cfg`; the same ones for the same seed (data.seed, if set, comes first).
+
+    Raises:
+        ConfigError: a key of `cfg` is wrong (all mistakes at once).
+        DataError: a file is missing or damaged, or the samples do not suffice.
+    """
+    problems = cfg.check()
+    if problems:
+        raise ConfigError(*problems)
+    entry = DATASETS[cfg.name]
+    seed = seed if cfg.seed is None else cfg.seed
+    if entry.clients:
+        made: Federation = entry.function(cfg, seed, dtype)
+        return made
+    return build(cfg, entry.function(cfg, stream(seed, LOAD)), seed, dtype)
 
 
 @dataclass(frozen=True)
@@ -152,8 +171,6 @@ def clients_again(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Callable[[i
 
     A message to a worker then carries the configuration, not the samples.
     """
-    from fedpers.datasets.registry import load_federation  # which needs this module
-
     return load_federation(cfg, seed, dtype).client
 
 

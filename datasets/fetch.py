@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpers.compat import import_torchvision
+from fedpers.core.errors import DataError, unknown
+from fedpers.core.torchvision import import_torchvision
 from fedpers.datasets.idx import SETS
 from fedpers.datasets.omniglot import SUBSETS
 from fedpers.datasets.registry import DATASETS
-from fedpers.errors import DataError, unknown
 
 Progress = Callable[[int, int], None]        # bytes so far, bytes in all (0: unknown)
 Opener = Callable[[Path, Path], AbstractContextManager[Any]]     # (archive, file) -> its content

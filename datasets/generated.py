@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from fedpers.data import ClientData, Data, Federation
+from fedpers.core.data import ClientData, Data, Federation
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.federation import clients_again, stream
 

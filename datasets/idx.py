@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator
 
-from fedpers.compat import import_torchvision
+from fedpers.core.torchvision import import_torchvision
 from fedpers.datasets.cache import Arrays, cached
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw, damaged, missing

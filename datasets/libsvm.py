@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from fedpers.core.errors import DataError
 from fedpers.datasets.cache import Arrays, cached
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw, damaged, missing
-from fedpers.errors import DataError
 
 # The files leave out features that are 0 in all their samples; these are the numbers of the sets.
 FEATURES = {**{f"a{i}a": 123 for i in range(1, 10)}, **{f"w{i}a": 300 for i in range(1, 9)},

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from fedpers.core.errors import DataError, unknown
 from fedpers.datasets.sources import mixture, permutations, rotations
 from fedpers.datasets.split import Indices, Partition, both, check_sizes, evenly
-from fedpers.errors import DataError, unknown
 
 REDRAWS = 100                                # of a Dirichlet partition, before giving up
 

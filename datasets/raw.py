@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpers.errors import DataError
+from fedpers.core.errors import DataError
 
 
 @dataclass(frozen=True)

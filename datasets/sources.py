@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
+from fedpers.core.errors import DataError, unknown
 from fedpers.datasets.split import Indices, Partition, Source, both, evenly
-from fedpers.errors import DataError, unknown
 
 LETTERS = {"upper": 10, "lower": 36}         # first of the 26 among the 62 classes of EMNIST
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpers.errors import DataError
+from fedpers.core.errors import DataError
 
 Indices = list[np.ndarray]
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from fedpers.data import Federation
+from fedpers.core.data import Federation
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.federation import stream
 from fedpers.datasets.generated import SETUP, Draws, Population, federation

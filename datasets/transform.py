@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
-from fedpers.errors import DataError
 
 CHUNK = 4096                                 # samples at a time when statistics are measured
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from fedpers.cli import main
+from fedpers.app.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

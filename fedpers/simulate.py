@@ -1,11 +1,11 @@
 """One run in this process from Python objects, without configuration files."""
 
-from fedpers.client import PersonalizedClient
-from fedpers.cohort import Cohort, Store
-from fedpers.data import Federation
-from fedpers.grid import CohortGrid
-from fedpers.server import Observer, PersonalizedStrategy
-from fedpers.store import MemoryStore
+from fedpers.core.data import Federation
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore, Store
+from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.strategy import Observer, PersonalizedStrategy
 
 
 def simulate(

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 2. Any objective of
-fedpers/objectives.py, F(w, β) = 1/M Σ_m f_m(w, β_m).
+families/unified/objectives.py, F(w, β) = 1/M Σ_m f_m(w, β_m).
 
     S = √L_w + √L_β,  p_w = √L_w/S,  ν = μ/S²,  θ = (√(ν²+4ν) - ν)/2,  η = 1/θ
     x = (1-θ) y + θ z for both blocks
@@ -29,11 +29,11 @@ is Nesterov's method; with nothing shared (full) each client runs it alone, and 
 
 import numpy as np
 
-from fedpers.blocks import BlockStrategy, State, Steps, average
 from fedpers.clients.acd import ACDConfig, Sequences, descend, drift
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.step_sizes import ACDRates, acd_rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 from fedpers.method import Params
-from fedpers.objective import Constants
-from fedpers.rates import ACDRates, acd_rates
 
 
 class ACD(BlockStrategy):

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 5. Any objective of
-fedpers/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
+families/unified/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w, η, γ, ν as in ASVRCD-PFL;  θ = min{0.8, 1/η};  x = θ z + (1-θ) y for both blocks
 
@@ -25,12 +25,12 @@ uses, left out. The block not drawn stays as it is (`unsampled: drift` moves it 
 
 import numpy as np
 
-from fedpers.blocks import BlockStrategy, State, Steps, average, chosen_rates
 from fedpers.clients.ascd import ASCDConfig, Sequences, descend, rest
+from fedpers.core.params import scale
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.step_sizes import Rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
 from fedpers.method import Params
-from fedpers.objective import Constants
-from fedpers.params import scale
-from fedpers.rates import Rates
 
 
 class ASCD(BlockStrategy):

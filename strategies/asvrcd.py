@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 4 (Algorithm 3 is the same
-method written on copies of the variables). Any objective of fedpers/objectives.py that is a mean
+method written on copies of the variables). Any objective of families/unified/objectives.py that is a mean
 over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w = L_w/(L_w + L_β),  L = 2 max{L_w/p_w, L_β/p_β}   (script L's: of one sample's loss)
@@ -38,12 +38,12 @@ Reductions: with one sample a client it is block-coordinate Katyusha on whole gr
 
 import numpy as np
 
-from fedpers.blocks import BlockStrategy, State, Steps, average, chosen_rates
 from fedpers.clients.asvrcd import ASVRCDConfig, Block, descend, middle
+from fedpers.core.params import add
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.step_sizes import Rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
 from fedpers.method import Params
-from fedpers.objective import Constants
-from fedpers.params import add
-from fedpers.rates import Rates
 
 
 class ASVRCD(BlockStrategy):

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.cfl import CFLConfig, Weights
-from fedpers.clustering import bipartition, cosines
+from fedpers.core.params import add, sq_norm, weighted_mean
+from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import add, sq_norm, weighted_mean
 
 Members = tuple[int, ...]
 

@@ -23,8 +23,8 @@ Reductions: λ = 0 is local training; w is FedAvg's, whatever λ.
 import numpy as np
 
 from fedpers.clients.ditto import Weights
+from fedpers.core.params import weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import weighted_mean
 
 
 @record

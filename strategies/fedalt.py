@@ -20,8 +20,8 @@ Reductions: personal=head with clients of equal size is FedRep. No v steps: only
 import numpy as np
 
 from fedpers.clients.fedalt import FedAltConfig, Shared
+from fedpers.core.params import split, weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_mean
 
 
 @record

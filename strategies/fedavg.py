@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.fedavg import Weights
+from fedpers.core.params import weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import weighted_mean
 
 
 @record

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from fedpers.clients.fedbabu import FedBABUConfig, Weights
+from fedpers.core.params import split, weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_mean
 
 
 @record

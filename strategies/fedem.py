@@ -22,10 +22,10 @@ Reductions: M = 1 is FedAvg; responsibilities that are 0 or 1 give hard clusteri
 
 import numpy as np
 
-from fedpers.centers import new_centers
 from fedpers.clients.fedem import Components, FedEMConfig
+from fedpers.core.params import weighted_mean
+from fedpers.families.clustered.centers import new_centers
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import weighted_mean
 
 
 @record

@@ -32,11 +32,10 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.federico import FedeRiCoConfig
-from fedpers.errors import ConfigError
-from fedpers.mailbox import Forward, Join, Newcomer, Published, Step, Support, sum_by_owner
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.server import Orders, Replies
-from fedpers.wire import num_bytes
+from fedpers.core.errors import ConfigError
+from fedpers.core.serialization import num_bytes
+from fedpers.families.peers.messages import Forward, Join, Newcomer, Published, Step, Support, sum_by_owner
+from fedpers.method import Orders, Params, PersonalizedStrategy, Replies, Roster, Round, record
 
 
 @record

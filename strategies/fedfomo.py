@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.fedfomo import FedFomoConfig
-from fedpers.mailbox import Forward
+from fedpers.families.peers.messages import Forward
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 

@@ -15,8 +15,8 @@ Reductions: without a personal part it is FedAvg.
 import numpy as np
 
 from fedpers.clients.fedper import Body
+from fedpers.core.params import split, weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_mean
 
 
 @record

@@ -18,9 +18,9 @@ Reductions: μ = 0 is FedAvg; FedSoft with S = 1 from the center is FedProx with
 import numpy as np
 
 from fedpers.clients.fedprox import FedProxConfig, Weights
+from fedpers.core.params import weighted_mean
+from fedpers.core.sampling import draw
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import weighted_mean
-from fedpers.selection import draw
 
 
 @record

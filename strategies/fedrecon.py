@@ -23,9 +23,9 @@ Reductions: start=kept with η_s = 1 and SGD is FedAlt with a personal head.
 import numpy as np
 
 from fedpers.clients.fedrecon import FedReconConfig, Shared
-from fedpers.local import LocalConfig, Slots, new_slots, sgd_step
+from fedpers.core.params import split, weighted_mean
+from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_mean
 
 
 @record

@@ -19,8 +19,8 @@ heads stay as they were, which is FedBABU.
 import numpy as np
 
 from fedpers.clients.fedrep import Body
+from fedpers.core.params import mean, split
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import mean, split
 
 
 @record

@@ -20,8 +20,8 @@ Reductions, for γ_v = γ_u: personal=head is FedPer, personal=body is LG-FedAvg
 import numpy as np
 
 from fedpers.clients.fedsim import FedSimConfig, Shared
+from fedpers.core.params import split, weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_mean
 
 
 @record

@@ -31,11 +31,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.centers import new_centers, new_mean
 from fedpers.clients.fedsoft import Estimate, FedSoftConfig, Train
-from fedpers.exact import require_least_squares
+from fedpers.core.sampling import draw
+from fedpers.families.clustered.centers import new_centers, new_mean
+from fedpers.families.clustered.least_squares import require_least_squares
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.selection import draw
 
 
 @record

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.centers import new_centers, new_mean
 from fedpers.clients.ifca import Centers, IFCAConfig, Update
+from fedpers.core.params import add, weighted_sum
+from fedpers.families.clustered.centers import new_centers, new_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import add, weighted_sum
 
 
 @record

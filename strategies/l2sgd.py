@@ -30,11 +30,11 @@ import numpy as np
 import torch
 
 from fedpers.clients.l2sgd import Average, L2SGDConfig, Memory, Run
+from fedpers.core.params import mean, scale
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.messages import Measure
+from fedpers.families.unified.objectives import MX2
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.objective import ObjectiveConfig
-from fedpers.objectives import MX2
-from fedpers.orders import Measure
-from fedpers.params import mean, scale
 
 
 @record

@@ -19,8 +19,8 @@ Reductions: without a body (logistic regression) it is FedAvg.
 import numpy as np
 
 from fedpers.clients.lgfedavg import Head
+from fedpers.core.params import split, weighted_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_mean
 
 
 @record

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 1. Any objective of
-fedpers/objectives.py.
+families/unified/objectives.py.
 
     Server                                             Client m
     [S1] send w to all (or to a cohort)        ---->   τ times:
@@ -22,13 +22,13 @@ ws2 FedPer's and FedRep's objective.
 
 import numpy as np
 
-from fedpers.blocks import BlockStrategy, State, Steps
 from fedpers.clients.lsgd import LSGDConfig, Train
+from fedpers.core.params import mean
+from fedpers.families.unified.messages import Counts
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.step_sizes import lsgd_step
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps
 from fedpers.method import Params
-from fedpers.objective import Constants
-from fedpers.orders import Counts
-from fedpers.params import mean
-from fedpers.rates import lsgd_step
 
 
 class LSGD(BlockStrategy):

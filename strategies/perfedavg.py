@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.perfedavg import Weights
+from fedpers.core.params import mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import mean
 
 
 @record

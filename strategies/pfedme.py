@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.pfedme import Memory, PFedMeConfig, Weights
+from fedpers.core.params import add, mean, scale
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.objectives import MX2
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.objective import ObjectiveConfig
-from fedpers.objectives import MX2
-from fedpers.params import add, mean, scale
 
 
 @record

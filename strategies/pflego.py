@@ -26,9 +26,9 @@ Reductions: I = r and τ = 1 with SGD is gradient descent on L; ρ = 0 is indepe
 import numpy as np
 
 from fedpers.clients.pflego import PFLEGOConfig, Train
-from fedpers.local import LocalConfig, Slots, new_slots, sgd_step
+from fedpers.core.params import split, weighted_sum
+from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import split, weighted_sum
 
 
 @record

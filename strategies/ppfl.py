@@ -33,12 +33,12 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.ppfl import Personal, PPFLConfig, Weigh
-from fedpers.errors import ConfigError
-from fedpers.iterates import Kept, block_weight, offer, stationarity
+from fedpers.core.errors import ConfigError
+from fedpers.core.params import weighted_mean
+from fedpers.families.mixtures.mixture import Mixture
+from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, with_rows
+from fedpers.families.mixtures.stationarity import Kept, block_weight, offer, stationarity
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.mixture import Mixture
-from fedpers.params import weighted_mean
-from fedpers.simplex import Affinity, affinity, laplacian, mirror_step, with_rows
 
 
 @record

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 7. Any objective of
-fedpers/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
+families/unified/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w, η, ρ as in ASVRCD-PFL;  v is the anchor,  G_w = ∇_w F(v),  G_m = 1/M ∇_β f_m(v)
 
@@ -31,12 +31,12 @@ they are subtracted, as in Algorithm 4. D_m and ∇_w f_m(v) travel together whe
 
 import numpy as np
 
-from fedpers.blocks import BlockStrategy, State, Steps, average, chosen_rates
 from fedpers.clients.svrcd import Block, SVRCDConfig
+from fedpers.core.params import add
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.step_sizes import Rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
 from fedpers.method import Params
-from fedpers.objective import Constants
-from fedpers.params import add
-from fedpers.rates import Rates
 
 
 class SVRCD(BlockStrategy):

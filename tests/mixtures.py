@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from fedpers.data import ClientData, Data, Federation
-from fedpers.models import build_model
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.learning.model import build_model
 
 
 def part(x, y):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpers import bench, benchtable
-from fedpers.benchpeers import as_module
-from fedpers.benchwork import FLOPS, MODELS, Work, make_model
+from fedpers.bench import main as bench
+from fedpers.bench import table as benchtable
+from fedpers.bench.work import FLOPS, MODELS, Work, as_module, make_model
 
 SIZES = {"lr": 7850, "mlp": 159010, "lenet": 62006, "cnn": 1663370}
 

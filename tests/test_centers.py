@@ -4,21 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.centers import (
-    center_losses,
-    measure_centers,
-    nearest_shares,
-    new_centers,
-    new_mean,
-)
-from fedpers.data import Data
-from fedpers.errors import ConfigError, FedpersError
-from fedpers.exact import least_squares, require_least_squares
-from fedpers.local import grad
-from fedpers.losses import pull, pulled
-from fedpers.models import build_model
-from fedpers.params import combine, sq_dist
-from fedpers.selection import draw
+from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.params import combine, sq_dist
+from fedpers.core.sampling import draw
+from fedpers.families.clustered.centers import center_losses, nearest_shares, new_centers, new_mean
+from fedpers.families.clustered.least_squares import least_squares, require_least_squares
+from fedpers.flower.evaluation import measure_centers
+from fedpers.learning.gradients import grad
+from fedpers.learning.losses import pull, pulled
+from fedpers.learning.model import build_model
 from tests.mixtures import linear, part
 
 

@@ -1,4 +1,4 @@
-"""The command line: statuses, exact messages, run directories. `fedpers.run` is a fake here."""
+"""The command line: statuses, exact messages, run directories. `fedpers.app.run` is a fake here."""
 
 import errno
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import fedpers.run
+import fedpers.app.run
 from fedpers import __version__
-from fedpers.cli import main
-from fedpers.errors import DataError
+from fedpers.app.cli import main
+from fedpers.core.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,7 +33,7 @@ def runs(monkeypatch):
         (out / "summary.json").write_text('{"status": "finished"}')
         return {"final": {"loss": 0.25, "accuracy": 0.5}}
 
-    monkeypatch.setattr(fedpers.run, "run", fake)
+    monkeypatch.setattr(fedpers.app.run, "run", fake)
     return seen
 
 
@@ -43,7 +43,7 @@ def failing(monkeypatch, error, when=lambda cfg: True):
             raise error
         return {}
 
-    monkeypatch.setattr(fedpers.run, "run", fake)
+    monkeypatch.setattr(fedpers.app.run, "run", fake)
 
 
 def complaint(capsys):
@@ -200,7 +200,7 @@ def test_list_names_everything(capsys):
 
 
 def test_help_and_list_do_not_import_what_is_slow():
-    code = ("import sys; from fedpers.cli import main; main(['list']); "
+    code = ("import sys; from fedpers.app.cli import main; main(['list']); "
             "print([m for m in ('torch', 'flwr', 'ray', 'matplotlib') if m in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                           check=True)
@@ -208,7 +208,7 @@ def test_help_and_list_do_not_import_what_is_slow():
 
 
 def test_python_m_is_the_same_and_quiet_settings_are_defaults():
-    code = ("import os; os.environ['FLWR_TELEMETRY_ENABLED'] = '1'; import fedpers.cli; "
+    code = ("import os; os.environ['FLWR_TELEMETRY_ENABLED'] = '1'; import fedpers.app.cli; "
             "print(os.environ['FLWR_TELEMETRY_ENABLED'], os.environ['RAY_USAGE_STATS_ENABLED'])")
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                           check=True).stdout

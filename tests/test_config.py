@@ -8,10 +8,10 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from fedpers import compose, registry
-from fedpers.config import RESUMABLE, RunConfig, from_mapping, to_mapping
-from fedpers.errors import ConfigError
-from fedpers.registry import METHODS, Method
+from fedpers.config import compose, registry
+from fedpers.config.registry import METHODS, Method
+from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
+from fedpers.core.errors import ConfigError
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

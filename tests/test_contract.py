@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpers import compose, registry
-from fedpers.checks import CHECKS, make_case
-from fedpers.local import LocalConfig
+from fedpers.checks.contract import CHECKS, make_case
+from fedpers.config import compose, registry
+from fedpers.learning.optimizers import LocalConfig
 
 METHODS = registry.METHODS
 # A method that is made for another task than classes, or whose defaults suit no toy, says so here.

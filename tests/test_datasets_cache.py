@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
+from fedpers.core.errors import DataError
 from fedpers.datasets import cache
-from fedpers.errors import DataError
 
 
 @pytest.fixture(autouse=True)

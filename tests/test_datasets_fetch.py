@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
+from fedpers.core.errors import DataError
 from fedpers.datasets import fetch as module
 from fedpers.datasets.fetch import Resource, _in_gz, _in_tar, _in_zip, fetch
-from fedpers.errors import DataError
 
 CONTENT = bytes(range(256)) * 1000
 

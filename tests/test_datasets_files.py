@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.core.errors import DataError
 from fedpers.datasets.cifar import ArrayUnpickler
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.registry import load_federation
-from fedpers.errors import DataError
+from fedpers.datasets.federation import load_federation
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.core.errors import ConfigError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.registry import load_federation
-from fedpers.errors import ConfigError
+from fedpers.datasets.federation import load_federation
 
 
 def same(a, b):

@@ -9,25 +9,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpers import native
-from fedpers.case import same
-from fedpers.client import PersonalizedClient
+from fedpers.checks.case import same
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import Body, FedPerClient, FedPerConfig, Memory
-from fedpers.cohort import Cohort, Request
-from fedpers.data import ClientData, Data
-from fedpers.dense import autograd_only, scores_of
-from fedpers.errors import FedpersError
-from fedpers.local import LocalConfig, grad, minimise_from, new_slots, stacked
-from fedpers.losses import Given, pulled
-from fedpers.models import Model, build_model
-from fedpers.params import split
-from fedpers.plan import Plan
-from fedpers.rng import Stream
-from fedpers.runners import RunnerConfig
-from fedpers.stacked import Block, StackedData
-from fedpers.store import MemoryStore
-from fedpers.toys import toy_federation
+from fedpers.core.data import ClientData, Data
+from fedpers.core.errors import FedpersError
+from fedpers.core.params import split
+from fedpers.core.plan import Plan
+from fedpers.core.rng import Stream
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.runner import RunnerConfig
+from fedpers.engines.stacked_data import Block, StackedData
+from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.messages import Request
+from fedpers.learning.gradients import grad, stacked
+from fedpers.learning.kernels import native
+from fedpers.learning.kernels.dispatch import autograd_only, scores_of
+from fedpers.learning.local_training import minimise_from
+from fedpers.learning.losses import Given, pulled
+from fedpers.learning.model import Model, build_model
+from fedpers.learning.optimizers import LocalConfig, new_slots
 
 TASKS = ["classification", "binary", "regression"]
 SGD = LocalConfig(lr=0.05, epochs=3, batch_size=5)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpers import compose
-from fedpers.cli import parser
+from fedpers.app.cli import parser
+from fedpers.config import compose
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,7 +61,7 @@ def test_the_readme_starts_with_a_run() -> None:
 
 def test_the_readme_lists_every_method_with_its_status():
     """Names, order aside, and statuses of the table are those of the registry."""
-    from fedpers.registry import METHODS
+    from fedpers.config.registry import METHODS
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text[text.index("## Methods") : text.index("## Your own method")]

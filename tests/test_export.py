@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpers import checkpoint
-from fedpers.cli import main
-from fedpers.errors import CheckpointError, ConfigError
-from fedpers.export import export, load_exported
+from fedpers.app.cli import main
+from fedpers.app.export import export, load_exported
+from fedpers.core.errors import CheckpointError, ConfigError
+from fedpers.results import checkpoint
 
 SMALL = ["data.num_clients=4", "data.limit=200", "rounds=1", "model.hidden=[5]"]
 

@@ -6,14 +6,18 @@ import torch
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedpers import compose, engines, flower
-from fedpers.build import assemble, encode_config
-from fedpers.case import same
-from fedpers.client_app import fleet_app
-from fedpers.cohort import Answer, Cohort, Request
-from fedpers.config import EngineConfig
-from fedpers.errors import FedpersError, ReplyError
-from fedpers.fleet import (
+from fedpers.app import backends as engines
+from fedpers.app.build import assemble, encode_config
+from fedpers.app.client_app import fleet_app
+from fedpers.bench.app_grid import AppGrid
+from fedpers.checks.case import same
+from fedpers.config import compose
+from fedpers.config.run_config import EngineConfig
+from fedpers.core.errors import FedpersError, ReplyError
+from fedpers.core.serialization import SMALL, stack_equals, unstack
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.ray_grid import (
     BUNDLE,
     BUNDLE_BYTES,
     Fleet,
@@ -23,8 +27,8 @@ from fedpers.fleet import (
     seal_answers,
     seal_requests,
 )
-from fedpers.grid import AppGrid, CohortGrid
-from fedpers.wire import SMALL, stack_equals, unstack
+from fedpers.flower.internals import begin_run
+from fedpers.flower.messages import Answer, Request
 from tests.test_contract import METHODS, case
 
 HEADER = {"kind": "train", "t": 2, "e": 1, "assess": False}
@@ -70,7 +74,7 @@ def test_the_app_of_engine_ray(tmp_path):
     """From a configuration to files of memories, without Ray: the same end as in process."""
     cfg = compose.load(["method=fedper", "data.num_clients=6", "rounds=3", "clients_per_round=4"])
     one, other = assemble(cfg), assemble(cfg)
-    from fedpers.store import FileStore, MemoryStore
+    from fedpers.engines.memory.client_store import FileStore, MemoryStore
 
     cohort = Cohort(one.client, one.federation, MemoryStore(), one.plan)
     one.strategy.start(CohortGrid(cohort), num_rounds=3)
@@ -183,7 +187,7 @@ def test_a_grid_inside_flowers_run_keeps_its_identity(monkeypatch):
 
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, None)
-    flower.begin_run(3)
+    begin_run(3)
     assert TaskIdentity.run_id == 3
     c = case("fedavg")
     grid_of(app_of(c.cohort()), c.federation)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpers.checks import run
-from fedpers.registry import METHODS
+from fedpers.checks.contract import run
+from fedpers.config.registry import METHODS
 from tests.test_contract import case
 
 FILE = Path(__file__).parent / "golden" / "toys.json"

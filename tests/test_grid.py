@@ -7,10 +7,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
-from fedpers.case import make_case, same
+from fedpers.bench.app_grid import AppGrid
+from fedpers.checks.case import make_case, same
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
-from fedpers.flower import open_content
-from fedpers.grid import AppGrid, CohortGrid
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.flower.messages import open_content
 from fedpers.strategies.fedavg import FedAvg as OurFedAvg
 
 app = ClientApp()

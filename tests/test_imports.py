@@ -1,43 +1,60 @@
-"""Imports go one way: core <- datasets <- clients <- strategies <- app."""
+"""Packages lie on floors and import only what is below; every import counts, lazy and for types too."""
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("datasets", "clients", "strategies")
-APP = {"config", "registry", "engines", "run", "cli", "report", "server_app", "client_app"}
-FLOWER = {
-    "client", "client_app", "exchange", "fleet", "flower", "grid", "post", "roll", "run", "server",
-    "server_app",
+BELOW = {  # package: all packages that it may import
+    "core": set(),
+    "learning": {"core"},
+    "datasets": {"core"},
+    "flower": {"core", "learning"},
+    "config": {"core", "datasets", "learning"},
+    "engines": {"core", "learning", "flower"},
+    "families": {"core", "learning", "flower"},
+    "method": {"core", "learning", "flower"},
+    "simulate": {"core", "flower", "engines"},
+    "registry": {"config"},
+    "clients": {"core", "learning", "families", "method"},
+    "strategies": {"core", "learning", "families", "method", "clients"},
+    "results": {"core", "learning", "flower", "config", "datasets"},
+    "checks": {"core", "learning", "flower", "engines"},
+    "bench": {"core", "learning", "datasets", "flower", "config", "engines", "clients", "strategies"},
 }
-ENGINES = ("engine", "bench")  # engines.py, bench*.py may start what they drive and measure
-ALLOWED = {
-    "flwr": FLOWER,
-    "ray": set(),
-    "hydra": {"cli", "compose", "config", "launch", "listing"},
-    "torchvision": {"compat"},
+TOP = {"app", "__main__"}  # may import everything
+EDGE = {  # other people's packages that few may import: these, by package or module
+    "flwr": {"flower", "engines", "app", "bench"},
+    "ray": {"app.backends", "bench"},
+    "hydra": {"app.launch", "config.compose"},
+    "torchvision": {"core.torchvision"},
+    "tensorboard": {"results"},
+    "matplotlib": {"results"},
 }
-SUBMODULES = {f"fedpers.{folder}": ROOT / folder for folder in FOLDERS} | {
-    "fedpers": ROOT / "fedpers"
-}
-FILES = {
-    f"{package}.{path.relative_to(folder).with_suffix('').as_posix().replace('/', '.')}": path
-    for package, folder in SUBMODULES.items()
-    for path in folder.rglob("*.py")
-}
+FOLDERS = {"": ROOT / "fedpers"} | {n: ROOT / n for n in ("datasets", "clients", "strategies", "conf")}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The modules that a file imports, at its top or inside its functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing_only = [n for n in ast.walk(tree) if isinstance(n, ast.If) and _for_types(n.test)]
-    skipped = {id(inner) for n in typing_only for inner in ast.walk(n)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+def modules() -> dict[str, Path]:
+    """{name below fedpers: file} of the whole tree."""
+    found = {}
+    for prefix, folder in FOLDERS.items():
+        for path in folder.rglob("*.py"):
+            parts = [prefix, *path.relative_to(folder).with_suffix("").parts]
+            found[".".join(p for p in parts if p and p != "__init__")] = path
+    return found
+
+
+FILES = modules()
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The full names that a file imports: at its top, in functions, and for types only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -45,60 +62,71 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _for_types(test: ast.expr) -> bool:
-    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
-
-
 def ours(name: str) -> str | None:
-    """The file of ours that `name`, a module or something in one, stands for."""
-    return (
-        name if name in FILES else next((p for p in [name.rpartition(".")[0]] if p in FILES), None)
-    )
+    """The module of ours that `name`, a module or something in one, stands for."""
+    if name.partition(".")[0] != "fedpers":
+        return None
+    inside = name.partition(".")[2]
+    return inside if inside in FILES else inside.rpartition(".")[0]
 
 
-def reach(module: str) -> set[str]:
-    """All modules of ours that are imported, directly or not, with `module`."""
-    seen, todo = set(), [module]
-    while todo:
-        name = todo.pop()
-        seen.add(name)
-        todo += [m for m in map(ours, imports(FILES[name])) if m and m not in seen]
-    return seen
+def graph() -> dict[str, set[str]]:
+    """{module: the modules of ours that it imports}."""
+    return {m: {t for t in map(ours, imported(p)) if t is not None} - {m} for m, p in FILES.items()}
 
 
-def test_methods_and_data_know_nothing_above_them() -> None:
-    forbidden = {f"fedpers.{name}" for name in APP}
-    checked = 0
-    for level, folder in enumerate(FOLDERS):
-        above = tuple(f"fedpers.{name}." for name in FOLDERS[level + 1 :])
-        for module in (m for m in FILES if m.startswith(f"fedpers.{folder}.")):
-            wrong = {m for m in reach(module) if m in forbidden or m.startswith(above or ("-",))}
-            assert not wrong, f"{module} leads to {sorted(wrong)}"
-            checked += 1
-    assert checked == sum(1 for folder in FOLDERS for _ in (ROOT / folder).rglob("*.py")) > 0
+def package(module: str) -> str:
+    return module.partition(".")[0]
 
 
-def test_what_clients_use_loads_no_data_set() -> None:
-    for module in (m for m in FILES if m.startswith("fedpers.clients.")):
-        wrong = {m for m in reach(module) if m.startswith("fedpers.datasets.")}
-        assert not wrong, f"{module} leads to {sorted(wrong)}"
+def test_every_module_is_in_a_known_package() -> None:
+    assert {package(m) for m in FILES} - {"", "conf"} == BELOW.keys() | TOP
+    assert all(target in FILES for targets in graph().values() for target in targets)
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_a_package_imports_only_what_is_below_it(name: str) -> None:
+    allowed = BELOW[name] | {name, ""}
+    wrong = {f"{m} -> {t}" for m, targets in graph().items() if package(m) == name
+             for t in targets if package(t) not in allowed}
+    assert not wrong
+
+
+def test_the_floors_themselves_have_no_circle() -> None:
+    assert set(TopologicalSorter(BELOW).static_order()) == BELOW.keys()
+
+
+def test_there_is_no_circle() -> None:
+    try:
+        order = list(TopologicalSorter(graph()).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+    assert set(order) == set(FILES)
+
+
+UPWARD = ["from fedpers.app.run import run", "if TYPE_CHECKING:\n    import fedpers.engines.cohort",
+          "def f():\n    from fedpers.strategies.fedavg import FedAvg"]
+
+
+@pytest.mark.parametrize("line", UPWARD)
+def test_an_upward_import_of_any_kind_is_seen(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x.py").write_text(line)
+    found = {ours(name) for name in imported(tmp_path / "x.py")}
+    assert {package(m) for m in found if m} & {"app", "engines", "strategies"}
 
 
 def test_packages_at_the_edge_stay_there() -> None:
     for module, path in FILES.items():
-        _, _, name = module.partition(".")
-        for package in {target.partition(".")[0] for target in imports(path)}:
-            engine = package in {"flwr", "ray"} and name.startswith(ENGINES)
-            allowed = ALLOWED.get(package, {name}) | ({name} if engine else set())
-            assert name in allowed, f"{module} imports {package}; only {sorted(allowed)} may"
+        for name in {target.partition(".")[0] for target in imported(path)} & EDGE.keys():
+            allowed = EDGE[name] | TOP if name == "flwr" else EDGE[name]
+            assert package(module) in allowed or module in allowed, f"{module} imports {name}"
 
 
 def test_a_run_in_process_loads_neither_ray_nor_torchvision_nor_hydra() -> None:
-    methods = [m for m in FILES if m.startswith(("fedpers.strategies.", "fedpers.clients."))]
-    wanted = ", ".join(["fedpers.run", "fedpers.grid", "fedpers.datasets.digits", *methods])
+    methods = [f"fedpers.{m}" for m in FILES if m.startswith(("strategies.", "clients."))]
+    engine = ["fedpers.app.run", "fedpers.engines.inprocess_grid", "fedpers.datasets.digits"]
+    wanted = ", ".join([*engine, *methods])
     code = f"import sys, {wanted}; print(*{{m.partition('.')[0] for m in sys.modules}})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not {"ray", "torchvision", "hydra", "omegaconf"} & set(done.stdout.split())

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedpers.iterates import block_weight, offer
+from fedpers.families.mixtures.stationarity import block_weight, offer
 
 
 def drawn(weights, seed):

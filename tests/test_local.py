@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from fedpers.data import Data
-from fedpers.local import LocalConfig, grad, minibatches, minimise, minimise_from, new_slots, stacked
-from fedpers.models import build_model
-from fedpers.rng import Stream
+from fedpers.core.data import Data
+from fedpers.core.rng import Stream
+from fedpers.learning.gradients import grad, stacked
+from fedpers.learning.local_training import minibatches, minimise, minimise_from
+from fedpers.learning.model import build_model
+from fedpers.learning.optimizers import LocalConfig, new_slots
 
 MODEL = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpers.metrics import summarise
+from fedpers.core.metrics import summarise
 
 
 def table(**columns):

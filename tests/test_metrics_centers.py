@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpers import plots_centers
-from fedpers.metrics import of_centers, on_training_data
-from fedpers.paper import paper_columns, paper_value
+from fedpers.core.metrics import of_centers, on_training_data
+from fedpers.results.plots import centers as plots_centers
+from fedpers.results.report.paper import paper_columns, paper_value
 
 
 def test_the_better_center_of_each_source() -> None:

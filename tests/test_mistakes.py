@@ -6,7 +6,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from fedpers.cli import main
+from fedpers.app.cli import main
 
 QUICK = ["data.num_clients=4", "rounds=2", "checkpoint_every=1"]
 
@@ -95,7 +95,7 @@ def test_unwritable_out(tmp_path, capsys):
 
 
 def test_out_of_disk(tmp_path, capsys, monkeypatch):
-    from fedpers import checkpoint
+    from fedpers.results import checkpoint
 
     def full(path, body):
         raise OSError(28, "No space left on device")

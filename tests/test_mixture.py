@@ -5,14 +5,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedpers.data import Data
-from fedpers.dense import autograd_only
-from fedpers.errors import ConfigError
-from fedpers.local import LocalConfig, grad, minimise_from, new_slots
-from fedpers.mixture import Mixture, log_mix
-from fedpers.models import build_model
-from fedpers.rng import Stream
-from fedpers.toys import toy_federation
+from fedpers.checks.toy_data import toy_federation
+from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError
+from fedpers.core.rng import Stream
+from fedpers.families.mixtures.mixture import Mixture, log_mix
+from fedpers.learning.gradients import grad
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.local_training import minimise_from
+from fedpers.learning.model import build_model
+from fedpers.learning.optimizers import LocalConfig, new_slots
 from tests.oracles.ppfl import gradients
 
 F64 = torch.float64

@@ -15,11 +15,11 @@ import yaml
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedpers.compat import import_torchvision
-from fedpers.data import Data
-from fedpers.errors import ConfigError
-from fedpers.models import MODELS, Model, build_model
-from fedpers.params import Params, merge, size, split
+from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError
+from fedpers.core.params import Params, merge, size, split
+from fedpers.core.torchvision import import_torchvision
+from fedpers.learning.model import MODELS, Model, build_model
 
 torch.set_num_threads(1)
 K = 5

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
-from fedpers.errors import ConfigError
-from fedpers.metrics import summarise, tabulate
-from fedpers.models import build_model
-from fedpers.roll import Roster
-from fedpers.server import Plan
+from fedpers.core.errors import ConfigError
+from fedpers.core.metrics import summarise, tabulate
+from fedpers.flower.roster import Roster
+from fedpers.flower.strategy import Plan
+from fedpers.learning.model import build_model
 from fedpers.simulate import simulate
 from fedpers.strategies.fedavg import FedAvg
-from fedpers.toys import toy_federation
 
 MODEL = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
 

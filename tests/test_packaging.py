@@ -51,7 +51,7 @@ def test_the_wheel_offers_the_command_and_carries_the_license(wheel: zipfile.Zip
     def info(ending: str) -> str:
         return wheel.read(next(n for n in wheel.namelist() if n.endswith(ending))).decode()
 
-    assert "fedpers = fedpers.cli:main" in info(".dist-info/entry_points.txt")
+    assert "fedpers = fedpers.app.cli:main" in info(".dist-info/entry_points.txt")
     assert "Apache License" in info("/LICENSE")
     assert "License-Expression: Apache-2.0" in info(".dist-info/METADATA")
 

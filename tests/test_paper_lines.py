@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpers.registry import METHODS
+from fedpers.config.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
 TAG = re.compile(r"\[[SC]\d+\]")

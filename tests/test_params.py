@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpers import params as P
-from fedpers.errors import FedpersError
+from fedpers.core import params as P
+from fedpers.core.errors import FedpersError
 
 
 def tree(seed=0, dtype=torch.float64):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpers.core.errors import DataError
 from fedpers.datasets.partition import (
     PARTITIONS,
     assign,
@@ -18,7 +19,6 @@ from fedpers.datasets.partition import (
     shards,
 )
 from fedpers.datasets.sources import rotations
-from fedpers.errors import DataError
 
 FAST = settings(max_examples=30, deadline=None)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedpers.core.errors import DataError
 from fedpers.datasets.sources import (
     MIXTURES,
     _blend,
@@ -13,7 +14,6 @@ from fedpers.datasets.sources import (
     uniform_classes,
     whole_counts,
 )
-from fedpers.errors import DataError
 
 
 def rng(seed=0):

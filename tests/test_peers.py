@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from fedpers.mailbox import sum_by_owner
-from fedpers.models import build_model
-from fedpers.peers import draw_peers, mixture, no_scores, posterior, reweighed, weighted
-from fedpers.rng import SameBatches, Stream
+from fedpers.core.rng import SameBatches, Stream
+from fedpers.families.peers.messages import sum_by_owner
+from fedpers.families.peers.weights import draw_peers, mixture, no_scores, posterior, reweighed, weighted
+from fedpers.learning.model import build_model
 
 ALL = torch.ones(5, dtype=torch.bool)
 F64 = torch.float64

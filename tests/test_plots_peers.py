@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpers.plots_peers import draw
-from fedpers.toys import toy_federation
+from fedpers.checks.toy_data import toy_federation
+from fedpers.results.plots.collaboration import draw
 
 
 @pytest.mark.parametrize(("T", "K"), [(1, 6), (7, 6), (5, 4)])

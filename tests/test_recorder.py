@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedpers import compose, figures, files, heatmaps, plots, summary
-from fedpers.data import ClientData, Federation
-from fedpers.recorder import COLUMNS, Recorder, note_failure, read_summary
-from fedpers.registry import METHODS
-from fedpers.server import RoundLog
+from fedpers.config import compose
+from fedpers.config.registry import METHODS
+from fedpers.core.data import ClientData, Federation
+from fedpers.flower.strategy import RoundLog
+from fedpers.results import files, summary
+from fedpers.results.plots import curves as plots
+from fedpers.results.plots import heatmaps
+from fedpers.results.plots import style as figures
+from fedpers.results.recorder import COLUMNS, Recorder, note_failure, read_summary
 
 CONFIG = compose.load(["method=fedavg", "rounds=4"])
 PNG = b"\x89PNG"

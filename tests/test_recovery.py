@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpers.recovery import columns, recovery
+from fedpers.results.membership_recovery import columns, recovery
 
 TRUTH = np.array([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5], [0.3, 0.3, 0.4]])
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedpers import files
-from fedpers.cli import main
-from fedpers.report import find_runs, group, paper_tables, paper_value, results_table, spread
+from fedpers.app.cli import main
+from fedpers.results import files
+from fedpers.results.report.runs import find_runs, group
+from fedpers.results.report.tables import paper_tables, paper_value, results_table, spread
 
 PAPER = {"title": "T", "table": "Table 1", "metric": "accuracy", "percent": True, "column": "High",
          "last": 2, "values": {"fedavg": {"High": [90.0, 0.5]}, "other": {"High": 1}}}

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpers import checkpoint, compose
-from fedpers.checks import same
-from fedpers.errors import CheckpointError, FedpersError
-from fedpers.rowstore import RowStore
-from fedpers.run import Checkpointer, run
+from fedpers.app.run import Checkpointer, run
+from fedpers.checks.contract import same
+from fedpers.config import compose
+from fedpers.core.errors import CheckpointError, FedpersError
+from fedpers.engines.memory.row_store import RowStore
+from fedpers.results import checkpoint
 
 SMALL = ["data.num_clients=6", "rounds=5", "checkpoint_every=2", "clients_per_round=3", "seed=4"]
 
@@ -64,7 +65,7 @@ def test_the_arithmetic_of_a_stack_can_be_chosen(tmp_path):
 
 
 def test_two_runs_never_write_one_directory(tmp_path):
-    code = "import sys; from pathlib import Path; from fedpers.files import claimed\n"
+    code = "import sys; from pathlib import Path; from fedpers.results.files import claimed\n"
     code += "with claimed(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE)
@@ -172,7 +173,7 @@ def test_ray_equals_inprocess_and_resumes(tmp_path):
     _, expected, memories = final(tmp_path / "inprocess")
     assert t == 4
     assert same(state, expected)
-    from fedpers.store import FileStore
+    from fedpers.engines.memory.client_store import FileStore
 
     files = FileStore(tmp_path / "ray" / "memory", keep_rounds=2)
     for k, memory in memories.items():

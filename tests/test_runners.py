@@ -7,27 +7,30 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.case import make_case, run, same
+from fedpers.checks.case import make_case, run, same
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
-from fedpers.cohort import Cohort, Request
-from fedpers.convolve import as_products, convolve
-from fedpers.data import ClientData
-from fedpers.dense import autograd_only
-from fedpers.local import LocalConfig, minimise
-from fedpers.models import build_model
-from fedpers.parcel import Parcel, open_parcel
-from fedpers.plan import Plan
-from fedpers.record import flatten, leaves, rebuild, record
-from fedpers.rng import Stream
-from fedpers.runners import RunnerConfig
-from fedpers.stacked import padded_size
-from fedpers.store import MemoryStore
+from fedpers.core.data import ClientData
+from fedpers.core.plan import Plan
+from fedpers.core.pytree import flatten, leaves, rebuild, record
+from fedpers.core.rng import Stream
+from fedpers.engines.channel import Line
+from fedpers.engines.chunk_size import CANDIDATES, Tuner
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.runner import RunnerConfig
+from fedpers.engines.shared_memory import Parcel, open_parcel
+from fedpers.engines.stacked_data import padded_size
+from fedpers.engines.workers import balance
+from fedpers.flower.messages import Request
+from fedpers.learning.convolution import as_products, convolve
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.local_training import minimise
+from fedpers.learning.model import build_model
+from fedpers.learning.optimizers import LocalConfig
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedper import FedPer
-from fedpers.toys import toy_federation
-from fedpers.tuner import CANDIDATES, Tuner
-from fedpers.workers import Line, balance
 
 SIZES = {"equal": (20,), "ragged": (12, 9, 3, 20)}
 LINUX = pytest.mark.skipif(not hasattr(__import__("os"), "memfd_create"), reason="needs Linux")
@@ -386,7 +389,7 @@ def test_a_worker_that_dies_is_reported():
     import os
     import signal
 
-    from fedpers.errors import FedpersError
+    from fedpers.core.errors import FedpersError
 
     c = cohort(RunnerConfig(workers=2))
     c.start()

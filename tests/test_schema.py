@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpers import schema
+from fedpers.config import schema
+from fedpers.core.bounds import above, bounds
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Inner:
     steps: int = 1
 
     def check(self):
-        return schema.bounds(self, steps=(1, 5)) + schema.above(self, lr=0)
+        return bounds(self, steps=(1, 5)) + above(self, lr=0)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from flwr.app import ArrayRecord
 from flwr.client import NumPyClient
 from flwr.serverapp.strategy import Strategy
 
-from fedpers.checks import make_case
+from fedpers.checks.contract import make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
-from fedpers.cohort import Cohort
-from fedpers.errors import ReplyError
-from fedpers.grid import CohortGrid
+from fedpers.core.errors import ReplyError
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.runner import RunnerConfig
+from fedpers.flower.roster import Shifted, inverse, rows_of
+from fedpers.flower.strategy import PersonalizedStrategy
 from fedpers.method import Observer, Plan
-from fedpers.roll import Shifted, inverse, rows_of
-from fedpers.runners import RunnerConfig
-from fedpers.server import PersonalizedStrategy
 from fedpers.strategies.fedavg import FedAvg
 
 
@@ -38,7 +38,7 @@ def test_flowers_own_loop_drives_a_strategy_too():
 
 
 def test_a_seated_client_is_a_numpy_client():
-    from fedpers.wire import pack, unpack
+    from fedpers.core.serialization import pack, unpack
 
     c = case()
     cohort, server = c.cohort(), c.server()
@@ -147,7 +147,7 @@ def test_participants_are_assessed_right_after_their_local_work():
     grid = CohortGrid(again)
     fresh.connect(grid)
     start = fresh.share(fresh.state, k)
-    from fedpers.rng import Stream
+    from fedpers.core.rng import Stream
 
     reply, _ = again.client.answer(start, None, again.data(k).train, Stream(1, 1, k))
     loss = c.model.loss(reply.params, again.data(k).test)

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpers.errors import ConfigError, DataError
-from fedpers.simplex import (
+from fedpers.core.errors import ConfigError, DataError
+from fedpers.families.mixtures.simplex import (
     affinity,
     cosine_affinity,
     given_affinity,

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpers import rows
-from fedpers.case import same
-from fedpers.errors import CheckpointError
-from fedpers.record import record
-from fedpers.rowstore import RowStore
-from fedpers.store import MemoryStore
+from fedpers.checks.case import same
+from fedpers.core.errors import CheckpointError
+from fedpers.core.pytree import record
+from fedpers.engines.memory import row_file as rows
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.memory.row_store import RowStore
 
 W = (1, 0)
 

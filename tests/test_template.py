@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpers.checks import CHECKS, check_method, make_case, run
+from fedpers.checks.contract import CHECKS, check_method, make_case, run
 from fedpers.method import LocalConfig
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -9,17 +9,21 @@ import pandas as pd
 import pytest
 import torch
 
-from fedpers import compose, figures, plots_gap, report_gap
-from fedpers.build import Parts, assemble
-from fedpers.errors import ConfigError, FedpersError
-from fedpers.launch import save_config
-from fedpers.objective import ObjectiveConfig
-from fedpers.objectives import make_objective
-from fedpers.optimum import solve
-from fedpers.registry import METHODS
-from fedpers.report import find_runs, group, report
-from fedpers.run import run
-from fedpers.watch import Watch, watch
+from fedpers.app.build import assemble
+from fedpers.app.launch import save_config
+from fedpers.app.run import run
+from fedpers.config import compose
+from fedpers.config.registry import METHODS
+from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.optimality_gap import Watch, watch
+from fedpers.families.unified.optimum import solve
+from fedpers.results.plots import optimality_gap as plots_gap
+from fedpers.results.plots import style as figures
+from fedpers.results.report import optimality_gap as report_gap
+from fedpers.results.report.runs import find_runs, group
+from fedpers.results.report.tables import report
 from tests.unified import W, federation, golden, linear_model, logistic, make
 
 SMALL = ["+experiment=unified_fig1_mx2", "data.num_clients=3", "data.dim=2", "data.train_per_client=30",
@@ -30,7 +34,7 @@ def watched(name="acd", fed=None, **options):
     """A run of the golden problem (two clients, f'_m = 1/2 (b - b_m)², b = 0 and 2, λ = 2)."""
     fed = fed or golden()
     strategy, cohort, grid = make(name, fed, lam=2.0, **options)
-    return Watch(Parts(strategy, cohort.client, fed, strategy.model, strategy.plan), grid)
+    return Watch(strategy, grid)
 
 
 def block(x):
@@ -113,12 +117,12 @@ def test_only_where_all_data_are_at_hand(override):
 def test_a_method_without_such_an_objective_is_refused():
     parts = assemble(compose.load([*SMALL, "method=fedavg"]))
     with pytest.raises(ConfigError, match="FedAvg minimises no objective that can be solved"):
-        watch(parts, None)
+        watch(parts.strategy, None)
 
 
 def test_a_grid_of_other_processes_is_refused():
     with pytest.raises(ConfigError, match="needs all clients in this process"):
-        watch(assemble(compose.load(SMALL)), object())
+        watch(assemble(compose.load(SMALL)).strategy, object())
 
 
 def test_a_model_that_adapts_is_refused():
@@ -194,7 +198,7 @@ def test_no_picture_of_what_is_not_known(tmp_path):
 
 def test_a_panel_for_each_axis_that_moves(tmp_path, monkeypatch):
     labels = []
-    monkeypatch.setattr(plots_gap.figures, "save", lambda figure, path: labels.extend(
+    monkeypatch.setattr(plots_gap.style, "save", lambda figure, path: labels.extend(
         (ax.get_xlabel(), ax.get_yscale()) for ax in figure.axes) or path)
     plots_gap.compare({"a": [rows([0.1, 0.01]), rows([0.2, 0.01])], "b": [rows([0.1, 1e-5])]}, tmp_path)
     assert labels == [(plots_gap.AXES[a], "log") for a in (

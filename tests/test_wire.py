@@ -4,11 +4,11 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, RecordDict
 
-from fedpers.errors import CheckpointError, FedpersError
-from fedpers.flower import Envelope, open_content, seal
-from fedpers.record import RECORDS, record, record_name
-from fedpers.store import FileStore, read_record, write_record
-from fedpers.wire import num_bytes, pack, unpack
+from fedpers.core.errors import CheckpointError, FedpersError
+from fedpers.core.pytree import RECORDS, record, record_name
+from fedpers.core.serialization import num_bytes, pack, read_record, unpack, write_record
+from fedpers.engines.memory.client_store import FileStore
+from fedpers.flower.messages import Envelope, open_content, seal
 
 
 @record
@@ -52,7 +52,7 @@ def test_a_shared_tensor_travels_once_and_is_counted_once():
 
 def test_a_record_keeps_its_name_wherever_its_class_lives():
     from fedpers.clients.fedsoft import Train
-    from fedpers.data import Data
+    from fedpers.core.data import Data
 
     assert record_name(Data) == "core.Data"
     assert record_name(Train) == "fedsoft.Train"
@@ -60,9 +60,9 @@ def test_a_record_keeps_its_name_wherever_its_class_lives():
 
 
 def test_two_classes_cannot_have_one_name():
-    from fedpers.data import Data
+    from fedpers.core.data import Data
 
-    with pytest.raises(FedpersError, match="two records are called core.Data"):
+    with pytest.raises(FedpersError, match=r"two records are called core\.Data"):
         record("core.Data")(type("Data", (), {}))
     assert RECORDS["core.Data"] is Data
 

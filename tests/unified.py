@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedpers.cohort import Cohort
-from fedpers.data import ClientData, Data, Federation
-from fedpers.grid import CohortGrid
-from fedpers.models import build_model
-from fedpers.objectives import make_objective
-from fedpers.plan import Plan
-from fedpers.store import MemoryStore
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.plan import Plan
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.families.unified.objectives import make_objective
+from fedpers.learning.model import build_model
 
 CLASSES = {"lsgd": "LSGD", "acd": "ACD", "asvrcd": "ASVRCD", "ascd": "ASCD", "scd": "SCD",
            "svrcd": "SVRCD"}
@@ -104,7 +104,7 @@ def make(name, fed, model=None, seed=0, store=None, **options):
 def rounds(strategy, grid, upto, script=None, monkeypatch=None):
     """Run up to a round, quietly (no evaluation)."""
     if script is not None:
-        monkeypatch.setattr("fedpers.server.server_rng", lambda *key: script)
+        monkeypatch.setattr("fedpers.flower.strategy.server_rng", lambda *key: script)
     strategy.plan = replace(strategy.plan, eval_every=0)
     strategy._evaluates = lambda t: False
     strategy.start(grid, num_rounds=upto)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedpers.build import assemble
-from fedpers.compose import load
-from fedpers.figures import INK, PALETTE, figure, save, style
+from fedpers.app.build import assemble
+from fedpers.config.compose import load
+from fedpers.results.plots.style import INK, PALETTE, figure, save, style
 from fedpers.simulate import simulate
 
 

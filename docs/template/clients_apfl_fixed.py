@@ -18,7 +18,7 @@ from fedpers.method import (
     minimise,
     record,
 )
-from fedpers.params import add, scale
+from fedpers.core.params import add, scale
 
 
 @dataclass(frozen=True)

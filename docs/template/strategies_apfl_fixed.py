@@ -16,7 +16,7 @@ import numpy as np
 from template.clients_apfl_fixed import Weights      # in the tree: from fedpers.clients.NAME import
 
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.params import weighted_mean
+from fedpers.core.params import weighted_mean
 
 
 @record

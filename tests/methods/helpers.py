@@ -5,17 +5,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpers import compose, registry
-from fedpers.checks import Case
-from fedpers.cohort import Cohort
-from fedpers.data import ClientData, Data, Federation
+from fedpers.app.run import run as run_config
+from fedpers.checks.contract import Case
+from fedpers.checks.toy_data import toy_federation
+from fedpers.config import compose, registry
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.params import split
+from fedpers.engines.cohort import Cohort
+from fedpers.flower.strategy import PersonalizedStrategy
+from fedpers.learning.model import Model, build_model
 from fedpers.method import Plan, Stream
-from fedpers.models import Model, build_model
-from fedpers.params import split
-from fedpers.run import run as run_config
-from fedpers.server import PersonalizedStrategy
 from fedpers.simulate import simulate
-from fedpers.toys import toy_federation
 
 
 def config(name: str, **options: Any) -> Any:
@@ -34,7 +34,7 @@ def simulated(
 
 def contract_case(name: str, cfg: Any, **options: Any) -> Case:
     """The method on the toy federation of the contract tests."""
-    from fedpers.checks import make_case
+    from fedpers.checks.contract import make_case
 
     row = registry.METHODS[name]
     return make_case(row.strategy_class(), row.client_class(), cfg, **options)

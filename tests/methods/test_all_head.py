@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedpers.dense import autograd_only
-from fedpers.local import LocalConfig
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.optimizers import LocalConfig
 from tests.methods.helpers import config, doubles, network, same, simulated
 
 NAMES = ("fedper", "lgfedavg", "fedalt", "fedsim", "fedrep", "fedbabu", "fedrecon")

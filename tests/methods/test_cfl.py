@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.checks import CHECKS, run
+from fedpers.checks.contract import CHECKS, run
 from fedpers.clients.cfl import CFLClient, CFLConfig
-from fedpers.clustering import bipartition, cosines
-from fedpers.cohort import Cohort
-from fedpers.grid import CohortGrid
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import LocalConfig, Plan
-from fedpers.store import MemoryStore
 from fedpers.strategies.cfl import CFL
 from tests.methods.helpers import (
     config,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpers.checks import CHECKS
+from fedpers.checks.contract import CHECKS
 from fedpers.clients.fedalt import FedAltConfig
 from fedpers.method import LocalConfig
 from tests.methods.helpers import (

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
+from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan, Stream
-from fedpers.models import build_model
 from fedpers.simulate import simulate
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedper import FedPer
 from fedpers.strategies.local import Local
-from fedpers.toys import toy_federation
 from tests.oracles.fedavg import fedavg_round
 
 DOUBLE = {"dtype": "float64"}

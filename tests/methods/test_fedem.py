@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedpers.clients.fedem import Components, FedEMClient, FedEMConfig, Memory
-from fedpers.dense import autograd_only
+from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.method import LocalConfig, Stream
 from tests.methods.helpers import (
     config,

@@ -8,28 +8,29 @@ import pandas as pd
 import pytest
 import torch
 
-from fedpers import checkpoint, compose
-from fedpers.case import close
-from fedpers.checks import CHECKS, make_case, workers_change_nothing
+from fedpers.app.run import run as whole_run
+from fedpers.checks.case import close
+from fedpers.checks.contract import CHECKS, make_case, workers_change_nothing
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.federico import FedeRiCoClient, FedeRiCoConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
-from fedpers.cohort import Cohort
-from fedpers.data import ClientData, Data, Federation
-from fedpers.errors import ConfigError
-from fedpers.grid import CohortGrid
-from fedpers.mailbox import Forward, Gradients, Join, Published, Step
+from fedpers.config import compose
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.errors import ConfigError
+from fedpers.core.serialization import num_bytes
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.memory.row_store import RowStore
+from fedpers.families.peers.messages import Forward, Gradients, Join, Published, Step
+from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Observer, Plan
-from fedpers.models import build_model
-from fedpers.rowstore import RowStore
-from fedpers.run import run as whole_run
+from fedpers.results import checkpoint
 from fedpers.simulate import simulate
-from fedpers.store import MemoryStore
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.federico import FedeRiCo
 from fedpers.strategies.local import Local
-from fedpers.toys import toy_federation
-from fedpers.wire import num_bytes
 from tests.oracles.federico import federico
 
 FED = toy_federation(num_clients=5, sizes=(12, 9, 15, 11), dtype=torch.float64)
@@ -284,7 +285,7 @@ def test_all_to_all_from_equal_models_is_fedsgd_for_ever():
         60, model=MLP, num_neighbours=4, start="common", plan={"eval_every": 0}, **GRAD
     )
     data = [FED.client(k).train for k in range(5)]
-    phi = {n: v.clone() for n, v in Plan(seed=2, dtype="float64").initial(MLP).items()}
+    phi = {n: v.clone() for n, v in initial_params(MLP, Plan(seed=2, dtype="float64")).items()}
     for _ in range(60):
         phi = {n: v.requires_grad_() for n, v in phi.items()}
         total = sum(MLP.loss(phi, d) * len(d) for d in data)
@@ -400,7 +401,7 @@ def test_the_mailbox_never_mixes_owners(update):
 def test_messages_are_counted(M):
     """Down: M models and one sum a client; up: M+1 gradients and one model. Nothing without M."""
     strategy, _, _ = run(2, num_neighbours=M)
-    size = num_bytes(strategy.plan.initial(MODEL))
+    size = num_bytes(initial_params(MODEL, strategy.plan))
     log, K = strategy.round_log, 5
     few = K * (8 * (M + 1) + 8 * K + 8)  # ids, weights, the sum of weights
     assert 0 <= log.bytes_down - K * size * (M + 1 if M else 0) <= few
@@ -443,7 +444,7 @@ def test_a_client_that_comes_late_joins_when_it_is_there():
 
 
 def test_a_ragged_reply_is_still_checked_part_by_part():
-    from fedpers.replies import shape_problem
+    from fedpers.flower.validation import shape_problem
 
     w, g = torch.ones(3), {"a": torch.zeros(2)}
     like = Gradients((g, g), w, torch.ones(1), torch.zeros(()))

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedfomo import FedFomoClient, FedFomoConfig, Memory, keep_back
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
-from fedpers.data import ClientData, Data
-from fedpers.mailbox import Forward
+from fedpers.core.data import ClientData, Data
+from fedpers.families.peers.messages import Forward
+from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan, Stream
-from fedpers.models import build_model
 from fedpers.simulate import simulate
 from fedpers.strategies.fedfomo import FedFomo
 from fedpers.strategies.local import Local
-from fedpers.toys import toy_federation
 from tests.oracles.fedfomo import fedfomo_client
 
 FED = toy_federation(num_clients=6, sizes=(20, 15), dtype=torch.float64)

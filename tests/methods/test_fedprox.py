@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.checks import CHECKS, make_case
+from fedpers.checks.contract import CHECKS, make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.fedprox import FedProxClient, FedProxConfig
+from fedpers.learning.model import initial_params
 from fedpers.method import LocalConfig, Plan
 from fedpers.simulate import simulate
 from fedpers.strategies.fedavg import FedAvg
@@ -35,7 +36,7 @@ def test_contract(check, sampling):
 
 def test_rounds_equal_the_numpy_restatement():
     server = run(FedProxConfig(mu=0.7, local=LocalConfig(0.05, steps=4, batch_size=0)), 3)
-    w = server.plan.initial(MODEL)["head.weight"][0].numpy()
+    w = initial_params(MODEL, server.plan)["head.weight"][0].numpy()
     for _ in range(3):
         w = fedprox_round(w, DATA, 0.7, 0.05, 4)
     np.testing.assert_allclose(server.state.params["head.weight"][0], w, atol=1e-13)
@@ -55,7 +56,7 @@ def test_a_strong_pull_keeps_the_model_where_it_is():
     moved = []
     for mu in (0.0, 1e3):
         server = run(FedProxConfig(mu=mu, local=local), 1)
-        start = server.plan.initial(MODEL)["head.weight"]
+        start = initial_params(MODEL, server.plan)["head.weight"]
         moved.append(float((server.state.params["head.weight"] - start).norm()))
     assert moved[1] < 0.25 * moved[0]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.checks import CHECKS
+from fedpers.checks.contract import CHECKS
 from fedpers.clients.fedrecon import FedReconConfig
 from fedpers.method import LocalConfig
 from tests.methods.helpers import (

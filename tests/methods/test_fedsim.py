@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedpers.checks import CHECKS
+from fedpers.checks.contract import CHECKS
 from fedpers.clients.fedsim import FedSimConfig
-from fedpers.dense import autograd_only
+from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.method import LocalConfig
 from tests.methods.helpers import (
     assert_close,

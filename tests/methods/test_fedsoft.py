@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.checks import CHECKS, make_case
+from fedpers.checks.contract import CHECKS, make_case
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedsoft import Estimate, FedSoftClient, FedSoftConfig, LocalModel, Memory, Train
-from fedpers.cohort import Cohort
-from fedpers.errors import ConfigError
-from fedpers.grid import CohortGrid
+from fedpers.core.errors import ConfigError
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import FileStore, MemoryStore
+from fedpers.learning.model import build_model, initial_params
 from fedpers.method import Data, LocalConfig, Plan, Stream
-from fedpers.models import build_model
-from fedpers.store import FileStore, MemoryStore
 from fedpers.strategies.fedsoft import FedSoft, aggregation_weights
-from fedpers.toys import toy_federation
 from tests.mixtures import blends, federation, isotropic, linear, part
 from tests.oracles.fedsoft import fixed_point, full_round, importance, local_solution
 
@@ -242,7 +242,7 @@ def test_one_adam_lives_for_the_whole_run_or_for_a_round(state):
                         local=LocalConfig(0.01, epochs=3, batch_size=0, optimizer="adam"))
     model = linear(3)
     server, grid = start(cfg, model, federation([(x, y)]))
-    w = server.plan.initial(model)["head.weight"].clone().requires_grad_()
+    w = initial_params(model, server.plan)["head.weight"].clone().requires_grad_()
     optimizer = torch.optim.Adam([w], lr=0.01)
     for t in (1, 2):
         centers = arrays(server.state.centers)
@@ -392,7 +392,7 @@ def test_the_joint_objective_never_increases():
     data = blends(U, 2 * rng.normal(size=(3, 4)), n, rng, noise=0.5)
     cfg = FedSoftConfig(S=3, lam=lam, **FULL)
     server, grid = start(cfg, linear(4), federation(data), u=U)
-    w = np.stack([server.plan.initial(server.model)["head.weight"][0].numpy()] * 7)
+    w = np.stack([initial_params(server.model, server.plan)["head.weight"][0].numpy()] * 7)
 
     def objective(w, c):
         fit = [np.mean((x @ w_k - y) ** 2) for (x, y), w_k in zip(data, w, strict=True)]
@@ -417,7 +417,7 @@ def test_personal_models_survive_rounds_without_selection_and_restarts(tmp_path)
     cfg = FedSoftConfig(K=1, tau=2, local=LocalConfig(0.01, optimizer="adam"))
     store = FileStore(tmp_path, keep_rounds=10)
     server, grid = start(cfg, model, fed, store=store)
-    common = server.plan.initial(model)
+    common = initial_params(model, server.plan)
     for c in server.state.centers:
         assert not torch.equal(c["head.weight"], common["head.weight"])
     for t in range(1, 5):
@@ -446,7 +446,7 @@ def test_a_client_never_seen_starts_from_the_common_model():
     server, grid = start(FedSoftConfig(K=2), model, fed)
     for k in range(6):
         memory = grid.cohort.memory(k, (1, 0))
-        assert torch.equal(memory.w["head.weight"], server.plan.initial(model)["head.weight"])
+        assert torch.equal(memory.w["head.weight"], initial_params(model, server.plan)["head.weight"])
 
 
 def test_bytes_up_are_one_model_a_participant_and_s_plus_1_numbers_in_an_estimation():

@@ -8,9 +8,9 @@ import pytest
 
 from fedpers.clients.fedsoft import FedSoftClient, FedSoftConfig
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.registry import load_federation
+from fedpers.datasets.federation import load_federation
+from fedpers.learning.model import build_model
 from fedpers.method import Observer, Plan
-from fedpers.models import build_model
 from fedpers.simulate import simulate
 from fedpers.strategies.fedsoft import FedSoft
 

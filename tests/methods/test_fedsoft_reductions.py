@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.fedprox import FedProxClient, FedProxConfig
 from fedpers.clients.fedsoft import FedSoftClient, FedSoftConfig, Memory, Train
 from fedpers.clients.ifca import IFCAClient, IFCAConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
-from fedpers.cohort import Cohort
-from fedpers.grid import CohortGrid
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Plan, Stream
-from fedpers.models import build_model
 from fedpers.simulate import simulate
-from fedpers.store import MemoryStore
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedprox import FedProx
 from fedpers.strategies.fedsoft import FedSoft
 from fedpers.strategies.ifca import IFCA
 from fedpers.strategies.local import Local
-from fedpers.toys import toy_federation
 from tests.mixtures import blends, federation, linear
 
 LOCAL = LocalConfig(lr=0.1, epochs=2, batch_size=4)
@@ -40,7 +40,7 @@ def fedsoft(cfg, rounds, plan=DOUBLE, fed=FED, model=MODEL, u=None, centers=None
     server.connect(grid)
     if u is not None:
         server.state = replace(server.state, u=u)
-    server.state = replace(server.state, centers=centers or (plan.initial(model),))
+    server.state = replace(server.state, centers=centers or (initial_params(model, plan),))
     server.start(grid, num_rounds=rounds)
     return server, cohort
 
@@ -94,7 +94,7 @@ def test_no_pull_from_the_own_model_is_local_training():
 
 def test_without_pull_clients_ignore_the_centers():
     client = FedSoftClient(FedSoftConfig(lam=0.0, local=LOCAL), MODEL)
-    memory = Memory(DOUBLE.initial(MODEL), None)
+    memory = Memory(initial_params(MODEL, DOUBLE), None)
     data, u = FED.client(0).train, torch.tensor([0.2, 0.8]).double()
     with torch.no_grad():
         found = [

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.checks import CHECKS, make_case
+from fedpers.checks.contract import CHECKS, make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.ifca import IFCAClient, IFCAConfig
-from fedpers.cohort import Cohort
-from fedpers.grid import CohortGrid
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.learning.model import initial_params
 from fedpers.method import LocalConfig, Plan
 from fedpers.simulate import simulate
-from fedpers.store import MemoryStore
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.ifca import IFCA
 from tests.mixtures import blends, federation, linear
@@ -103,7 +104,7 @@ def test_one_cluster_is_fedavg_with_its_weights(weighting):
     server = IFCA(cfg, MODEL, Plan(dtype="float64"))
     grid = CohortGrid(Cohort(IFCAClient(cfg, MODEL), fed, MemoryStore(), server.plan))
     server.connect(grid)
-    server.state = replace(server.state, centers=(server.plan.initial(MODEL),))
+    server.state = replace(server.state, centers=(initial_params(MODEL, server.plan),))
     server.start(grid, num_rounds=3)
     average = FedAvg(FedAvgConfig(local), MODEL, Plan(dtype="float64"))
     simulate(average, FedAvgClient(FedAvgConfig(local), MODEL), fed, 3)

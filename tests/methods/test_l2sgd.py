@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from fedpers.clients.l2sgd import L2SGDClient, L2SGDConfig
-from fedpers.cohort import Cohort
-from fedpers.grid import CohortGrid
-from fedpers.objective import ObjectiveConfig
-from fedpers.objectives import make_objective
-from fedpers.optimum import solve
-from fedpers.plan import Plan
-from fedpers.rng import Stream
-from fedpers.store import MemoryStore
+from fedpers.core.plan import Plan
+from fedpers.core.rng import Stream
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.optimum import solve
 from fedpers.strategies.l2sgd import L2SGD
 from tests.oracles.l2sgd import run as oracle
 from tests.unified import Script, W, flat, linear_model, logistic, ridge
@@ -29,7 +29,7 @@ def run(fed, upto, monkeypatch=None, coins=None, **options):
     strategy._evaluates = lambda t: False
     for t in range(1, upto + 1):
         if coins:
-            monkeypatch.setattr("fedpers.server.server_rng", lambda *key, t=t: Script(coins[t - 1]))
+            monkeypatch.setattr("fedpers.flower.strategy.server_rng", lambda *key, t=t: Script(coins[t - 1]))
         strategy.start(grid, num_rounds=t)
     return strategy, cohort
 

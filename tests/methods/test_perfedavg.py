@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.perfedavg import PerFedAvgClient, PerFedAvgConfig, Weights
+from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Plan, Stream
-from fedpers.models import build_model
 from fedpers.simulate import simulate
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.perfedavg import PerFedAvg
-from fedpers.toys import toy_federation
 from tests.oracles.perfedavg import step
 
 FED = toy_federation(num_clients=4, sizes=(12,), dtype=torch.float64)
@@ -21,7 +21,7 @@ PLAN = Plan(seed=2, dtype="float64")
 def test_a_local_step_equals_the_numpy_restatement():
     """On the full batch D is all samples too, in another order: the pairing has no effect."""
     cfg = PerFedAvgConfig(alpha=0.7, local=LocalConfig(lr=0.3, epochs=2, batch_size=0))
-    data, w = FED.client(0).train, PLAN.initial(MODEL)
+    data, w = FED.client(0).train, initial_params(MODEL, PLAN)
     reply, _ = PerFedAvgClient(cfg, MODEL).answer(Weights(w), None, data, Stream(0, 1, 0))
     x, y = data.x.numpy(), data.y.numpy()
     plain = {"w": w["head.weight"].numpy(), "b": w["head.bias"].numpy()}
@@ -33,7 +33,7 @@ def test_a_local_step_equals_the_numpy_restatement():
 
 def test_minibatches_step_on_other_samples_than_they_see():
     cfg = PerFedAvgConfig(alpha=0.7, local=LocalConfig(lr=0.3, steps=1, batch_size=4))
-    data, w = FED.client(0).train, PLAN.initial(MODEL)
+    data, w = FED.client(0).train, initial_params(MODEL, PLAN)
     reply, _ = PerFedAvgClient(cfg, MODEL).answer(Weights(w), None, data, Stream(0, 1, 0))
     rng = Stream(0, 1, 0)
     other = rng.schedule(12, 12, 1, 0)[0][0].numpy()
@@ -61,7 +61,7 @@ def test_alpha_0_is_fedavg_with_equal_weights():
 def test_adaptation_is_one_gradient_step_at_rate_alpha():
     cfg = PerFedAvgConfig(alpha=0.4)
     data = FED.client(1).train
-    w = {k: v.requires_grad_() for k, v in PLAN.initial(MODEL).items()}
+    w = {k: v.requires_grad_() for k, v in initial_params(MODEL, PLAN).items()}
     g = torch.autograd.grad(MODEL.loss(w, data), list(w.values()))
     got, _ = PerFedAvgClient(cfg, MODEL).adapt(Weights(w), None, data, Stream(0, 1, 0))
     for (k, v), d in zip(w.items(), g, strict=True):

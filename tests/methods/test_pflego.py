@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.pflego import Memory, PFLEGOClient, PFLEGOConfig, Train
-from fedpers.cohort import Cohort
-from fedpers.grid import CohortGrid
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.learning.model import build_model
 from fedpers.method import Plan, Stream
-from fedpers.models import build_model
 from fedpers.simulate import simulate
-from fedpers.store import MemoryStore
 from fedpers.strategies.pflego import PFLEGO
-from fedpers.toys import toy_federation
 from tests.oracles.pflego import pflego_round
 
 FED = toy_federation(num_clients=4, sizes=(12, 7, 15, 9), dtype=torch.float64)
@@ -216,7 +216,7 @@ def test_head_gradient_from_cached_features_is_the_closed_form():
     theta, heads = initial()
     data = FED.client(0).train
     F = MODEL.body(theta, data.x)
-    from fedpers.local import grad
+    from fedpers.learning.gradients import grad
 
     g = grad(MODEL.head_loss)(heads[0], F, data)
     P = torch.softmax(MODEL.head(heads[0], F), 1) - torch.nn.functional.one_hot(data.y, 3)

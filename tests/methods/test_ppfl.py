@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.checks import CHECKS, make_case, same
+from fedpers.checks.contract import CHECKS, make_case, same
+from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.ppfl import Personal, PPFLClient, PPFLConfig, Slope, Weigh
-from fedpers.cohort import Cohort
-from fedpers.data import ClientData, Data, Federation
-from fedpers.dense import autograd_only
-from fedpers.errors import ConfigError
-from fedpers.grid import CohortGrid
-from fedpers.local import LocalConfig
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.errors import ConfigError
+from fedpers.core.serialization import num_bytes
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.families.mixtures.simplex import laplacian
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.model import build_model
+from fedpers.learning.optimizers import LocalConfig
 from fedpers.method import Observer, Plan, Stream
-from fedpers.models import build_model
-from fedpers.simplex import laplacian
 from fedpers.simulate import simulate
-from fedpers.store import MemoryStore
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.ppfl import PPFL, State
-from fedpers.toys import toy_federation
-from fedpers.wire import num_bytes
 from tests.oracles.ppfl import alternating_round
 
 F64 = torch.float64

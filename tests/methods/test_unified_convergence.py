@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.local import grad
-from fedpers.optimum import solve
+from fedpers.families.unified.optimum import solve
+from fedpers.learning.gradients import grad
 from tests.unified import W, blocks, flat, logistic, make, objective_of, quadratics, ridge, rounds, value
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpers import compose
-from fedpers.run import run
+from fedpers.app.run import run
+from fedpers.config import compose
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def root(tmp_path):
 def test_acd_is_as_fast_on_a_libsvm_file_as_its_theorem(root, monkeypatch):
     """E[F - F*] <= (1-θ)^k P, P = F(0) - F* + μ/2 ‖0 - x*‖² <= 2 (F(0) - F*); by Markov's inequality
     a thousand times that is exceeded with a chance of at most 1/1000 in a round."""
-    monkeypatch.setattr("fedpers.plots.draw_run", lambda *_: [])
+    monkeypatch.setattr("fedpers.results.plots.curves.draw_run", lambda *_: [])
     facts = run(compose.load([
         "+experiment=unified_libsvm", f"data.root={root}", "data.file=tiny", "data.num_clients=3",
         "method.l2=0.05", "rounds=40", "checkpoint_every=0", "device=cpu"]), root / "out")["optimum"]

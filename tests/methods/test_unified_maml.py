@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers import compose
-from fedpers.errors import ConfigError
-from fedpers.objective import ObjectiveConfig
-from fedpers.objectives import make_objective
+from fedpers.config import compose
+from fedpers.core.errors import ConfigError
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.objectives import make_objective
 from tests.unified import W, linear_model, logistic, make, quadratics, rounds
 
 

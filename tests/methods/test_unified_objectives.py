@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.data import Data
-from fedpers.errors import ConfigError
-from fedpers.local import grad
-from fedpers.models import build_model
-from fedpers.objective import Base, Objective, ObjectiveConfig
-from fedpers.objectives import OBJECTIVES, make_objective
-from fedpers.optimum import Flat, expand, solve
-from fedpers.params import scale
-from fedpers.slopes import slope as written_out
+from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError
+from fedpers.core.params import scale
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.objective import Base, Objective
+from fedpers.families.unified.objectives import OBJECTIVES, make_objective
+from fedpers.families.unified.optimum import Flat, expand, solve
+from fedpers.learning.gradients import grad
+from fedpers.learning.gradients import slope as written_out
+from fedpers.learning.model import build_model
 from tests.oracles.unified import optimum, slope
 from tests.unified import W, federation, flat, golden, linear_model, logistic, quadratics, ridge
 
@@ -280,7 +281,7 @@ def test_slopes_are_autograds(task):
 def test_an_objective_of_ones_own():
     name = f"{OBJECTIVES['mx2'].__module__}:MX2"
     assert isinstance(objective(name, golden()), OBJECTIVES["mx2"])
-    for wrong in ("nowhere:Mine", "fedpers.objectives:WEIGHT"):
+    for wrong in ("nowhere:Mine", "fedpers.families.unified.objectives:WEIGHT"):
         with pytest.raises(ConfigError):
             make_objective(ObjectiveConfig(objective=wrong), linear_model(golden()), 2)
     assert "did you mean 'mx2'" in ObjectiveConfig(objective="mx").check()[0]

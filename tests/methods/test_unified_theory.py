@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.cohort import Cohort
-from fedpers.errors import ConfigError
-from fedpers.objective import Constants
-from fedpers.optimum import solve
-from fedpers.orders import Anchor, Iterate
-from fedpers.params import add, scale, sub
-from fedpers.rates import ACDRates, acd_rates, coordinate_rates, lsgd_step
-from fedpers.rng import Stream
-from fedpers.wire import pack, unpack
+from fedpers.core.errors import ConfigError
+from fedpers.core.params import add, scale, sub
+from fedpers.core.rng import Stream
+from fedpers.core.serialization import pack, unpack
+from fedpers.engines.cohort import Cohort
+from fedpers.families.unified.messages import Anchor, Iterate
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.optimum import solve
+from fedpers.families.unified.step_sizes import ACDRates, acd_rates, coordinate_rates, lsgd_step
 from tests.oracles.unified import run as oracle
 from tests.unified import (
     CLASSES,

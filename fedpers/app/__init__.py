@@ -1,0 +1,1 @@
+"""Commands and Flower apps: build a run, choose its engine, drive it."""

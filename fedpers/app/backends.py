@@ -1,0 +1,129 @@
+"""Where the clients run: in this process, or on Ray through Flower's simulation engine."""
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedpers.app.build import Parts, encode_config
+from fedpers.config.run_config import EngineConfig, RunConfig
+from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.engines.memory.row_store import RowStore
+
+Body = Callable[[Grid], None]
+NODES = 64                                 # of a simulation on Ray, through which all clients are reached
+
+
+def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Body) -> None:
+    """Run `body` on a grid of clients in this process (and its workers, one thread each).
+
+    Raises:
+        ConfigError: the device cannot do what the engine is asked for.
+    """
+    import torch
+
+    from fedpers.engines.cohort import Cohort
+    from fedpers.engines.inprocess_grid import CohortGrid
+    from fedpers.engines.runner import RunnerConfig
+
+    torch.set_num_threads(1)                   # more only wait for each other, seen up to 25x slower
+    cuda = parts.plan.device.startswith("cuda")
+    if engine.precision == "tf32" and not cuda:
+        raise ConfigError("engine.precision=tf32 needs device=cuda; a CPU knows float32 and bf16")
+    if engine.workers > 1 and cuda:
+        raise ConfigError(
+            f"engine.workers={engine.workers}: processes cannot share a GPU's clients; use 1, a stack "
+            f"fills the GPU"
+        )
+    runner = RunnerConfig(
+        engine.runner, engine.chunk, engine.workers,
+        convolution=engine.convolution, precision=engine.precision,
+    )
+    cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner)
+    try:
+        body(CohortGrid(cohort))
+    finally:
+        cohort.close()
+
+
+def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
+    """Run `body` on Flower's simulation engine; memories are files under `memory`.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        FedpersError: whatever `body` raised.
+    """
+    import torch
+    from flwr.serverapp import ServerApp
+
+    from fedpers.app.client_app import fleet_app
+
+    try:
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise ConfigError(
+            f"engine=ray needs Ray: pip install 'flwr[simulation]' ({error})"
+        ) from error
+    server = ServerApp()
+    failed: list[BaseException] = []
+    nodes = min(parts.federation.num_clients, NODES)
+
+    @server.main()
+    def main(grid: Grid, context: Any) -> None:
+        torch.set_num_threads(1)               # holds for this thread; see `run_inprocess`
+        try:
+            body(_fleet(grid, cfg.engine, parts, nodes))
+        except BaseException as error:  # Flower's thread would only log it
+            failed.append(error)
+
+    app = fleet_app(encode_config(cfg), str(memory.resolve()))
+    for chatty in ("flwr", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backend = _backend(cfg.engine)
+        run_simulation(server, app, nodes, backend_config=backend)
+    if failed:
+        raise failed[0]
+
+
+def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, nodes: int) -> Grid:
+    """All clients of the federation, behind the nodes of Flower's simulation."""
+    from fedpers.engines.ray_grid import Fleet, FleetGrid
+    from fedpers.flower.roster import wait_for_nodes
+
+    ids = wait_for_nodes(grid, nodes)
+    fleet = Fleet(grid, ids, _actors(engine), parts.federation, parts.plan.device, engine.chunk)
+    return FleetGrid(fleet)
+
+
+def _actors(engine: EngineConfig, patience: float = 120.0) -> int:
+    """How many actors Flower has made of Ray's resources, once Ray is there."""
+    import ray
+
+    began = time.monotonic()
+    while not ray.is_initialized():
+        if time.monotonic() - began > patience:
+            raise FedpersError(f"Ray was not there within {patience:.0f} s")
+        time.sleep(0.05)
+    there = ray.cluster_resources()
+    count = there.get("CPU", 0) / engine.num_cpus
+    if engine.num_gpus:
+        count = min(count, there.get("GPU", 0) / engine.num_gpus)
+    return max(int(count), 1)
+
+
+def _backend(engine: EngineConfig) -> Any:
+    init: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    if engine.address:
+        init["address"] = engine.address
+    else:
+        init["num_cpus"] = os.cpu_count() or 1
+        init["include_dashboard"] = False
+    resources = {"num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
+    return {"init_args": init, "client_resources": resources}

@@ -1,0 +1,129 @@
+"""From a configuration to the objects of a run; the same on the server and on every client."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpers.config.registry import method
+from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
+from fedpers.core.data import Federation
+from fedpers.core.errors import ConfigError
+from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.strategy import PersonalizedStrategy, Plan
+from fedpers.learning.model import Model, build_model
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    strategy: PersonalizedStrategy
+    client: PersonalizedClient
+    federation: Federation
+    model: Model
+    plan: Plan
+
+
+def assemble(cfg: RunConfig) -> Parts:
+    """Load the data and build model, strategy and client.
+
+    Raises:
+        DataError: the data is missing, damaged or cannot be split as asked.
+        ConfigError: the parts do not fit each other.
+    """
+    import torch
+
+    from fedpers.datasets.federation import load_federation
+
+    federation = load_federation(cfg.data, cfg.seed, getattr(torch, cfg.dtype))
+    if cfg.clients_per_round is not None and cfg.clients_per_round > federation.num_clients:
+        raise ConfigError(
+            f"clients_per_round={cfg.clients_per_round}: there are {federation.num_clients} "
+            f"clients; choose at most that, or null for all"
+        )
+    model = build_model(
+        cfg.model.name,
+        input_shape=federation.input_shape,
+        num_outputs=federation.num_classes,
+        task=federation.task,
+        **cfg.model.options,
+    )
+    plan = make_plan(cfg, federation.num_clients)
+    row = method(cfg.method_name)
+    if row.strategy_class().takes_all:
+        _check_that_all_take_part(cfg, federation.num_clients - cfg.new_clients)
+    strategy = row.strategy_class()(cfg.method, model, plan)
+    strategy.holdout = federation.holdout
+    client = row.client_class()(cfg.method, model)
+    if cfg.eval_train:
+        client.splits = ("train", *client.splits)
+    return Parts(strategy, client, federation, model, plan)
+
+
+def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:
+    r = cfg.clients_per_round
+    if r is not None and r < num_clients:
+        raise ConfigError(f"clients_per_round={r}: method={cfg.method_name} takes all {num_clients} "
+                          "clients in every round; leave it null")
+    if cfg.participation != "fixed":
+        raise ConfigError(f"participation={cfg.participation}: method={cfg.method_name} takes all "
+                          "clients in every round; leave it fixed")
+
+
+def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
+    """The part of the configuration that is the same for every method."""
+    return Plan(
+        seed=cfg.seed,
+        clients_per_round=cfg.clients_per_round,
+        participation=cfg.participation,
+        eval_every=cfg.eval_every,
+        eval_clients=cfg.eval_clients,
+        eval_protocol=cfg.eval_protocol,
+        new_clients=cfg.new_clients,
+        failures=cfg.failures,
+        num_clients=num_clients,
+        device=choose_device(cfg.device),
+        dtype=cfg.dtype,
+    )
+
+
+def choose_device(wanted: str) -> str:
+    """cpu or cuda.
+
+    Raises:
+        ConfigError: device=cuda on a machine without.
+    """
+    import torch
+
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise ConfigError(
+            "device=cuda: torch finds no CUDA device here; use device=cpu or device=auto"
+        )
+    return "cuda" if wanted != "cpu" and has_cuda else "cpu"
+
+
+def encode_config(cfg: RunConfig) -> str:
+    """A configuration as text that `decode_config` reads back in another process."""
+    return json.dumps(to_mapping(cfg))
+
+
+def decode_config(text: str) -> RunConfig:
+    """A configuration from `encode_config`'s text, or from Hydra overrides separated by spaces."""
+    if text.lstrip().startswith("{"):
+        return from_mapping(json.loads(text))
+    import shlex
+
+    from fedpers.config.compose import load
+
+    return load(shlex.split(text))
+
+
+def memory_folder(cfg: RunConfig) -> Path:
+    """Where a real device keeps its clients' memories of this experiment, across restarts."""
+    fixed = {k: v for k, v in to_mapping(cfg).items() if k in ("method", "data", "model", "seed")}
+    digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+    base = os.environ.get("FEDPERS_STATE") or Path.home() / ".local" / "state" / "fedpers"
+    return Path(base) / digest

@@ -1,0 +1,217 @@
+"""`fedpers run`: Hydra composes, names the run directory, sweeps; `fedpers.app.run` does the work."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedpers.config import compose
+from fedpers.config.run_config import RunConfig, to_mapping
+from fedpers.core.errors import ConfigError, FedpersError
+
+TRACES = ("metrics.csv", "summary.json", "checkpoint")     # what shows that a run was here
+log = logging.getLogger("fedpers")
+
+
+@dataclass
+class Session:
+    """What happened in this command so far."""
+
+    out: Path | None = None                              # the run that is going on
+    failed: list[tuple[Path, Exception]] = field(default_factory=list)
+    finished: int = 0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run what Hydra's arguments `argv` ask for; returns the exit status.
+
+    Raises:
+        FedpersError: a mistake of the user.
+        KeyboardInterrupt: Ctrl-C; its text tells how to go on.
+    """
+    session = Session()
+    args = _parser().parse_args(list(argv))
+    folder = _value(args.overrides, "resume")
+    try:
+        if folder is not None:
+            _resume(Path(folder).expanduser(), args, session)
+        else:
+            _start(args, session)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(session.out)) from None
+    return 0
+
+
+def _parser() -> Any:
+    parser = get_args_parser()
+    parser.prog = "fedpers run"
+    return parser
+
+
+def _resume(folder: Path, args: Any, session: Session) -> None:
+    if args.multirun:
+        raise ConfigError(f"resume={folder}: one run is resumed at a time; leave out -m")
+    cfg = compose.resumed(folder, [o for o in args.overrides if not o.startswith("resume=")])
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    _perform(replace(cfg, out=str(folder)), folder, session)
+
+
+def _start(args: Any, session: Session) -> None:
+    plain = not (args.help or args.hydra_help or args.cfg or args.info or args.shell_completion)
+    named = _value(args.overrides, "out")
+    out = None if named is None else str(Path(named).expanduser())
+    overrides = [o for o in args.overrides if _key(o) != "out"]
+    args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
+    if out is not None:
+        kind = "sweep" if args.multirun else "run"
+        args.overrides.append(f"hydra.{kind}.dir={_quoted(out)}")
+        if plain:
+            _claim(Path(out), sweep=bool(args.multirun))
+
+    def job(cfg: DictConfig) -> None:
+        hydra = HydraConfig.get()
+        folder = Path(hydra.runtime.output_dir)
+        try:
+            _job(cfg, folder, session)
+        except Exception as error:             # kept, so that a sweep goes on and Hydra is silent
+            if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
+                raise                          # another process; this list would not be ours
+            session.failed.append((folder, error))
+            if hydra.mode == RunMode.MULTIRUN:
+                log.warning("failed: %s", error)
+
+    with _raw_errors():
+        try:
+            _run_hydra(args, _parser(), job, f"pkg://{compose.CONF}", "config")
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(compose.first_line(error)) from error
+    _raise_failures(session)
+
+
+def _job(cfg: DictConfig, out: Path, session: Session) -> None:
+    hydra = HydraConfig.get()
+    run_cfg = compose.from_omegaconf(cfg, list(hydra.overrides.task))
+    _claim(out, sweep=False)
+    _perform(replace(run_cfg, out=str(out)), out, session)
+
+
+def _perform(cfg: RunConfig, out: Path, session: Session) -> dict[str, Any]:
+    """Save the resolved config, run, and say how it went."""
+    from fedpers.app.run import run as perform
+    from fedpers.results.recorder import note_failure
+
+    session.out = out
+    save_config(cfg, out)
+    try:
+        summary: dict[str, Any] = perform(cfg, out)
+    except Exception as error:
+        note_failure(out, f"{type(error).__name__}: {error}")
+        raise
+    session.finished += 1
+    print(_sentence(cfg, summary, out))
+    return summary
+
+
+def save_config(cfg: RunConfig, out: Path) -> None:
+    """Write the resolved config to .hydra/config.yaml of the run directory."""
+    path = out / ".hydra" / "config.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    OmegaConf.save(OmegaConf.create(to_mapping(cfg)), beside)
+    beside.replace(path)
+
+
+def _sentence(cfg: RunConfig, summary: dict[str, Any], out: Path) -> str:
+    final = summary.get("final") or {}
+    parts = [f"{name.replace('_', ' ')} {final[name]:.4f}"
+             for name in ("loss", "accuracy", "worst_decile")
+             if isinstance(final.get(name), float) and final[name] == final[name]]
+    result = f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}"
+    return f"{result}\n{out}  (pictures in {out / 'plots'})"
+
+
+def _claim(out: Path, sweep: bool) -> None:
+    """Make sure that the run directory can be written and that no other run is in it.
+
+    Raises:
+        ConfigError: it cannot, or there is.
+    """
+    held = [t for t in TRACES if (out / t).exists()]
+    if held == ["summary.json"] and _failed(out):     # before its first round: nothing to keep
+        held = []
+    if held and not sweep:
+        raise ConfigError(f"out={out}: there is a run already ({', '.join(held)}); "
+                          f"choose another folder, or go on with it: fedpers run resume={out}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"out={out}: cannot be written ({error.strerror}); "
+                          f"choose another folder") from error
+
+
+def _failed(out: Path) -> bool:
+    from fedpers.results.recorder import read_summary  # imports torch
+
+    return bool(read_summary(out).get("status") == "failed")
+
+
+def _raise_failures(session: Session) -> None:
+    """Raise what stopped a run: a bug as it is, users' mistakes in one message."""
+    mistakes = []
+    for out, error in session.failed:
+        if not isinstance(error, (FedpersError, OSError)):
+            raise error
+        mistakes.append(f"{out}: {error}")
+    total = len(mistakes) + session.finished
+    if total == 1 and mistakes:
+        raise session.failed[0][1]
+    if mistakes:
+        raise FedpersError("\n".join([f"{len(mistakes)} of {total} runs failed", *mistakes]))
+
+
+def _how_to_go_on(out: Path | None) -> str:
+    if out is None or not (out / "checkpoint").exists():
+        return "interrupted before the first checkpoint; nothing to go on with"
+    return f"interrupted; to go on:  fedpers run resume={out}"
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
+
+
+def _value(overrides: Sequence[str], key: str) -> str | None:
+    """The last value that the overrides give `key`; None where it is not given or null."""
+    values = [o.partition("=")[2] for o in overrides if _key(o) == key]
+    return values[-1].strip("'\"") if values and values[-1] not in ("", "null") else None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+@contextmanager
+def _raw_errors() -> Iterator[None]:
+    """Let Hydra raise its errors instead of printing them and leaving."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before

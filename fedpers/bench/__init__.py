@@ -1,0 +1,1 @@
+"""Our engines beside peers; nothing imports it but the command."""

@@ -1,0 +1,133 @@
+"""The engines that a benchmark runs, one a process: `python -m fedpers.bench.main.engines ENGINE JSON`."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from fedpers.bench.work import LR, Clock, Work, arrays, federation, make_model, versions
+
+
+def ours(work: Work, runner: str) -> dict[str, Any]:
+    """FedAvg through our Strategy, the clients in this process and its workers."""
+    from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
+    from fedpers.core.plan import Plan
+    from fedpers.engines.cohort import Cohort
+    from fedpers.engines.inprocess_grid import CohortGrid
+    from fedpers.engines.memory.client_store import MemoryStore
+    from fedpers.engines.runner import RunnerConfig
+    from fedpers.flower.observer import Observer
+    from fedpers.learning.optimizers import LocalConfig
+    from fedpers.strategies.fedavg import FedAvg
+
+    class Timed(FedAvg):
+        def configure_evaluate(self, *args: Any) -> Any:
+            return []
+
+    class Watch(Observer):
+        def on_round(self, t: int, log: Any) -> None:
+            clock.done()
+
+    config = FedAvgConfig(local=LocalConfig(lr=LR, epochs=work.E, batch_size=work.B))
+    model = make_model(work)
+    strategy = Timed(config, model, Plan(clients_per_round=work.C, eval_every=0))
+    how = RunnerConfig(runner, workers=work.workers)            # type: ignore[arg-type]
+    client = FedAvgClient(config, model)
+    cohort = Cohort(client, federation(work), MemoryStore(), strategy.plan, how)
+    grid = CohortGrid(cohort)
+    cohort.start()
+    clock = Clock()
+    strategy.start(grid, num_rounds=work.rounds, observer=Watch())
+    cohort.close()
+    return clock.result()
+
+
+def tight(work: Work) -> dict[str, Any]:
+    """The best plain loop: one model, autograd.grad, foreach updates, channels last."""
+    import torch
+
+    from fedpers.core.rng import Stream
+
+    model, clock = make_model(work), Clock()
+    x, y = (torch.from_numpy(a) for a in arrays(work))
+    last = torch.channels_last
+    state = model.init(0)
+    rng = np.random.default_rng(0)
+    form = {k: last if v.dim() == 4 else torch.contiguous_format for k, v in state.items()}
+    own = {k: v.clone(memory_format=form[k]).requires_grad_() for k, v in state.items()}
+    weights = list(own.values())
+    conv = any(v.dim() == 4 for v in weights)
+    for t in range(work.rounds):
+        total = [torch.zeros_like(w) for w in weights]
+        for k in rng.choice(work.M, work.C, replace=False):
+            with torch.no_grad():
+                torch._foreach_copy_(weights, list(state.values()))
+            for e in range(work.E):
+                i = Stream(0, t, int(k), e).schedule(work.n, work.B, 1, 0)[0].reshape(-1)
+                xe, ye = x[k][i], y[k][i]
+                xe = xe.contiguous(memory_format=last) if conv else xe
+                for s in range(0, work.n, work.B):
+                    out = model(own, xe[s : s + work.B])
+                    value = torch.nn.functional.cross_entropy(out, ye[s : s + work.B])
+                    g = torch.autograd.grad(value, weights)
+                    with torch.no_grad():
+                        torch._foreach_add_(weights, g, alpha=-LR)
+            with torch.no_grad():
+                torch._foreach_add_(total, weights, alpha=1 / work.C)
+        state = {k: v.detach() for k, v in zip(own, total, strict=True)}
+        clock.done()
+    return clock.result()
+
+
+def floor(work: Work) -> dict[str, Any]:
+    """What this machine's arithmetic can do on one thread, GFLOP/s."""
+    import torch
+
+    def rate(flops: float, run: Callable[[], Any]) -> float:
+        run()
+        best = float("inf")
+        for _ in range(7):
+            began = time.process_time()
+            run()
+            best = min(best, time.process_time() - began)
+        return flops / best / 1e9
+
+    a = torch.randn(1024, 1024)
+    x = torch.randn(20, 32, 14, 14).contiguous(memory_format=torch.channels_last)
+    w = torch.randn(64, 32, 5, 5).contiguous(memory_format=torch.channels_last)
+    conv = lambda: torch.nn.functional.conv2d(x, w, padding=2)  # noqa: E731
+    with torch.no_grad():
+        return {"seconds": [], "cpu": [], "sgemm": rate(2 * 1024**3, lambda: a @ a),
+                "conv": rate(2.0 * 20 * 196 * 64 * 800, conv)}
+
+
+OURS = {"auto": "auto", "loop": "loop", "stack": "stack"}
+
+
+def main(argv: list[str]) -> int:
+    """Run one engine on one work and print what it took."""
+    import torch
+
+    torch.set_num_threads(1)
+    engine, work = argv[0], Work(**json.loads(argv[1]))
+    if engine in OURS:
+        found = ours(work, OURS[engine])
+    elif engine in ("tight", "floor"):
+        found = {"tight": tight, "floor": floor}[engine](work)
+    else:
+        from fedpers.bench import peers
+
+        found = getattr(peers, engine.replace("-", "_"))(work)
+    found |= {"engine": engine, "work": asdict(work), "versions": versions()}
+    if os.environ.get("RANK", "0") == "0":             # of several processes the first one tells
+        print("RESULT " + json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""YAML and overrides to frozen dataclasses; the table of methods."""

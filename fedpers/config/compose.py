@@ -1,0 +1,248 @@
+"""Command line overrides -> RunConfig, by way of Hydra; every mistake is collected."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedpers.config import registry
+from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
+from fedpers.core.errors import ConfigError, unknown
+
+CONF = "fedpers.conf"
+GROUPS = ("method", "data", "model", "engine", "experiment")
+
+
+def load(overrides: Sequence[str] = ()) -> RunConfig:
+    """One run from Hydra overrides, e.g. load(["method=fedavg", "rounds=3"]).
+
+    Raises:
+        ConfigError: lists every mistake.
+    """
+    with _hydra():
+        lines, problems = _tidy(overrides, sweep=False)
+        return _load(lines, problems)
+
+
+def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None) -> list[str]:
+    """The overrides as Hydra wants them, after each run that they lead to was checked.
+
+    `config_dir` is a folder of the user's own YAML files, searched before ours.
+
+    Raises:
+        ConfigError: lists every mistake.
+    """
+    with _hydra(config_dir):
+        lines, problems = _tidy(overrides, sweep)
+        jobs = _jobs(lines) if sweep and not problems else [lines]
+        for job in jobs:
+            try:
+                _load(job, [])
+            except ConfigError as error:
+                problems += [p for p in error.problems if p not in problems]
+        if problems:
+            raise ConfigError(*problems)
+        return lines
+
+
+def from_omegaconf(cfg: DictConfig, overrides: Sequence[str] = ()) -> RunConfig:
+    """One run from a composed config; `overrides` tell what the user set himself.
+
+    Raises:
+        ConfigError: lists every mistake.
+    """
+    try:
+        plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(first_line(error)) from error
+    plain.pop("hydra", None)
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    chosen = [str(o.value()) for o in parsed if o.key_or_group == "experiment"]
+    if chosen:
+        plain["experiment"] = chosen[-1]
+    return from_mapping(plain, [o.key_or_group for o in parsed])
+
+
+def choices(group: str) -> list[str]:
+    """The names that `group=` may be, those of other packages included."""
+    with _hydra():
+        return _choices(group)
+
+
+def resumed(folder: Path, overrides: Sequence[str]) -> RunConfig:
+    """The run in `folder`, to go on with; `overrides` may change only what `RESUMABLE` names.
+
+    Raises:
+        ConfigError: there is no run in the folder, or an override may not change.
+    """
+    path = folder / ".hydra" / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"resume={folder}: no run there ({path} does not exist); "
+                          f"give a run directory, such as runs/<date>/<time>-...")
+    try:
+        saved: Any = OmegaConf.load(path)
+    except Exception as error:        # whatever YAML finds wrong with a damaged file
+        raise ConfigError(f"resume={folder}: {path} cannot be read: {first_line(error)}") from error
+    with _hydra():
+        lines, problems = _tidy(overrides, sweep=False)
+        keys = [o.key_or_group for o in OverridesParser.create().parse_overrides(lines)]
+        problems += [f"{k} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can"
+                     for k in keys if k.split(".")[0] not in RESUMABLE]
+        if problems:
+            raise ConfigError(*problems)
+        changed = _changes(lines, keys)
+    return from_omegaconf(OmegaConf.merge(saved, changed, {"resume": str(folder)}))  # type: ignore[arg-type]
+
+
+def _changes(lines: list[str], keys: list[str]) -> DictConfig:
+    """The part of the config that the overrides set; a whole group where they pick a file."""
+    composed = hydra.compose("config", overrides=lines)
+    changed = OmegaConf.create({})
+    for key in keys:
+        OmegaConf.update(changed, key, OmegaConf.select(composed, key), force_add=True)
+    return changed
+
+
+# --- inside Hydra --------------------------------------------------------------------------------
+
+@contextmanager
+def _hydra(config_dir: str | None = None) -> Iterator[None]:
+    try:
+        with hydra.initialize_config_module(CONF, version_base="1.3"):
+            if config_dir:
+                _search_first(config_dir)
+            _offer_foreign_methods()
+            yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(first_line(error)) from error
+
+
+def _search_first(config_dir: str) -> None:
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+
+    if not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+    path = create_config_search_path(f"pkg://{CONF}")
+    path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
+    GlobalHydra.instance().clear()
+    Hydra.create_main_hydra2("fedpers", path)
+
+
+def _choices(group: str) -> list[str]:
+    return sorted(GlobalHydra.instance().config_loader().get_group_options(group))
+
+
+def _offer_foreign_methods() -> None:
+    """A method of another package needs no YAML file: its dataclass has the defaults."""
+    for name in registry.methods().keys() - registry.METHODS.keys():
+        try:
+            node = {"name": name, **asdict(registry.method(name).config_class()())}
+        except Exception:        # broken: the registry has warned, and choosing it says why
+            node = {"name": name}
+        if name not in _choices("method"):
+            ConfigStore.instance().store(group="method", name=name, node=node, provider="fedpers")
+
+
+def _load(lines: list[str], problems: list[str]) -> RunConfig:
+    """Compose and check; earlier problems are reported together with those found here."""
+    try:
+        run = from_omegaconf(hydra.compose("config", overrides=lines), lines)
+    except ConfigError as error:
+        problems = [*problems, *error.problems]
+    except (HydraException, OmegaConfBaseException) as error:
+        problems = [*problems, first_line(error)]
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    return run
+
+
+def _tidy(overrides: Sequence[str], sweep: bool) -> tuple[list[str], list[str]]:
+    """(overrides that can be composed, problems of the others).
+
+    `+experiment=x` may be written without the plus; a key that the chosen YAML files leave out is
+    added, so that the dataclasses say what is wrong with it or take it.
+    """
+    problems: list[str] = []
+    parsed = [o for text in overrides for o in _parse(text, problems)]
+    lines = [_group_line(o) for o in parsed if _is_group(o)]
+    wrong = {o.key_or_group: p for o in parsed if _is_group(o) for p in _wrong_choice(o)}
+    problems += wrong.values()
+    problems += [f"{o.input_line} is a sweep over several values: add -m, or put quotes around it"
+                 for o in parsed if o.is_sweep_override() and not sweep]
+    good = [o for o in parsed if not (o.is_sweep_override() and not sweep)
+            and o.key_or_group.split(".")[0] not in wrong]
+    lines = [_group_line(o) for o in good if _is_group(o)]
+    base = hydra.compose("config", overrides=[
+        line for o, line in zip(filter(_is_group, good), lines, strict=True)
+        if not o.is_sweep_override()])
+    lines += [_value_line(o, base) for o in good if not _is_group(o)]
+    return lines, problems
+
+
+def _parse(text: str, problems: list[str]) -> list[Override]:
+    try:
+        return list(OverridesParser.create().parse_overrides([text]))
+    except HydraException as error:
+        problems.append(f"'{text}' is no override (key=value): {first_line(error)}")
+        return []
+
+
+def _is_group(override: Override) -> bool:
+    return override.key_or_group in GROUPS and not override.is_delete()
+
+
+def _wrong_choice(override: Override) -> Iterator[str]:
+    group, known = override.key_or_group, _choices(override.key_or_group)
+    values = (list(override.sweep_string_iterator()) if override.is_sweep_override()
+              else [override.value()])
+    for value in values:
+        if str(value) not in known:
+            yield unknown({"data": "data set"}.get(group, group), str(value), known)
+
+
+def _group_line(override: Override) -> str:
+    text = str(override.input_line).lstrip("+")
+    return f"+{text}" if override.key_or_group == "experiment" else text
+
+
+def _value_line(override: Override, base: DictConfig) -> str:
+    line, key = str(override.input_line), override.key_or_group
+    if override.is_delete() or key.startswith("hydra.") or "/" in key:
+        return line
+    text = line.lstrip("+")
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else base
+    return text if isinstance(node, DictConfig) and last in node else f"++{text}"
+
+
+def _jobs(lines: list[str]) -> list[list[str]]:
+    """The overrides of each run of a sweep, as Hydra's own sweeper makes them."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    loader = GlobalHydra.instance().config_loader()
+    settings = loader.load_configuration("config", lines, RunMode.MULTIRUN,
+                                         validate_sweep_overrides=False).hydra
+    if not settings.sweeper._target_.endswith(".BasicSweeper"):
+        return []                      # another sweeper chooses its runs while it goes on
+    params = [f"{k}={v}" for k, v in (settings.sweeper.params or {}).items()]
+    parsed = OverridesParser.create(loader).parse_overrides([*params, *settings.overrides.task])
+    batches = BasicSweeper.split_arguments(parsed, None)
+    return [[*settings.overrides.hydra, *job] for batch in batches for job in batch]
+
+
+def first_line(error: BaseException) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__

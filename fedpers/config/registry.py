@@ -1,0 +1,174 @@
+"""One row a method. Classes are named by strings and imported only when they are used."""
+
+import importlib
+import importlib.metadata
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from fedpers.core.errors import ConfigError, unknown
+
+GROUP = "fedpers.methods"        # entry points by which other packages add their methods
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: its two halves, its config dataclass and where it comes from."""
+
+    name: str
+    strategy: str        # "module:Class"
+    client: str
+    config: str
+    paper: str
+    status: str          # verified | runs | untried: docs/adr/0009
+    summary: str = ""
+
+    def strategy_class(self) -> Any:
+        """The server half."""
+        return _resolve(self.strategy, self.name)
+
+    def client_class(self) -> Any:
+        """The client half."""
+        return _resolve(self.client, self.name)
+
+    def config_class(self) -> Any:
+        """The dataclass of its hyper-parameters."""
+        return _resolve(self.config, self.name)
+
+
+def _resolve(spec: str, owner: str) -> Any:
+    """The object that "module:Class" names.
+
+    Raises:
+        ConfigError: there is no such module or class.
+    """
+    module, _, name = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"method '{owner}': cannot import {spec}: {error}") from error
+    except AttributeError as error:
+        raise ConfigError(f"method '{owner}': {module} has no {name}") from error
+
+
+def _row(name: str, stem: str, paper: str, status: str, summary: str) -> Method:
+    """A row whose files and classes are named as usual."""
+    return Method(name, f"fedpers.strategies.{name}:{stem}", f"fedpers.clients.{name}:{stem}Client",
+                  f"fedpers.clients.{name}:{stem}Config", paper, status, summary)
+
+
+METHODS: dict[str, Method] = {row.name: row for row in (
+    Method("local", "fedpers.strategies.local:Local", "fedpers.clients.local:LocalClient",
+           "fedpers.clients.local:LocalTrainingConfig",
+           "no federation: the floor that a method must beat", "verified", "each client trains alone"),
+    _row("fedavg", "FedAvg", "McMahan et al., AISTATS 2017", "verified",
+         "one model for all, averaged by sample counts"),
+    _row("fedper", "FedPer", "Arivazhagan et al., arXiv 1912.00818", "verified",
+         "shared body, personal head, trained together"),
+    _row("fedfomo", "FedFomo", "Zhang et al., ICLR 2021", "verified",
+         "moves towards the models that do better on samples kept back"),
+    _row("perfedavg", "PerFedAvg", "Fallah et al., NeurIPS 2020", "runs",
+         "one model for all, good after one step of adaptation"),
+    _row("federico", "FedeRiCo", "Sui et al., arXiv 2210.06597", "verified",
+         "own models, found friends: trains and mixes the models that explain its data"),
+    _row("cfl", "CFL", "Sattler et al., arXiv 1910.01991", "runs",
+         "FedAvg in clusters that are cut in two where members disagree"),
+    _row("ditto", "Ditto", "Li et al., ICML 2021", "verified",
+         "FedAvg, and a personal model pulled towards the global one"),
+    _row("fedem", "FedEM", "Marfoq et al., NeurIPS 2021", "verified",
+         "each client a mixture of shared components, fitted by federated EM"),
+    _row("lgfedavg", "LGFedAvg", "Liang et al., arXiv 2001.01523", "runs",
+         "private body, shared head"),
+    _row("fedalt", "FedAlt", "Pillutla et al., ICML 2022", "runs",
+         "a personal part, trained before the shared one"),
+    _row("fedsim", "FedSim", "Pillutla et al., ICML 2022", "runs",
+         "a personal part, trained together with the shared one"),
+    _row("fedrep", "FedRep", "Collins et al., ICML 2021", "runs",
+         "many head steps, then a few on the shared body"),
+    _row("fedbabu", "FedBABU", "Oh et al., ICLR 2022", "runs",
+         "the body alone is trained and averaged, the head never"),
+    _row("fedrecon", "FedRecon", "Singhal et al., NeurIPS 2021", "runs",
+         "the head is reconstructed, then the body updated under it"),
+    _row("pfedme", "PFedMe", "Dinh et al., NeurIPS 2020", "runs",
+         "personal models from Moreau envelopes of the clients' losses"),
+    _row("pflego", "PFLEGO", "Nikoloutsopoulos et al., arXiv 2202.09848", "verified",
+         "exact gradient of the shared body after personal head steps"),
+    _row("fedsoft", "FedSoft", "Ruan, Joe-Wong, AAAI 2022", "verified",
+         "several centers and one personal model, pulled to the centers by importance"),
+    _row("ifca", "IFCA", "Ghosh et al., NeurIPS 2020", "verified",
+         "hard clusters: each client trains the center of least loss"),
+    _row("fedprox", "FedProx", "Li et al., MLSys 2020", "runs",
+         "FedAvg whose local training is kept near the global model"),
+    _row("lsgd", "LSGD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
+         "local SGD on any objective of the unified framework"),
+    _row("acd", "ACD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
+         "accelerated block coordinate descent, whole gradients"),
+    _row("asvrcd", "ASVRCD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
+         "accelerated, one sample a step, control variates"),
+    _row("ascd", "ASCD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
+         "accelerated, one sample a step, no control variates"),
+    _row("scd", "SCD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
+         "block coordinate descent, one sample a step"),
+    _row("svrcd", "SVRCD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
+         "one sample a step, control variates, no momentum"),
+    _row("l2sgd", "L2SGD", "Hanzely, Richtarik, arXiv 2002.05516", "verified",
+         "own models pulled to their mean at random times, control variates"),
+    Method("apfl", "fedpers.strategies.lsgd:LSGD", "fedpers.clients.lsgd:LSGDClient",
+           "fedpers.clients.lsgd:APFLConfig", "Deng, Kamani, Mahdavi, arXiv 2003.13461", "runs",
+           "mixture of a shared and a private model (lsgd on apfl2)"),
+    Method("fedres", "fedpers.strategies.lsgd:LSGD", "fedpers.clients.lsgd:LSGDClient",
+           "fedpers.clients.lsgd:FedResConfig", "Agarwal, Langford, Wei, arXiv 2003.12880", "runs",
+           "sum of a shared and a private model (lsgd on fr)"),
+    _row("ppfl", "PPFL", "Di, Yang, Ye, Chang, arXiv 2310.14337", "verified",
+         "K canonical models, blended by each client's membership vector"),
+)}
+
+
+def methods() -> dict[str, Method]:
+    """Our methods and those of other installed packages, by name.
+
+    A package whose entry cannot be loaded is listed with status "broken" and warned about once.
+    """
+    table = dict(METHODS)
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        if entry.name in METHODS:
+            _warn_once(f"the entry point {GROUP}: {entry.name} = {entry.value} is left out: "
+                       f"fedpers has a method of that name")
+        else:
+            table[entry.name] = _load(entry)
+    return table
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> Method:
+    try:
+        row = entry.load()
+        if isinstance(row, Method):
+            return row
+        problem = f"it is a {type(row).__name__}, not a fedpers.config.registry.Method"
+    except Exception as error:       # whatever a foreign module does while it is imported
+        problem = f"{type(error).__name__}: {error}"
+    _warn_once(f"the method '{entry.name}' ({entry.value}) cannot be used: {problem}")
+    return Method(entry.name, "", "", "", entry.value, "broken", problem)
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def method(name: str) -> Method:
+    """The row of a method.
+
+    Raises:
+        ConfigError: no method has that name, or the package that brings it is broken.
+    """
+    table = methods()
+    if name not in table:
+        raise ConfigError(unknown("method", name, table))
+    if table[name].status == "broken":
+        raise ConfigError(f"method '{name}' cannot be used: {table[name].summary}")
+    return table[name]

@@ -1,0 +1,179 @@
+"""What a run is: frozen dataclasses that every YAML value is checked against."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from fedpers.config import registry, schema
+from fedpers.core.bounds import above, bounds, show
+from fedpers.core.errors import ConfigError, unknown
+from fedpers.datasets.config import DataConfig
+
+RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")   # may change later
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Where the clients run; the keys of other engines are ignored."""
+
+    name: Literal["inprocess", "ray", "deployment"] = "inprocess"
+    runner: Literal["auto", "loop", "stack"] = "auto"    # inprocess: one by one, or stacked (vmap)
+    chunk: int | None = None                 # clients in a stack, null: measured; ray: in a message
+    workers: int = 1                         # inprocess: processes that share the clients
+    memory_mb: float = 512                   # inprocess: RAM for clients' memories; the rest: files
+    precision: Literal["float32", "tf32", "bf16"] = "float32"   # inprocess: of a stack's products
+    convolution: Literal["auto", "grouped", "products"] = "auto"   # inprocess: in a stack
+    num_cpus: float = 1                      # ray: CPUs that one actor takes
+    num_gpus: float = 0                      # ray: share of a GPU that one actor takes
+    address: str | None = None               # ray: a running cluster; deployment: the SuperLink
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return (bounds(self, chunk=(1, None), workers=(1, None), memory_mb=(0, None),
+                              num_gpus=(0, None))
+                + above(self, num_cpus=0))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model's name and the options of its builder."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. `method` is the config dataclass of the method called `method_name`."""
+
+    method_name: str
+    method: Any
+    data: DataConfig
+    model: ModelConfig
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    rounds: int = 20
+    seed: int = 0
+    clients_per_round: int | None = None                     # null = all
+    participation: Literal["fixed", "bernoulli"] = "fixed"
+    eval_every: int = 1                                      # 0 = after the last round only
+    eval_clients: int | None = None                          # a fixed sample of them; null = all
+    eval_train: bool = False                                 # on clients' training data as well
+    optimum: bool = False                                    # solve it; note how far it is
+    eval_protocol: Literal["all_after", "participants_local"] = "all_after"
+    new_clients: int = 0                                     # the last ones never train
+    checkpoint_every: int = 10                               # 0 = never
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    failures: Literal["raise", "skip"] = "raise"
+    out: str | None = None                                   # the run directory
+    resume: str | None = None                                # the run directory to go on with
+    experiment: str | None = None                            # name in conf/experiment
+    paper: Mapping[str, Any] = field(default_factory=dict)   # the paper's numbers, for the report
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return bounds(self, rounds=(1, None), seed=(0, None), clients_per_round=(1, None),
+                             eval_every=(0, None), eval_clients=(1, None),
+                             new_clients=(0, None),
+                             checkpoint_every=(0, None)) + self._off_line()
+
+    def _off_line(self) -> list[str]:
+        if not self.optimum or (self.engine.name == "inprocess" and not self.new_clients):
+            return []
+        return ["optimum=true: needs engine=inprocess and new_clients=0, for it looks at all data and "
+                "memories; choose these or set optimum=false"]
+
+
+def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> RunConfig:
+    """A run from plain values, as YAML gives them.
+
+    `explicit` are the dotted keys that the user set himself; `hyper:` does not touch these.
+
+    Raises:
+        ConfigError: lists all that is wrong.
+    """
+    problems: list[str] = []
+    cfg = dict(values)
+    hyper = cfg.pop("hyper", None) or {}
+    cfg.setdefault("paper", {})
+    name, method = _method(cfg.get("method"), hyper, explicit, problems)
+    cfg |= {"method_name": name, "method": method, "paper": cfg["paper"] or {},
+            "model": _model(cfg.get("model"), problems)}
+    known = [f.name for f in fields(RunConfig) if f.name != "method_name"]
+    problems += schema.unknown_keys([k for k in values if k != "hyper"], known)
+    kept = {k: v for k, v in cfg.items() if k in (*known, "method_name")}
+    run = schema.build(RunConfig, kept, "", problems)
+    if problems or run is None:
+        raise ConfigError(*dict.fromkeys(problems))
+    return run
+
+
+def _method(values: Any, hyper: Mapping[str, Any], explicit: Sequence[str],
+            problems: list[str]) -> tuple[str, Any]:
+    """(name, config) of the method; the config is None where something was wrong."""
+    if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
+        problems.append(f"method={show(values)}: expected the name of a method")
+        return "", None
+    name = values["name"]
+    try:
+        cls = registry.method(name).config_class()
+    except ConfigError as error:
+        problems += error.problems
+        return name, None
+    names = {f.name for f in fields(cls)}
+    settings = {k: v for k, v in values.items() if k != "name" or "name" in names}
+    shared = {k: v for k, v in (hyper.get("all") or {}).items() if k in names}
+    for extra in (shared, hyper.get(name) or {}):
+        settings = _overlay(settings, extra, "method", explicit)
+    return name, schema.build(cls, settings, "method", problems)
+
+
+def _overlay(base: Mapping[str, Any], extra: Mapping[str, Any], path: str,
+             explicit: Sequence[str]) -> dict[str, Any]:
+    """`base` with the values of `extra`, but for the keys that the user set himself."""
+    result = dict(base)
+    for key, value in extra.items():
+        here = f"{path}.{key}"
+        if here in explicit:
+            continue
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            value = _overlay(result[key], value, here, explicit)
+        result[key] = value
+    return result
+
+
+def _model(values: Any, problems: list[str]) -> Any:
+    if isinstance(values, ModelConfig):
+        return values
+    if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
+        problems.append(f"model={show(values)}: expected the name of a model")
+        return ModelConfig("")
+    from fedpers.learning.model import COMMON, MODELS  # it imports torch
+
+    name, options = values["name"], {k: v for k, v in values.items() if k != "name"}
+    if name not in MODELS:
+        problems.append(unknown("model", name, MODELS))
+    else:
+        known = [*list(inspect.signature(MODELS[name]).parameters)[1:], *COMMON]
+        problems += schema.unknown_keys(options, known, "model")
+    return ModelConfig(name, options)
+
+
+def to_mapping(run: RunConfig) -> dict[str, Any]:
+    """Plain values for .hydra/config.yaml; `from_mapping` makes an equal run of them."""
+    plain = {f.name: getattr(run, f.name) for f in fields(run) if f.name != "method_name"}
+    return _plain(plain | {
+        "method": {"name": run.method_name, **asdict(run.method)},
+        "model": {"name": run.model.name, **run.model.options},
+        "data": asdict(run.data),
+        "engine": asdict(run.engine),
+    })
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

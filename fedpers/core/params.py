@@ -1,0 +1,148 @@
+"""Parameters are dicts of tensors; this is their algebra. Nothing is written in place.
+
+Every primitive that a paper's formula needs exists once, here, with a test of its value and of its
+gradient.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpers.core.errors import FedpersError
+
+Params = dict[str, Tensor]
+
+
+def _same_names(a: Params, b: Params) -> None:
+    if a.keys() != b.keys():
+        odd = sorted(a.keys() ^ b.keys())
+        raise FedpersError(f"parameters do not match: {', '.join(odd)} on one side only")
+
+
+def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
+    """a + scale * b."""
+    _same_names(a, b)
+    if isinstance(scale, Tensor):
+        return {k: a[k] + scale * b[k] for k in a}
+    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}        # one pass over memory, not two
+
+
+def sub(a: Params, b: Params) -> Params:
+    """a - b."""
+    _same_names(a, b)
+    return {k: a[k] - b[k] for k in a}
+
+
+def scale(a: Params, factor: float | Tensor) -> Params:
+    """factor * a."""
+    return {k: factor * v for k, v in a.items()}
+
+
+def blend(a: Params, b: Params, share: float | Tensor) -> Params:
+    """(1 - share) * a + share * b."""
+    _same_names(a, b)
+    return {k: torch.lerp(a[k], b[k], share) for k in a}
+
+
+def zeros_like(a: Params) -> Params:
+    """Zeros in the shape of `a`."""
+    return {k: torch.zeros_like(v) for k, v in a.items()}
+
+
+def dot(a: Params, b: Params) -> Tensor:
+    """Inner product over all entries, a scalar tensor."""
+    _same_names(a, b)
+    return torch.stack([(a[k] * b[k]).sum() for k in a]).sum()
+
+
+def sq_norm(a: Params) -> Tensor:
+    """‖a‖², a scalar tensor."""
+    return dot(a, a)
+
+
+def sq_dist(a: Params, b: Params) -> Tensor:
+    """‖a - b‖² over all entries, squared and summed over layers; its gradient in a is 2(a - b)."""
+    return sq_norm(sub(a, b))
+
+
+def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> Params:
+    """Σ weight·item, summed in float64 in the given order and returned in the items' dtype.
+
+    Raises:
+        FedpersError: the items do not have the same names, or there is none.
+    """
+    whole = list(items)
+    factors = [float(w) for w in weights]
+    if not whole:
+        raise FedpersError("nothing to aggregate: no client replied")
+    if len(whole) != len(factors):
+        raise FedpersError(f"{len(whole)} items cannot be summed with {len(factors)} weights")
+    for item in whole[1:]:
+        _same_names(whole[0], item)
+    return {k: _column_sum([item[k] for item in whole], factors) for k in whole[0]}
+
+
+def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -> Tensor:
+    total = torch.zeros_like(column[0], dtype=torch.float64)
+    if not total.is_cuda:
+        for v, factor in zip(column, factors, strict=True):
+            total.add_(v, alpha=factor)
+        return total.to(column[0].dtype)
+    for i in range(0, len(column), at_once):       # a kernel a client would cost more than the sum
+        rows = torch.stack(column[i : i + at_once]).double()
+        total += torch.tensordot(torch.tensor(factors[i : i + at_once]).to(rows), rows, 1)
+    return total.to(column[0].dtype)
+
+
+def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:
+    """Σ weight·item / Σ weight.
+
+    Raises:
+        FedpersError: the weights do not sum to a positive number.
+    """
+    total = float(sum(float(w) for w in weights))
+    if not total > 0:
+        raise FedpersError(f"weights of a mean must sum to a positive number, not {total}")
+    return weighted_sum(items, [float(w) / total for w in weights])
+
+
+def mean(items: Sequence[Params]) -> Params:
+    """The plain mean."""
+    return weighted_mean(items, [1.0] * len(items))
+
+
+def combine(items: Sequence[Params], weights: Tensor) -> Params:
+    """Σ_s weights[s]·items[s] in the items' dtype, for a tensor of weights [S], also stacked.
+
+    `weighted_sum` is the server's: its weights are numbers and it sums in float64.
+    """
+    total = scale(items[0], weights[0])
+    for s, item in enumerate(items[1:], start=1):
+        total = add(total, item, weights[s])
+    return total
+
+
+def split(a: Params, chosen: Callable[[str], bool]) -> tuple[Params, Params]:
+    """(entries whose name is chosen, all others); `merge` undoes it."""
+    return {k: v for k, v in a.items() if chosen(k)}, {k: v for k, v in a.items() if not chosen(k)}
+
+
+def merge(*parts: Params) -> Params:
+    """The union of disjoint parts.
+
+    Raises:
+        FedpersError: a name is in two parts.
+    """
+    whole: Params = {}
+    for part in parts:
+        twice = whole.keys() & part.keys()
+        if twice:
+            raise FedpersError(f"parameters in two parts at once: {', '.join(sorted(twice))}")
+        whole |= part
+    return whole
+
+
+def size(a: Params) -> int:
+    """The number of entries."""
+    return sum(v.numel() for v in a.values())

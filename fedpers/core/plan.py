@@ -1,0 +1,21 @@
+"""What is the same for every method: the plan of a run, what a round cost, who watches."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same for every method: who takes part, when to evaluate, what a failure means."""
+
+    seed: int = 0
+    clients_per_round: int | None = None  # r; None is everybody
+    participation: Literal["fixed", "bernoulli"] = "fixed"
+    eval_every: int = 1
+    eval_clients: int | None = None  # a fixed sample of this size; None: all
+    eval_protocol: Literal["all_after", "participants_local"] = "all_after"
+    failures: Literal["raise", "skip"] = "raise"
+    num_clients: int | None = None  # wait for so many; None: those there are
+    new_clients: int = 0                                 # the last ones never train: split "new"
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"

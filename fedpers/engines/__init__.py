@@ -1,0 +1,1 @@
+"""Many clients at once: loop, vmap stack, worker processes, Ray bundles."""

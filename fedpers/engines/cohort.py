@@ -1,0 +1,46 @@
+"""Answers for clients, through every engine: alone, in stacks, or with worker processes."""
+
+from collections.abc import Sequence
+
+from fedpers.core.data import Federation
+from fedpers.core.plan import Plan
+from fedpers.engines.memory.client_store import Store
+from fedpers.engines.population import Population
+from fedpers.engines.runner import Runner, RunnerConfig
+from fedpers.engines.workers import Pool
+from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.messages import Answer, Request
+
+
+class Cohort(Population):
+    """Answers requests for any of a federation's clients.
+
+    Every engine ends here, so that a method runs through the same lines everywhere.
+    """
+
+    def __init__(
+        self, client: PersonalizedClient, federation: Federation, store: Store, plan: Plan,
+        runner: RunnerConfig = RunnerConfig(),  # noqa: B008
+    ) -> None:
+        super().__init__(client, federation, store, plan)
+        self.runner = Runner(runner)
+        self._pool: Pool | None = None
+
+    def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        """The answers, in the order of the requests; a client's failure is its answer."""
+        if self.runner.config.workers > 1 and len(requests) > 1:
+            self.start()
+            assert self._pool is not None
+            return self._pool.handle(requests)
+        return self.runner.run(self, requests)
+
+    def start(self) -> None:
+        """Fork the worker processes, if there are to be any; else this happens when needed."""
+        if self.runner.config.workers > 1 and self._pool is None:
+            self._pool = Pool(self, self.runner)
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None

@@ -1,0 +1,80 @@
+"""Where clients' memories live between rounds: in this process, or in one file a client."""
+
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpers.core.serialization import read_record, write_record
+
+When = tuple[int, int]                     # (round, exchange)
+MEMORIES = "memories.safetensors"          # in the folder of a checkpoint
+
+
+
+
+
+
+
+
+class MemoryStore:
+    """Memories in this process, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.memories: dict[int, Any] = {}
+
+    def get(self, k: int, when: When) -> Any:
+        """The latest memory of client k, or None."""
+        return self.memories.get(k)
+
+    def put(self, k: int, when: When, memory: Any) -> None:
+        """Replace the memory of client k."""
+        self.memories[k] = memory
+
+
+
+
+
+
+class FileStore:
+    """One file a client and exchange: durable on a device whose process starts anew per message.
+
+    Versions are kept from the last one that a checkpoint of the server may go back to, so a server
+    that resumes at round t finds what the client remembered then. Not `durable`: each file is whole
+    or absent even if the process is killed, but only `flush_files` makes sure that it is on disk.
+    """
+
+    def __init__(self, folder: Path, keep_rounds: int, device: str = "cpu", durable: bool = True) -> None:
+        self.folder, self.keep_rounds, self.device = folder, keep_rounds, device
+        self.durable = durable
+
+    def get(self, k: int, when: When) -> Any:
+        """The newest memory of client k from before exchange `when`, or None."""
+        before = [w for w in self._versions(k) if w < when]
+        return read_record(self._path(k, max(before)), self.device) if before else None
+
+    def put(self, k: int, when: When, memory: Any) -> None:
+        """Write a new version; drop those from a future that never was, and those no longer needed."""
+        versions = self._versions(k)
+        write_record(self._path(k, when), memory, self.durable)
+        needed = [w for w in versions if w[0] <= when[0] - self.keep_rounds]
+        oldest = max(needed, default=(0, 0))
+        for w in versions:
+            if w > when or w < oldest:
+                self._path(k, w).unlink(missing_ok=True)
+
+    def _path(self, k: int, when: When) -> Path:
+        return self.folder / str(k) / f"{when[0]}-{when[1]}.safetensors"
+
+    def _versions(self, k: int) -> list[When]:
+        names = (re.fullmatch(r"(\d+)-(\d+)\.safetensors", p.name) for p in (self.folder / str(k)).glob("*"))
+        return sorted((int(m[1]), int(m[2])) for m in names if m)
+
+
+class Store(Protocol):
+    """Where clients' memories are kept between rounds."""
+
+    def get(self, k: int, when: tuple[int, int]) -> Any:
+        """The memory of client k before exchange `when` = (round, exchange); None if never seen."""
+
+    def put(self, k: int, when: tuple[int, int], memory: Any) -> None:
+        """Keep the memory that client k has after exchange `when`; its tensors are its own."""

@@ -1,0 +1,173 @@
+"""Files of rows of equal size, read and written in place: the disk side of a store of memories."""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpers.core.errors import CheckpointError
+from fedpers.core.pytree import flatten, rebuild
+
+TENSOR = "\0tensor"                    # where a tensor is, among plain leaves
+ALIGN = 8
+LATE = 3                               # pieces that may be on their way to the disk
+
+
+class Kind(NamedTuple):
+    """What records of the same structure, shapes and plain values have in common."""
+
+    structure: Any
+    layout: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    plain: tuple[Any, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of a row."""
+        return sum(_aligned(_count(shape, dtype)) for shape, dtype in self.layout)
+
+    def read(self, block: Tensor, device: str = "cpu") -> Any:
+        """The record whose tensors are in a row."""
+        tensors, at = [], 0
+        for shape, dtype in self.layout:
+            count = _count(shape, dtype)
+            part = block[at : at + count].view(dtype) if count else torch.empty(0, dtype=dtype)
+            tensors.append(part.view(shape).to(device))
+            at += _aligned(count)
+        values = iter(tensors)
+        leaves = [next(values) if p == TENSOR else p for p in self.plain]
+        return rebuild(self.structure, leaves)
+
+
+def take_apart(record: Any) -> tuple[Kind, list[Tensor]]:
+    """(kind, tensors) of a record."""
+    flat, structure = flatten(record)
+    tensors = [x for x in flat if isinstance(x, Tensor)]
+    layout = tuple([(tuple(t.shape), t.dtype) for t in tensors])
+    plain = tuple([TENSOR if isinstance(x, Tensor) else x for x in flat])
+    return Kind(structure, layout, plain), tensors
+
+
+def _count(shape: Sequence[int], dtype: torch.dtype) -> int:
+    size = dtype.itemsize
+    for n in shape:
+        size *= n
+    return size
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGN) * ALIGN
+
+
+class RowFile:
+    """Rows of `size` bytes. A safe row belongs to a checkpoint; it is never written again.
+
+    A thread writes while others compute; what fails there is an error of the next call.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        self.high = 0                              # rows that were ever taken
+        self.safe = np.zeros(0, dtype=bool)        # [high or less]
+        self._free: list[int] = []
+        self._handle = -1
+        self._writer: ThreadPoolExecutor | None = None
+        self._late: deque[Future[None]] = deque()
+
+    def take(self) -> int:
+        """A row that nobody uses."""
+        if self._free:
+            return self._free.pop()
+        self.high += 1
+        return self.high - 1
+
+    def is_safe(self, row: int) -> bool:
+        """Whether a checkpoint refers to this row."""
+        return row < len(self.safe) and bool(self.safe[row])
+
+    def release(self, row: int) -> None:
+        """This row is not used any more, unless by a checkpoint."""
+        if not self.is_safe(row):
+            self._free.append(row)
+
+    def keep(self, used: np.ndarray, safe: np.ndarray) -> None:
+        """From now on `safe` rows belong to a checkpoint; those not in `used` either are free."""
+        self.high = max(self.high, int(max(used.max(initial=-1), safe.max(initial=-1))) + 1)
+        self.safe = np.zeros(self.high, dtype=bool)
+        self.safe[safe] = True
+        taken = self.safe.copy()
+        taken[used] = True
+        self._free = np.flatnonzero(~taken).tolist()
+
+    def write(self, rows: Sequence[int], records: Sequence[Sequence[Tensor]]) -> None:
+        """Write the tensors of some records; neighbouring rows go in one piece.
+
+        Raises:
+            CheckpointError: the file system refuses, or has refused before.
+        """
+        self._wait(LATE)
+        block, at = torch.zeros(len(rows), self.size, dtype=torch.uint8), 0
+        for column in zip(*records, strict=True):
+            flat = torch.stack([t.detach().cpu() for t in column]).reshape(len(rows), column[0].numel())
+            count = flat.shape[1] * flat.itemsize
+            if count:
+                block[:, at : at + count] = flat.view(torch.uint8)
+            at += _aligned(count)
+        handle = self._open()
+        self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
+        cuts = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
+        for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            self._late.append(self._writer.submit(self._put, handle, block[first:last], rows[first]))
+
+    def _wait(self, least: int = 0) -> None:
+        """Until no more than that many pieces are on their way."""
+        while len(self._late) > least:
+            self._late.popleft().result()
+
+    def _put(self, handle: int, block: Tensor, row: int) -> None:
+        content: Any = block.numpy()
+        try:
+            done = os.pwrite(handle, content, row * self.size) if block.numel() else 0
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.path}: {error}; free space") from error
+        if done < block.numel():
+            raise CheckpointError(f"cannot write {self.path}: the disk is full; free space")
+
+    def read(self, row: int) -> Tensor:
+        """The bytes of a row, uint8.
+
+        Raises:
+            CheckpointError: the file is shorter than that.
+        """
+        self._wait()
+        content = bytearray(max(self.size, 1))
+        if self.size and os.preadv(self._open(), [content], row * self.size) < self.size:
+            raise CheckpointError(f"{self.path} ends before row {row}: it is damaged or missing")
+        return torch.frombuffer(content, dtype=torch.uint8)
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        self._wait()
+        if self._handle >= 0:
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+        self._late.clear()
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _open(self) -> int:
+        if self._handle < 0:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        return self._handle

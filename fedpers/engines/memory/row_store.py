@@ -1,0 +1,221 @@
+"""Memories of any number of clients in bounded RAM; what does not fit is in flat files.
+
+A client that was never visited costs nothing. A row that a checkpoint refers to is never
+overwritten, its client's next memory takes another one. So a checkpoint is a list of rows, and
+writing it copies nothing but what has changed since the last.
+"""
+
+import json
+import tempfile
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpers.core.errors import CheckpointError
+from fedpers.core.pytree import flatten
+from fedpers.core.serialization import pack, read_record, unpack, write_record
+from fedpers.engines.memory.client_store import MEMORIES, When
+from fedpers.engines.memory.row_file import Kind, RowFile, take_apart
+
+OVERHEAD = 2000                        # bytes of Python objects in a memory, about
+SWATH = 4 * 2**20                      # bytes that are written at a time, about
+
+
+class RowStore:
+    """A store of memories of which `memory_mb` are held in RAM.
+
+    Without a folder the files are temporary.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, memory_mb: float = 256, device: str = "cpu"
+    ) -> None:
+        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="fedpers-")
+        self.folder = folder or Path(self._temporary.name)      # type: ignore[union-attr]
+        self.limit, self.device = int(memory_mb * 2**20), device
+        self.held = 0                                           # bytes in RAM
+        self._hot: OrderedDict[int, tuple[Any, int]] = OrderedDict()    # oldest use first; with bytes
+        self._dirty: set[int] = set()                           # in RAM, newer than on disk
+        self._kind = np.full(0, -1, dtype=np.int32)             # [client] -1: not on disk
+        self._row = np.zeros(0, dtype=np.int64)                 # [client]
+        self._kinds: list[Kind] = []
+        self._numbers: dict[Kind, int] = {}
+        self._files: dict[int, RowFile] = {}                    # by size of a row
+        self._saved: dict[int, np.ndarray] = {}                 # rows of the newest checkpoint
+
+    @property
+    def memories(self) -> dict[int, Any]:
+        """All memories; for looking at a small federation."""
+        known = {*np.flatnonzero(self._kind >= 0).tolist(), *self._hot}
+        return {k: self._look(k) for k in sorted(known)}
+
+    def get(self, k: int, when: When) -> Any:
+        """The latest memory of client k, or None."""
+        if k in self._hot:
+            self._hot.move_to_end(k)
+        return self._look(k)
+
+    def _look(self, k: int) -> Any:
+        if k in self._hot:
+            return self._hot[k][0]
+        if k >= len(self._kind) or self._kind[k] < 0:
+            return None
+        kind = self._kinds[self._kind[k]]
+        return kind.read(self._file(kind.size).read(int(self._row[k])), self.device)
+
+    def put(self, k: int, when: When, memory: Any) -> None:
+        """Replace the memory of client k."""
+        cost = _cost(memory)
+        self.held += cost - self._hot.pop(k, (None, 0))[1]
+        self._hot[k] = memory, cost
+        self._dirty.add(k)
+        if self.held > self.limit:
+            self._make_way()
+
+    def _make_way(self) -> None:
+        """Put the oldest memories on disk: some more than needed, since many at a time are cheaper."""
+        least, late = self.limit - min(self.limit // 16, SWATH), []
+        while self.held > least and len(self._hot) > 1:
+            oldest, (memory, cost) = self._hot.popitem(last=False)
+            self.held -= cost
+            if oldest in self._dirty:
+                late.append((oldest, memory))
+        self._write(late)
+
+    def _write(self, memories: Sequence[tuple[int, Any]]) -> None:
+        """Put memories on disk, each in its old row if no checkpoint refers to that."""
+        groups: dict[Kind, list[tuple[int, list[torch.Tensor]]]] = defaultdict(list)
+        for k, memory in memories:
+            kind, tensors = take_apart(memory)
+            groups[kind].append((k, tensors))
+        for kind, members in groups.items():
+            file, number = self._file(kind.size), self._register(kind)
+            at_once = max(SWATH // max(kind.size, 1), 1)
+            for first in range(0, len(members), at_once):
+                part = members[first : first + at_once]
+                rows = [self._row_for(k, file) for k, _ in part]
+                file.write(rows, [tensors for _, tensors in part])
+                for (k, _), row in zip(part, rows, strict=True):
+                    self._kind[k], self._row[k] = number, row
+                    self._dirty.discard(k)
+
+    def _row_for(self, k: int, file: RowFile) -> int:
+        """Where client k's memory may be written."""
+        self._make_room(k)
+        if self._kind[k] >= 0:
+            old, row = self._file(self._kinds[self._kind[k]].size), int(self._row[k])
+            if old is file and not file.is_safe(row):
+                return row
+            old.release(row)
+        return file.take()
+
+    def _register(self, kind: Kind) -> int:
+        if kind not in self._numbers:
+            self._numbers[kind] = len(self._kinds)
+            self._kinds.append(kind)
+        return self._numbers[kind]
+
+    def _file(self, size: int) -> RowFile:
+        if size not in self._files:
+            self._files[size] = RowFile(self.folder / f"rows-{size}.bin", size)
+        return self._files[size]
+
+    def _make_room(self, k: int) -> None:
+        missing = k + 1 - len(self._kind)
+        if missing > 0:
+            missing = max(missing, len(self._kind))
+            self._kind = np.append(self._kind, np.full(missing, -1, dtype=np.int32))
+            self._row = np.append(self._row, np.zeros(missing, dtype=np.int64))
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write the list of rows into `folder`, and to the files what is not there yet.
+
+        Until `committed` is called both this checkpoint and the one before can be gone back to.
+        """
+        self._write([(k, self._hot[k][0]) for k in sorted(self._dirty)])
+        for file in self._files.values():
+            file.sync()
+        clients = np.flatnonzero(self._kind >= 0)
+        body = {
+            "clients": torch.from_numpy(clients),
+            "kinds": torch.from_numpy(self._kind[clients]),
+            "rows": torch.from_numpy(self._row[clients]),
+            "skeletons": tuple(_describe(kind) for kind in self._kinds),
+        }
+        write_record(folder / MEMORIES, body)
+        self._saved = self._used()
+        for size, rows in self._saved.items():
+            file = self._files[size]
+            old = np.flatnonzero(file.safe)
+            file.keep(rows, np.union1d(rows, old))
+
+    def committed(self) -> None:
+        """The checkpoint that was saved last is in place; the one before is not needed any more."""
+        used = self._used()
+        for size, file in self._files.items():
+            file.keep(used[size], self._saved.get(size, np.zeros(0, dtype=np.int64)))
+
+    def load(self, folder: Path) -> None:
+        """Go back to what `save` wrote into `folder`.
+
+        Raises:
+            CheckpointError: the list is damaged, or it does not fit the files.
+        """
+        body = read_record(folder / MEMORIES)
+        try:
+            clients = body["clients"].numpy()
+            self._kinds = [_understand(s) for s in body["skeletons"]]
+            kinds, rows = body["kinds"].numpy(), body["rows"].numpy()
+        except (KeyError, TypeError, AttributeError) as error:
+            path = folder / MEMORIES
+            raise CheckpointError(f"{path} is not a list of memories: {error!r}") from error
+        self._numbers = {kind: i for i, kind in enumerate(self._kinds)}
+        self._hot.clear()
+        self._dirty.clear()
+        self.held = 0
+        self._kind, self._row = np.full(0, -1, dtype=np.int32), np.zeros(0, dtype=np.int64)
+        self._make_room(int(clients.max(initial=-1)))
+        self._kind[clients], self._row[clients] = kinds, rows
+        self._saved = self._used()
+        for size, used in self._saved.items():
+            self._file(size).keep(used, used)
+
+    def _used(self) -> dict[int, np.ndarray]:
+        """The rows in use, by file."""
+        sizes = np.array([kind.size for kind in self._kinds], dtype=np.int64)
+        there = self._kind >= 0
+        size_of = sizes[self._kind[there]] if len(sizes) else np.zeros(0, dtype=np.int64)
+        every = {*sizes.tolist(), *self._files}
+        return {size: self._row[there][size_of == size] for size in every}
+
+    def close(self) -> None:
+        """Close the files; temporary ones go."""
+        for file in self._files.values():
+            file.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def _cost(memory: Any) -> int:
+    """Bytes that a memory takes in RAM."""
+    return OVERHEAD + sum([x.nbytes for x in flatten(memory)[0] if isinstance(x, Tensor)])
+
+
+def _describe(kind: Kind) -> str:
+    """A kind as text: the skeleton of a record of that kind, and its tensors' shapes."""
+    empty = kind.read(torch.zeros(max(kind.size, 1), dtype=torch.uint8))
+    skeleton, arrays = pack(empty)
+    shapes = [[list(a.shape), a.dtype.name] for a in arrays]
+    return json.dumps([skeleton, shapes])
+
+
+def _understand(text: str) -> Kind:
+    skeleton, shapes = json.loads(text)
+    return take_apart(unpack(skeleton, [np.zeros(s, dtype=d) for s, d in shapes]))[0]

@@ -1,0 +1,122 @@
+"""The clients of a federation as one process sees them: the method's client half, data and memories."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.params import Params
+from fedpers.core.plan import Plan
+from fedpers.core.pytree import own_leaves
+from fedpers.core.rng import Stream
+from fedpers.engines.memory.client_store import Store
+from fedpers.engines.stacked_data import padded_size
+from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.messages import Answer, Assessed, Request
+from fedpers.learning.model import initial_params
+
+
+class Population:
+    """Everything that is needed to answer for any client, one at a time."""
+
+    def __init__(
+        self, client: PersonalizedClient, federation: Federation, store: Store, plan: Plan
+    ) -> None:
+        self.client, self.federation, self.store, self.plan = client, federation, store, plan
+        self.device = plan.device
+        self._data: dict[int, ClientData] = {}
+        self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+
+    def one(self, request: Request) -> Answer | Exception:
+        """The answer of one client, run alone."""
+        try:
+            return self._one(request)
+        except Exception as error:          # one client's failure must not take the others along
+            return error
+
+    def properties(self, k: int, needs: Sequence[str]) -> dict[str, Any]:
+        """What client k tells the server of itself at the start."""
+        known = {"label_counts": lambda: torch.as_tensor(self.federation.label_counts[k]).double()}
+        told: dict[str, Any] = {"num_examples": int(self.federation.num_train[k])}
+        return told | {need: known[need]() for need in needs}
+
+    def data(self, k: int) -> ClientData:
+        """The data of client k on this process's device."""
+        if self.device == "cpu":
+            return self.federation.client(k)
+        if k not in self._data:
+            parts = self.federation.client(k)
+            moved = [_to(p, self.device) for p in (parts.train, parts.valid, parts.test)]
+            self._data[k] = ClientData(*moved)
+        return self._data[k]
+
+    def memory(self, k: int, when: tuple[int, int]) -> Any:
+        """What client k remembers before exchange `when`."""
+        kept = self.store.get(k, when)
+        if kept is not None:
+            return kept
+        rng = Stream(self.plan.seed, 0, k)
+        return self.client.initial_memory(self.params, self.data(k).train, rng)
+
+    @cached_property
+    def params(self) -> Params:
+        """The model's initial parameters."""
+        return initial_params(self.client.model, self.plan)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether the model has convolutions."""
+        return any(v.dim() > 3 for v in self.params.values())
+
+    def padded_sizes(self, k: int) -> tuple[int, int, int]:
+        """What the splits of client k are padded to in a stack."""
+        parts = self.data(k)
+        sizes = len(parts.train), len(parts.valid), len(parts.test)
+        if sizes not in self._padded:
+            top_train, top_test = self._tops
+            padded = (padded_size(sizes[0], top_train), padded_size(sizes[1]),
+                      padded_size(sizes[2], top_test))
+            self._padded[sizes] = padded
+        return self._padded[sizes]
+
+    @cached_property
+    def _tops(self) -> tuple[int, int]:
+        return int(max(self.federation.num_train)), int(max(self.federation.num_test))
+
+    def _one(self, request: Request) -> Answer:
+        k, header, when = request.k, request.header, request.when
+        data = self.data(k)
+        n = len(data.train)
+        rng = Stream(self.plan.seed, when[0], k, when[1])
+        memory = self.memory(k, when)
+        if header["kind"] == "evaluate":
+            metrics = _numbers(self.client.assess(request.order, memory, data, rng))
+            return self.settle(request, None, None, metrics, len(data.test))
+        reply, kept = self.client.answer(request.order, memory, data.train, rng)
+        found: dict[str, Any] | None = None
+        if header.get("assess"):
+            model = self.client.local_model(request.order, reply)
+            found = _numbers(self.client.assess(model, kept, data, rng))
+        kept = None if kept is memory else own_leaves(kept)            # what did not change is not kept anew
+        return self.settle(request, reply, kept, found, n)
+
+    def settle(
+        self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
+    ) -> Answer:
+        """Keep a client's memory and make its answer; `n` is the samples that it used."""
+        if request.header["kind"] == "evaluate":
+            return Answer(metrics, n, 0)
+        if kept is not None:
+            self.store.put(request.k, request.when, kept)
+        body = reply if metrics is None else Assessed(reply, metrics)
+        return Answer(body, n, self.client.work(request.order, n))
+
+
+def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:
+    return {c: float(v) for c, v in metrics.items()}
+
+
+def _to(data: Data, device: str) -> Data:
+    return Data(data.x.to(device), data.y.to(device), data.mask.to(device))

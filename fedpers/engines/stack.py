@@ -1,0 +1,158 @@
+"""One chunk of clients in one call: `answer` or `assess` under torch.func.vmap."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpers.core.data import ClientData
+from fedpers.core.pytree import LEAF, flatten, rebuild
+from fedpers.core.rng import Stream
+from fedpers.engines.population import Population
+from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
+from fedpers.flower.messages import Answer
+from fedpers.learning.gradients import stacked
+
+Sizes = tuple[int, int, int]                 # what the splits of clients are padded to
+
+
+def run_chunk(
+    population: Population, chunk: Sequence[Any], sizes: Sizes, structure: Any, scratch: Any
+) -> list[Answer]:
+    """The answers of clients that may share a stack, from one call under vmap.
+
+    Args:
+        chunk: (place, request, leaves) rows; the leaves are those of (order, memory).
+        sizes: what the three splits are padded to.
+        structure: that of (order, memory).
+        scratch: memory for the stacks of the three splits that evaluations use again.
+    """
+    if len(chunk) == 1:
+        # a stack of one is reduced by other code, whose last bits differ
+        return run_chunk(population, [chunk[0], chunk[0]], sizes, structure, scratch)[:1]
+    requests = [request for _, request, _ in chunk]
+    header = requests[0].header
+    t, e = int(header["t"]), int(header["e"])
+    data = [population.data(r.k) for r in requests]
+    streams = [Stream(population.plan.seed, t, r.k, e) for r in requests]
+    leaves = [row for _, _, row in chunk]
+    given = Columns(leaves, structure, population.device, repeat=not population.convolves)
+    scratch = scratch if header["kind"] == "evaluate" else None
+    work = _Work(population.client, header, data, streams, sizes, given, scratch)
+    i = torch.arange(len(chunk), device=population.device)
+    with stacked():
+        flat = torch.vmap(work)(i, *given.stacks)
+    return work.answers(population, requests, flat)
+
+
+class Columns:
+    """Trees of one structure, a row a client, turned into stacks, a column a leaf.
+
+    A leaf that is one object for all clients is not copied. With `repeat` it is still handed over
+    as a stack (of one row, repeated): vmap would multiply all clients' samples with a shared matrix
+    in one product, whose last bits depend on how many clients there are. Shared kernels of
+    convolutions are never repeated; that would be slow.
+    """
+
+    def __init__(
+        self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool
+    ) -> None:
+        self.structure, self.leaves = structure, list(flat[0])
+        self.stacks: list[Tensor] = []
+        self.places: list[int] = []
+        for place, column in enumerate(zip(*flat, strict=True)):
+            stack = _stack_column(column, device, repeat)
+            if stack is not None:
+                self.stacks.append(stack)
+                self.places.append(place)
+
+    def row(self, values: Sequence[Any]) -> Any:
+        """The tree of one client, from its rows of the stacks."""
+        whole = list(self.leaves)
+        for place, value in zip(self.places, values, strict=True):
+            whole[place] = value
+        return rebuild(self.structure, whole)
+
+
+def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor | None:
+    """The stack of a column; None where all clients share one value."""
+    first = column[0]
+    if all(x is first for x in column):
+        if isinstance(first, Tensor) and (repeat or first.dim() < 3):
+            return first.expand(len(column), *first.shape)
+        return None
+    if isinstance(first, Tensor):
+        return torch.stack(column)
+    if isinstance(first, float) and any(x != first for x in column):
+        return torch.tensor(column, dtype=torch.float64, device=device)
+    return None
+
+
+_TENSOR = object()                           # where a tensor was, among the leaves
+
+
+class _Work:
+    """The function that vmap runs; it keeps what vmap cannot return: structures and plain values."""
+
+    def __init__(
+        self, client: Any, header: dict[str, Any], data: list[ClientData], streams: list[Stream],
+        sizes: Sizes, given: Columns, scratch: Any,
+    ) -> None:
+        self.client, self.header, self.data, self.streams = client, header, data, streams
+        self.given = given
+        splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
+        self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
+        self.forms: list[tuple[Any, list[Any]]] = []     # of reply, memory and metrics
+
+    def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+        order, memory = self.given.row(rows)
+        train = self.blocks[0]
+        rng = StackedStream(i, self.streams, train.sizes, train.size)
+        found = self._one(i, order, memory, rng)
+        flats = [flatten(part) for part in found]
+        self.forms = [(form, [_TENSOR if isinstance(x, Tensor) else x for x in flat]) for flat, form in flats]
+        return i, *(x for flat, _ in flats for x in flat if isinstance(x, Tensor))  # one at least, says vmap
+
+    def _one(self, i: Tensor, order: Any, memory: Any, rng: Stream) -> tuple[Any, Any, Any]:
+        """(reply, memory, metrics)."""
+        data = stacked_client_data(i, self.blocks)
+        if self.header["kind"] == "evaluate":
+            return None, None, self.client.assess(order, memory, data, rng)
+        reply, kept = self.client.answer(order, memory, data.train, rng)
+        found = None
+        if self.header.get("assess"):
+            found = self.client.assess(self.client.local_model(order, reply), kept, data, rng)
+        return reply, None if kept is memory else kept, found          # what did not change is not kept anew
+
+    def answers(self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:
+        """What came out of vmap, client by client."""
+        stacks, evaluated = iter(flat[1:]), self.header["kind"] == "evaluate"
+        columns = [
+            self._trees(form, plain, stacks, kind)
+            for (form, plain), kind in zip(self.forms, ("views", "copies", "numbers"), strict=True)
+        ]
+        return [
+            population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
+            for r, d, reply, kept, metrics in zip(requests, self.data, *columns, strict=True)
+        ]
+
+    def _trees(self, form: Any, plain: list[Any], stacks: Iterator[Tensor], kind: str) -> list[Any]:
+        """One part of each client's answer."""
+        count = len(self.data)
+        columns = [_column(next(stacks), kind) if x is _TENSOR else [x] * count for x in plain]
+        if form is LEAF:
+            return list(columns[0])
+        rows = zip(*columns, strict=True) if columns else [()] * count
+        return [rebuild(form, row) for row in rows]
+
+
+def _column(stack: Tensor, kind: str) -> Sequence[Any]:
+    """Each client's row: views of a reply, copies of a memory, numbers of an evaluation."""
+    if kind == "numbers":
+        numbers: list[float] = stack.double().tolist()
+        return numbers
+    if len(stack) > 1 and stack.stride(0) == 0:         # the same for all
+        return [stack[0].clone() if kind == "copies" else stack[0]] * len(stack)
+    rows = stack.unbind(0)
+    return [row.clone() for row in rows] if kind == "copies" else rows

@@ -1,0 +1,214 @@
+"""What one client's code sees when a whole chunk of clients runs under torch.func.vmap.
+
+Data are stacked when they are read, random numbers are drawn from each client's own stream, so a
+stacked client sees what it sees alone. Sizes are padded; padding has mask 0.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpers.core.data import ClientData, Data
+from fedpers.core.errors import FedpersError
+from fedpers.core.rng import Stream, batch_weight
+from fedpers.core.vmap import lift
+
+STEP = 1.4                     # ratio of neighbouring padded sizes: at most 40 % padding
+
+
+def padded_size(n: int, top: int | None = None) -> int:
+    """The size that a client of n samples is padded to; it depends on nothing but the client.
+
+    Sizes go down from `top` (the largest client's) by a constant ratio, so equal clients are not
+    padded at all; without `top` they go up from 4 in eighths of a power of two.
+    """
+    if top is None:
+        unit = max(2 ** (max(n, 1).bit_length() - 3), 4)
+        return -(-n // unit) * unit
+    size = top
+    while (smaller := int(size / STEP)) >= max(n, 1):
+        size = smaller
+    return size
+
+
+
+
+
+
+
+
+class Block:
+    """One split of a chunk of clients, padded to `size` rows each.
+
+    With `scratch` the stacks are made in memory that the next chunk uses again: fresh memory costs
+    as much as the copy. This is for what outlives no chunk, as data in an evaluation.
+    """
+
+    def __init__(
+        self, parts: Sequence[Data], size: int, scratch: dict[Any, Tensor] | None = None
+    ) -> None:
+        self.parts, self.size, self.scratch = parts, size, scratch
+        self._kept: dict[str, Tensor] = {}
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Samples of each client."""
+        return [len(p) for p in self.parts]
+
+    @cached_property
+    def count(self) -> Tensor:
+        """Samples of each client, [C]."""
+        return torch.tensor(self.sizes).to(self.parts[0].mask)
+
+    def stack(self, name: str) -> Tensor:
+        """Field `name` of all clients, [C, size, ...]."""
+        if name not in self._kept:
+            self._kept[name] = self._stack(name, [getattr(p, name) for p in self.parts])
+        return self._kept[name]
+
+    def _stack(self, name: str, rows: list[Tensor]) -> Tensor:
+        whole = self._space(name, rows[0], len(rows))
+        if all(n == self.size for n in self.sizes):
+            return torch.stack(rows, out=whole)
+        whole.zero_()
+        for place, row, n in zip(whole.unbind(0), rows, self.sizes, strict=True):
+            place[:n] = row
+        return whole
+
+    def _space(self, name: str, like: Tensor, count: int) -> Tensor:
+        shape = (count, self.size, *like.shape[1:])
+        if self.scratch is None:
+            return like.new_empty(shape)
+        key = (name, like.dtype, shape[1:])
+        if key not in self.scratch or len(self.scratch[key]) < count:
+            self.scratch[key] = like.new_empty(shape)
+        return self.scratch[key][:count]
+
+    def gather(self, name: str, index: Tensor) -> Tensor:
+        """Rows index [C, ...] of field `name`, each client's own, [C, ..., *row]."""
+        rows = [getattr(p, name) for p in self.parts]
+        if rows[0].device.type != "cpu":
+            whole = self.stack(name)
+            first = torch.arange(len(rows), device=index.device) * self.size
+            flat = whole.flatten(0, 1)
+            return flat[index + first.reshape(-1, *[1] * (index.dim() - 1))]
+        out = rows[0].new_empty(*index.shape, *rows[0].shape[1:])
+        for place, row, i in zip(out, rows, index, strict=True):
+            torch.index_select(row, 0, i.reshape(-1), out=place.flatten(0, i.dim() - 1))
+        return out
+
+
+class StackedData(Data):
+    """One split of the client that vmap is at."""
+
+    _client: Tensor
+    _block: Block | None = None        # None: the fields are given, as after dataclasses.replace
+    _given: dict[str, Any]
+
+    def __init__(self, x: Any = None, y: Any = None, mask: Any = None) -> None:
+        self._put(given={"x": x, "y": y, "mask": mask})
+
+    @classmethod
+    def of(cls, client: Tensor, block: Block) -> "StackedData":
+        """Client number `client` (a tensor under vmap) of a block."""
+        data = cls()
+        data._put(client=client, block=block)
+        return data
+
+    def _put(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, f"_{name}", value)
+
+    def _field(self, name: str) -> Tensor:
+        block = self._block
+        return self._given[name] if block is None else lift(self._client, lambda: block.stack(name))
+
+    x = property(lambda self: self._field("x"))                         # type: ignore[assignment]
+    y = property(lambda self: self._field("y"))                         # type: ignore[assignment]
+    mask = property(lambda self: self._field("mask"))                   # type: ignore[assignment]
+
+    @property
+    def num(self) -> Tensor:
+        """How many samples are no padding, a scalar."""
+        block = self._block
+        return self.mask.sum() if block is None else lift(self._client, lambda: block.count)
+
+    def __len__(self) -> int:
+        return self.mask.shape[0] if self._block is None else self._block.size
+
+    @property
+    def block(self) -> Block | None:
+        """All clients of the chunk; None where fields were replaced."""
+        return self._block
+
+    def take(self, index: Tensor, weight: Tensor) -> list[Data]:
+        """Batches of rows index [S, B]."""
+        block = self._block
+        if block is None:
+            return super().take(index, weight)
+        x = lift(self._client, lambda i: block.gather("x", i), index)
+        y = lift(self._client, lambda i: block.gather("y", i), index)
+        return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
+
+
+def stacked_client_data(client: Tensor, blocks: Sequence[Block]) -> ClientData:
+    """Train, validation and test splits of the client that vmap is at."""
+    return ClientData(*(StackedData.of(client, b) for b in blocks))
+
+
+class StackedStream(Stream):
+    """The streams of a chunk of clients, as one: everybody draws from their own."""
+
+    def __init__(
+        self, client: Tensor, streams: Sequence[Stream], sizes: Sequence[int], top: int
+    ) -> None:
+        self.client, self.streams, self.sizes, self.top = client, streams, sizes, top
+        self.ragged = any(n != top for n in sizes)
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """There is none for a whole stack."""
+        raise FedpersError("stacked clients have no common generator; draw through the stream")
+
+    def integer_seed(self) -> int:
+        """A number that differs between clients cannot leave the stack."""
+        raise FedpersError("integer_seed() differs between stacked clients")
+
+    def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Each client's own minibatches, [S, B]; rows and columns beyond them have weight 0."""
+        sizes = self.sizes if n == self.top else [n] * len(self.streams)
+        uneven = any(k != n for k in sizes)
+        width = min(batch_size, n)
+        length = steps or passes * -(-n // width)
+        index = np.zeros((len(sizes), length, width), dtype=np.int64)
+        weight = np.zeros((len(sizes), length, width), dtype=np.float32)
+        for i, w, stream, k in zip(index, weight, self.streams, sizes, strict=True):
+            drawn = stream.shuffled(k, batch_size, passes, steps)
+            i[: drawn.shape[0], : drawn.shape[1]] = drawn
+            if uneven:
+                w[: drawn.shape[0], : drawn.shape[1]] = batch_weight(k, batch_size, len(drawn))
+        if not uneven:
+            weight[:] = batch_weight(n, batch_size, length)
+        return self._lifted(torch.from_numpy(index)), self._lifted(torch.from_numpy(weight))
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers, float32."""
+        return self._drawn(lambda s: s.normal(*shape))
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform numbers in [0, 1), float32."""
+        return self._drawn(lambda s: s.uniform(*shape))
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """Whole numbers in [0, high), int64."""
+        return self._drawn(lambda s: s.integers(high, *shape))
+
+    def _drawn(self, draw: Callable[[Stream], Tensor]) -> Tensor:
+        return self._lifted(torch.stack([draw(s) for s in self.streams]))
+
+    def _lifted(self, table: Tensor) -> Tensor:
+        return lift(self.client, lambda: table.to(self.client.device))

@@ -1,0 +1,202 @@
+"""Worker processes that share a cohort with this one: forked once, one thread each, tensors in shared memory.
+
+A process and not a thread: small models are bound by Python. This one takes a share too, which travels
+nowhere. Other orders go out and answers come back as parcels in anonymous shared memory, whose
+descriptors travel through a socket; a client's memory travels with its order, so any worker can serve
+any client.
+"""
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.pytree import own_leaves
+from fedpers.engines.channel import Line
+from fedpers.engines.population import Population
+from fedpers.engines.runner import Runner
+from fedpers.flower.messages import Answer, Request
+
+PRELOAD = 8 * 2**30                        # bytes of data that are decoded before the fork, at most
+
+
+class Carrier:
+    """A store that holds what came with the orders and collects what goes back."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, Any] = {}
+        self.kept: dict[int, Any] = {}
+
+    def get(self, k: int, when: tuple[int, int]) -> Any:
+        """What came with the order."""
+        return self.given.get(k)
+
+    def put(self, k: int, when: tuple[int, int], memory: Any) -> None:
+        """Goes back with the answer."""
+        self.kept[k] = memory
+
+
+class Pool:
+    """This process and `count` - 1 forked copies of it, each answering a part of the requests."""
+
+    def __init__(self, population: Population, runner: Runner) -> None:
+        self.population, self.runner, count = population, runner, runner.config.workers
+        if not hasattr(os, "memfd_create") or not hasattr(os, "fork"):
+            raise ConfigError(f"engine.workers={count}: more than 1 needs Linux")
+        _preload(population)
+        self._lines: list[Line] = []
+        self._pids: list[int] = []
+        gc.collect()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for _ in range(count - 1):
+            ours, theirs = socket.socketpair()
+            pid = os.fork()
+            if pid == 0:
+                _child(population, runner, Line(theirs), [*(line.end for line in self._lines), ours])
+            theirs.close()
+            self._lines.append(Line(ours))
+            self._pids.append(pid)
+
+    def handle(self, requests: Sequence[Request]) -> list[Any]:
+        """The answers, in the order of the requests; memories are kept in this process's store."""
+        population = self.population
+        *shares, own = balance([_weight(population, r) for r in requests], len(self._lines) + 1)
+        busy = [(line, share) for line, share in zip(self._lines, shares, strict=True) if share]
+        letters = [self._letter(line, [requests[i] for i in share]) for line, share in busy]
+        for (line, _), letter in zip(busy, letters, strict=True):      # one that runs would slow the writing
+            self._talk(line.post, letter)
+        answers: list[Any] = [None] * len(requests)
+        for i, answer in zip(own, self.runner.run(population, [requests[i] for i in own]), strict=True):
+            answers[i] = answer
+        for line, share in busy:
+            heads, trees = self._talk(line.receive)
+            bodies, kept = trees[: len(share)], trees[len(share) :]
+            for i, *back in zip(share, heads, bodies, kept, strict=True):
+                answers[i] = self._take_back(requests[i], *back)
+        return answers
+
+    def _letter(self, line: Line, requests: Sequence[Request]) -> Any:
+        headers = [(r.k, r.header) for r in requests]
+        memories = [self.population.store.get(r.k, r.when) for r in requests]
+        return line.write(headers, [*(r.order for r in requests), *memories])
+
+    def _talk(self, how: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return how(*args)
+        except (EOFError, ConnectionError) as error:
+            raise FedpersError(
+                "a worker process died (for lack of memory?); try engine.workers=1 or a smaller "
+                "engine.chunk"
+            ) from error
+
+    def _take_back(
+        self, request: Request, head: Answer | Exception, body: Any, kept: Any
+    ) -> Answer | Exception:
+        """What a worker answered; the client's memory is kept here."""
+        if kept is not None:
+            self.population.store.put(request.k, request.when, own_leaves(kept))
+        if isinstance(head, Exception) or body is None:
+            return head
+        return Answer(body, head.num_examples, head.work)
+
+    def close(self) -> None:
+        """End the workers."""
+        for line in self._lines:
+            line.close()
+        for pid in self._pids:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        self._lines, self._pids = [], []
+
+
+def balance(weights: Sequence[float], count: int) -> list[list[int]]:
+    """Which worker gets which items: the heaviest first, each to the least loaded."""
+    shares: list[list[int]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for i in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(i)
+        loads[lightest] += weights[i]
+    return [sorted(share) for share in shares]
+
+
+def _weight(population: Population, request: Request) -> float:
+    federation = population.federation
+    evaluates = request.header["kind"] == "evaluate"
+    counts = federation.num_test if evaluates else federation.num_train
+    return float(counts[request.k])
+
+
+def _preload(population: Population) -> None:
+    """Decode the data before the fork, so that all workers share one copy of it."""
+    federation = population.federation
+    row = 4
+    for n in federation.input_shape:
+        row *= n
+    if row * (int(federation.num_train.sum()) + int(federation.num_test.sum())) <= PRELOAD:
+        for k in range(federation.num_clients):
+            population.data(k)
+
+
+def _child(population: Population, runner: Runner, line: Line, others: Sequence[socket.socket]) -> None:
+    """The life of a worker; it never returns."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)      # the parent decides
+        for other in others:
+            other.close()
+        torch.set_num_threads(1)
+        population.store = carrier = Carrier()
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                _serve(population, runner, carrier, line)
+        status = 0
+    except BaseException:                                 # the parent sees the end and not the reason
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _serve(population: Population, runner: Runner, carrier: Carrier, line: Line) -> None:
+    headers, trees = line.receive()
+    orders, memories = trees[: len(headers)], trees[len(headers) :]
+    carrier.given = {k: memory for (k, _), memory in zip(headers, memories, strict=True)}
+    carrier.kept = {}
+    requests = [Request(k, order, h) for (k, h), order in zip(headers, orders, strict=True)]
+    heads: list[Any] = []
+    bodies: list[Any] = [None] * len(requests)
+    for i, (request, answer) in enumerate(zip(requests, runner.run(population, requests), strict=True)):
+        if isinstance(answer, Exception):
+            heads.append(_plain(answer))
+        elif request.header["kind"] == "evaluate":        # numbers by name, no tensors
+            heads.append(answer)
+        else:
+            heads.append(Answer(None, answer.num_examples, answer.work))
+            bodies[i] = answer.body
+    line.post(line.write(heads, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
+
+
+def _plain(error: Exception) -> Exception:
+    """An error that survives the way to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return FedpersError(f"{type(error).__name__}: {error}")
+    return error
+
+
+# ---- through the socket ------------------------------------------------------------------------
+
+
+
+

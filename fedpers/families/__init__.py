@@ -1,0 +1,1 @@
+"""What methods of one kind share and nobody else."""

@@ -1,0 +1,1 @@
+"""Several models on the server, one a cluster."""

@@ -1,0 +1,49 @@
+"""Several models of one shape on the server: how they start, and how good each is where."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, weighted_mean
+from fedpers.learning.model import Model
+
+
+def new_centers(
+    model: Model, count: int, like: Params, rng: np.random.Generator
+) -> tuple[Params, ...]:
+    """`count` independent initialisations, each from a seed of its own; dtype and device of `like`.
+
+    Equal centers would never part: every sample is then nearest to the first of them.
+    """
+    seeds = rng.integers(2**31 - 1, size=count)
+    fresh = (model.init(int(seed)) for seed in seeds)
+    return tuple({k: v.to(like[k]) for k, v in center.items()} for center in fresh)
+
+
+def center_losses(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
+    """The loss of each sample under each center, [S, n]; mask what is padding."""
+    return torch.stack([model.sample_losses(model(c, data.x), data.y) for c in centers])
+
+
+def nearest_shares(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
+    """The share of samples whose loss is least under each center, [S]; ties go to the first."""
+    nearest = one_hot(center_losses(model, centers, data).argmin(0), len(centers))
+    return (nearest * data.mask[:, None]).sum(0) / data.num
+
+
+def new_mean(
+    center: Params, models: Mapping[int, Params], weights: Mapping[int, float]
+) -> Params:
+    """The weighted mean of the models of those clients in `weights` that replied, else `center`."""
+    there = [k for k in weights if k in models]
+    if not there:
+        return center
+    return weighted_mean([models[k] for k in there], [weights[k] for k in there])
+
+
+
+

@@ -1,0 +1,1 @@
+"""Models mixed by a membership vector on the simplex."""

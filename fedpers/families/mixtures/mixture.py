@@ -1,0 +1,188 @@
+"""K canonical models under one membership vector: their outputs or their parameters are mixed.
+
+The parameters of a mixture are one dict: canonical entries are stacked, [K, ...], the others (a
+shared body) are as in the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError
+from fedpers.core.params import Params
+from fedpers.core.rng import Stream
+from fedpers.families.mixtures.simplex import mirror_step
+from fedpers.learning.gradients import grad
+from fedpers.learning.local_training import minimise_paced
+from fedpers.learning.losses import Loss
+from fedpers.learning.model import Model
+from fedpers.learning.optimizers import LocalConfig, Slots
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How a model is mixed. `theta` is the dict of all its parameters, `c` [K] a membership."""
+
+    model: Model
+    arch: Literal["output", "parameter"] = "parameter"
+    canonical: Literal["head", "model"] = "head"
+    mix_level: Literal["module", "layer"] = "module"
+    glm_mix: Literal["logit", "prob"] = "logit"
+
+    @classmethod
+    def of(cls, config: Any, model: Model) -> "Mixture":
+        """As the config's keys of the same names say."""
+        return cls(model, config.arch, config.canonical, config.mix_level, config.glm_mix)
+
+    def is_canonical(self, name: str) -> bool:
+        """Is this parameter there K times?"""
+        return self.canonical == "model" or self.model.is_head(name)
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether one module with mixed parameters runs, instead of K modules.
+
+        Mixing after every layer (`mix_level=layer`) is the same function: layers are affine in
+        their parameters, so a mixture of their outputs is the output of their mixed parameters.
+        """
+        return self.arch == "parameter" or self.mix_level == "layer"
+
+    def passes(self, K: int) -> int:
+        """Networks that run for one sample; K heads on one body count as one."""
+        return 1 if self.one_pass or self.canonical == "head" else K
+
+    # ---- parameters -----------------------------------------------------------------------------
+
+    def start(self, params: Params, K: int, rng: np.random.Generator) -> Params:
+        """theta of K models that start apart; `params` are the first and what is shared.
+
+        Raises:
+            ConfigError: they start alike; memberships would stay uniform and the models equal.
+        """
+        models = [params]
+        for _ in range(K - 1):
+            fresh = self.model.init(int(rng.integers(2**31)))
+            models.append({n: v.to(params[n]) for n, v in fresh.items()})
+        theta = self.stack(models)
+        stacks = [v for n, v in theta.items() if self.is_canonical(n)]
+        if K > 1 and all(torch.equal(v, v[:1].expand_as(v)) for v in stacks):
+            raise ConfigError("canonical models that start alike stay alike: model.init=default")
+        return theta
+
+    def stack(self, models: Sequence[Params]) -> Params:
+        """theta of K models; what is shared is that of the first."""
+        return {
+            n: torch.stack([m[n] for m in models]) if self.is_canonical(n) else v
+            for n, v in models[0].items()
+        }
+
+    def unstack(self, theta: Params) -> list[Params]:
+        """The K models, each with the shared part."""
+        parts = {n: v.unbind(0) for n, v in theta.items() if self.is_canonical(n)}
+        shared = {n: v for n, v in theta.items() if n not in parts}
+        K = len(next(iter(parts.values())))
+        return [shared | {n: v[k] for n, v in parts.items()} for k in range(K)]
+
+    def mix(self, theta: Params, c: Tensor) -> Params:
+        """One model: Σ_k c_k θ_k and the shared part."""
+        return {
+            n: torch.tensordot(c.to(v), v, dims=1) if self.is_canonical(n) else v
+            for n, v in theta.items()
+        }
+
+    # ---- functions of parameters and membership --------------------------------------------------
+
+    def outputs(self, theta: Params, c: Tensor, x: Tensor) -> Tensor:
+        """Outputs [n, out]: logits or values, whatever is mixed."""
+        if self.one_pass:
+            return self.model(self.mix(theta, c), x)
+        each = torch.stack(self._each(theta, x), -1)
+        if self.glm_mix == "logit" or self.model.task == "regression":
+            return each @ c.to(each)
+        if self.model.task == "binary":
+            return log_mix(F.logsigmoid(each), c) - log_mix(F.logsigmoid(-each), c)
+        return log_mix(F.log_softmax(each, 1), c)
+
+    def loss(self, theta: Params, data: Data, c: Tensor) -> Tensor:
+        """Mean loss over the samples that are no padding, a scalar."""
+        losses = self.model.sample_losses(self.outputs(theta, c, data.x), data.y)
+        return (losses * data.mask).sum() / data.num
+
+    def loss_at(self, c: Tensor) -> Loss:
+        """The loss as a function of the parameters."""
+        if self.one_pass:
+            return MixedLoss(self, c)
+        return lambda theta, data: self.loss(theta, data, c)
+
+    def slope(self, theta: Params, data: Data, c: Tensor) -> Tensor:
+        """Gradient [K] of the loss in the membership, in the dtype of c."""
+        if not self.one_pass:
+            return grad(self.loss, argnums=2)(theta, data, c)
+        g = grad(self.model.loss)(self.mix(theta, c), data)            # ∂/∂c_k = ⟨θ_k, g⟩
+        parts = [v.flatten(1) @ g[n].flatten() for n, v in theta.items() if self.is_canonical(n)]
+        return torch.stack(parts).sum(0).to(c)
+
+    def settle(
+        self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float
+    ) -> Tensor:
+        """The membership after mirror steps on all of `data`; the models are frozen."""
+        for _ in range(steps):
+            c = mirror_step(c, self.slope(theta, data, c), eta, floor)
+        return c
+
+    def _each(self, theta: Params, x: Tensor) -> list[Tensor]:
+        models = self.unstack(theta)
+        if self.canonical == "model":
+            return [self.model(m, x) for m in models]
+        features = self.model.body(theta, x)
+        return [self.model.head(m, features) for m in models]
+
+
+@dataclass(frozen=True)
+class MixedLoss:
+    """The loss of mixed parameters, as a function of theta."""
+
+    mixture: Mixture
+    c: Tensor
+
+    def __call__(self, theta: Params, data: Data) -> Tensor:
+        return self.mixture.loss(theta, data, self.c)
+
+    def gradient(self, theta: Params, data: Data) -> Params:
+        """By the chain rule: c_k g for θ_k, where g is the gradient in the mixed parameters."""
+        model, is_canonical = self.mixture.model, self.mixture.is_canonical
+        g = grad(model.loss)(self.mixture.mix(theta, self.c), data)
+        share = {n: self.c.to(v).reshape(-1, *[1] * v.dim()) for n, v in g.items()}
+        return {n: share[n] * v if is_canonical(n) else v for n, v in g.items()}
+
+    def minimise(
+        self, theta: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
+    ) -> Params | None:
+        """Plain SGD on theta, from steps of the mixed parameters alone; None if that cannot be done.
+
+        A step moves every θ_k by -lr c_k g, so it moves their mixture by -lr ‖c‖² g; and where the
+        mixture has moved by d, θ_k has moved by c_k d/‖c‖².
+        """
+        w, rate = self.mixture.mix(theta, self.c), self.c.square().sum()
+        mixed = [n for n in theta if self.mixture.is_canonical(n)]
+        like = theta[mixed[0]]
+        pace = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
+        done = minimise_paced(self.mixture.model.loss, w, pace, slots, data, rng, cfg, lr)
+        if done is None:
+            return None
+        share = (self.c / rate).to(like)
+        moved = {n: theta[n] + share.reshape(-1, *[1] * w[n].dim()) * (done[n] - w[n]) for n in mixed}
+        return done | moved
+
+
+def log_mix(logs: Tensor, c: Tensor) -> Tensor:
+    """log Σ_k c_k exp(logs_k) over the last dimension; a c_k of 0 takes model k out entirely."""
+    used = c > 0
+    weights = torch.where(used, torch.where(used, c, 1.0).log(), -torch.inf)
+    return torch.logsumexp(logs + weights.to(logs), -1)

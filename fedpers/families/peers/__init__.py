@@ -1,0 +1,1 @@
+"""Clients that learn from each other, and the weights by which they do."""

@@ -1,0 +1,159 @@
+"""What methods need whose clients own models and look at each other's: weights, choice, mixture."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, add
+from fedpers.core.pytree import record
+from fedpers.core.rng import Stream
+from fedpers.families.peers.messages import Newcomer, Step
+from fedpers.learning.model import Model
+from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
+
+
+@record("peers.Scores")
+class Scores:
+    """What a client knows of all K models, by the number of their owner."""
+
+    last: Tensor            # [K] float64, loss when the model was last tried
+    average: Tensor         # [K] float64, what the weights are made of
+    seen: Tensor            # [K] bool, was it ever tried?
+    w: Tensor               # [K] float64, weights on the simplex
+
+
+@record("peers.Peer")
+class Peer:
+    """What a client remembers: its model, its optimiser's memory, what it knows of all models."""
+
+    phi: Params
+    slots: Slots
+    scores: Scores | None            # None before its first round
+
+
+def new_peer(phi: Params, like: Params, cfg: LocalConfig) -> Peer:
+    """A peer before its first round; φ in dtype and device of `like`, `cfg` its optimiser."""
+    phi = {k: v.to(like[k]) for k, v in phi.items()}
+    return Peer(phi, new_slots(phi, cfg), None)
+
+
+def no_scores(w: Tensor) -> Scores:
+    """Nothing tried yet, and prior weights."""
+    zeros = torch.zeros_like(w)
+    return Scores(zeros, zeros, torch.zeros_like(w, dtype=torch.bool), w)
+
+
+def tried(s: Scores, ids: Tensor, losses: Tensor) -> tuple[Scores, Tensor]:
+    """(scores with these losses as the last ones, [K] bool: whose loss was not finite).
+
+    A loss that is not finite leaves the last one in place.
+    """
+    finite = torch.isfinite(losses)
+    last = s.last.scatter(0, ids, torch.where(finite, losses, s.last.gather(0, ids)))
+    no = torch.zeros_like(s.seen)
+    seen = s.seen | no.scatter(0, ids, finite)
+    return Scores(last, s.average, seen, s.w), no.scatter(0, ids, ~finite)
+
+
+def reweighed(
+    old: Scores, ids: Tensor, losses: Tensor, beta: float | None, mask: bool
+) -> Scores:
+    """The scores after the models `ids` were tried, with `losses` [len(ids)] float64.
+
+    Args:
+        beta: weight of the new loss in a moving average; None: losses are added up.
+        mask: models never tried get no weight, and the first loss starts the average. Otherwise
+            all start with loss 0.
+    """
+    s, failed = tried(old, ids, losses)
+    keep, take = (1.0, 1.0) if beta is None else (1 - beta, beta)
+    average, allowed = keep * s.average + take * s.last, ~failed
+    if mask:
+        allowed = s.seen & ~failed
+        average = torch.where(s.seen & ~old.seen, s.last, average)
+    return Scores(s.last, average, s.seen, posterior(average, allowed))
+
+
+def score(model: Model, phi: Params, data: Data, kappa: float | None) -> Tensor:
+    """κ times the mean loss, or its sum over samples (None); a scalar in float64."""
+    losses, n = model.sample_losses(model(phi, data.x), data.y), data.num
+    return (n if kappa is None else kappa) * (losses.double() * data.mask).sum() / n
+
+
+def weighted(a: Params, w: Tensor) -> Params:
+    """w·a; exactly 0 where w is 0, even if `a` is not finite."""
+    return {k: torch.where(w > 0, w.to(v.dtype) * v, 0.0) for k, v in a.items()}
+
+
+def posterior(losses: Tensor, allowed: Tensor) -> Tensor:
+    """softmax(-losses) over the allowed entries, the others exactly 0; [K] float64.
+
+    No loss is too large: the smallest allowed one is subtracted first.
+    """
+    return torch.softmax(torch.where(allowed, -losses.double(), -torch.inf), 0)
+
+
+def draw_peers(rank: Tensor, me: Tensor, num: int, epsilon: float, rng: Stream) -> Tensor:
+    """`num` different peers other than `me`: one coin, then the highest ranks or any, [num] int64.
+
+    Args:
+        rank: [K], not negative; ties are broken at random.
+        epsilon: the probability of choosing uniformly, whatever the ranks.
+    """
+    coin, noise = rng.uniform(1).to(rank.device), rng.uniform(len(rank)).to(rank.device)
+    me = me.reshape(1)
+    shuffled = noise.scatter(0, me, -1.0).argsort(descending=True)        # `me` comes last
+    ranked = rank.scatter(0, me, -1.0).gather(0, shuffled).argsort(descending=True, stable=True)
+    return torch.where(coin < epsilon, shuffled, shuffled.gather(0, ranked))[:num]
+
+
+def owner_step(peer: Peer, step: Step, optimiser: LocalConfig | None, normalise: bool) -> Peer:
+    """The owner's step on what came for its model, Σ_j w_j g_j with W = Σ_j w_j.
+
+    Args:
+        optimiser: for gradients g_j; None: the g_j are trained models φ_j, and φ becomes
+            (1 - W) φ + Σ_j w_j φ_j.
+        normalise: divide the sum by max(1, W).
+    """
+    G, weight = step.G, step.weight
+    if normalise:
+        most = weight.clamp(min=1.0)
+        G, weight = weighted(G, 1 / most), weight / most
+    if optimiser is None:
+        rest = (1 - weight).to(next(iter(G.values())))
+        return replace(peer, phi=add(G, peer.phi, rest))
+    phi, slots = sgd_step(peer.phi, G, peer.slots, optimiser, optimiser.lr)
+    return replace(peer, phi=phi, slots=slots)
+
+
+def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:
+    """Outputs [n, K] of the models in `shared` (Support, Newcomer) under the client's weights."""
+    phis, w = getattr(shared, "models", ()), None
+    if isinstance(shared, Newcomer):
+        w = shared.w if phis else None
+    elif phis and peer.scores is not None:
+        phis, w = (peer.phi, *phis), peer.scores.w.gather(0, shared.ids)
+    if w is None:
+        return model(peer.phi, x)
+    return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
+
+
+def mixture(
+    model: Model, outputs: Tensor, weights: Tensor, average: str = "probabilities"
+) -> Tensor:
+    """Outputs [n, K] whose loss is that of Σ_j w_j out_j, from outputs [J, n, K], weights [J].
+
+    Probabilities are averaged for classes (the result is their logarithm, or log-odds where the
+    task is binary); values are averaged for regression and for average="logits".
+    """
+    w = weights.to(outputs.dtype).reshape(-1, 1, 1)
+    if model.task == "regression" or average == "logits":
+        return (w * outputs).sum(0)
+    log_w = w.log()
+    if model.task == "binary":
+        yes, no = (torch.nn.functional.logsigmoid(sign * outputs) for sign in (1, -1))
+        return torch.logsumexp(log_w + yes, 0) - torch.logsumexp(log_w + no, 0)
+    return torch.logsumexp(log_w + torch.log_softmax(outputs, -1), 0)

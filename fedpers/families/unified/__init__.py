@@ -1,0 +1,1 @@
+"""The unified framework: objectives, step sizes, the two halves of its optimisers."""

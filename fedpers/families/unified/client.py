@@ -1,0 +1,124 @@
+"""Client half of what the optimisers of the unified framework share."""
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.errors import FedpersError
+from fedpers.core.params import Params, scale
+from fedpers.core.rng import Stream
+from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.messages import (
+    Anchor,
+    Describe,
+    Described,
+    Iterate,
+    Measure,
+    Shared,
+    Value,
+    spent,
+)
+from fedpers.families.unified.objective import Base, Objective
+from fedpers.families.unified.objectives import make_objective
+from fedpers.flower.client import PersonalizedClient
+from fedpers.learning.model import Model
+
+
+class BlockClient(PersonalizedClient, ABC):
+    """Client half of an optimiser of the unified framework."""
+
+    config: ObjectiveConfig
+    per_step: ClassVar[int] = 1          # sample gradients of a step; 0: the whole gradient
+
+    def __init__(self, config: Any, model: Model) -> None:
+        super().__init__(config, model)
+        linear = model.name in ("linear", "logistic")
+        self.origin = {} if linear else model.init(0)      # where curvature is estimated
+
+    @abstractmethod
+    def iterate(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """The iterations of one order."""
+
+    @abstractmethod
+    def block(self, memory: Any) -> Params:
+        """β_m where it is evaluated."""
+
+    def answer(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """The method's iterations, or one of the two questions about f_m."""
+        if isinstance(order, Iterate):
+            return self.iterate(order, memory, data, rng)
+        f = self.objective(order.M)
+        if isinstance(order, Measure):
+            return Value(f.value(order.w, self.block(memory), data)), memory
+        if isinstance(order, Anchor):
+            return self.anchor(order, memory, data)
+        if isinstance(order, Describe):
+            return Described(self.describe(f, data)), memory
+        return self.iterate(order, memory, data, rng)
+
+    def describe(self, f: Objective, data: Data) -> Base:
+        """The constants of the client's plain loss."""
+        return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
+
+    def anchor(self, order: Anchor, memory: Any, data: Data) -> tuple[Any, Any]:
+        """The first anchor (methods with control variates)."""
+        raise FedpersError(f"{type(self).__name__} keeps no anchor")
+
+    def objective(self, M: int) -> Objective:
+        """f_m in a federation of M clients."""
+        return make_objective(self.config, self.model, M)
+
+    def first_block(self, params: Params) -> Params:
+        """β_m before the first iteration; it does not depend on M."""
+        return self.objective(1).start(params)[1]
+
+    def samples(self, order: Iterate, data: Data, rng: Stream) -> list[Data]:
+        """One uniformly drawn sample for each iteration, as batches of size 1."""
+        u = order.draws if len(order.draws) else rng.uniform(order.T + order.event)
+        return batches(data, u[:, None])
+
+    def personal(self, shared: Shared, memory: Any) -> Params | None:
+        """The personal model, where the objective has one."""
+        f = self.objective(shared.M)
+        return f.personal(shared.w, self.block(memory)) if f.one_model else None
+
+    def predict(self, shared: Shared, memory: Any, x: Tensor) -> Tensor:
+        """The personal model's outputs."""
+        w = shared.w
+        return self.objective(shared.M).outputs(w, self.block(memory), x)
+
+    @property
+    def adapts(self) -> bool:
+        """Where there is no private block but a personal model, it is made from the data."""
+        return self.objective(1).adapts
+
+    def adapt(self, shared: Shared, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """The shared model after what the objective does with the client's own data."""
+        return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), memory
+
+    def work(self, order: Any, n: int) -> int:
+        """Sample gradients of both blocks."""
+        if not isinstance(order, Iterate | Anchor):
+            return 0
+        cost = spent(order, n, self.per_step, self.objective(order.M))
+        return cost.w_sample_grads + cost.beta_sample_grads
+
+
+def gradients_at(f: Objective, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
+    """(∇_w f_m, 1/M ∇_β f_m), whole: what a client sends of an anchor, and what it keeps."""
+    g_w, g_b = f.grads(w, beta, data)
+    return g_w, scale(g_b, 1 / f.M)
+
+
+def batches(data: Data, u: Tensor) -> list[Data]:
+    """Batches of the samples at `u` [S, B], uniform numbers in [0, 1)."""
+    index = (u.to(data.x.device, torch.float64) * data.num).long()
+    one = data.mask[:1].expand(index.shape[1])
+    if not len(index):
+        return []
+    rows = zip(data.x[index].unbind(0), data.y[index].unbind(0), strict=True)
+    return [Data(x, y, one) for x, y in rows]

@@ -1,0 +1,170 @@
+"""The client half: one pure function from an order, the client's memory and its data to a reply."""
+
+import copy
+import json
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from flwr.client import NumPyClient
+from torch import Tensor
+
+from fedpers.core.data import ClientData, Data
+from fedpers.core.errors import FedpersError
+from fedpers.core.params import Params
+from fedpers.core.rng import Stream
+from fedpers.core.serialization import pack, unpack
+from fedpers.flower.messages import Host
+from fedpers.learning.kernels.dispatch import scores_of
+from fedpers.learning.model import Model
+
+
+class PersonalizedClient(NumPyClient, ABC):
+    """Base of every method's client half; one object serves any number of virtual clients.
+
+    A method gives `answer`, `personal` (or `predict`), and `initial_memory` if it remembers anything. They
+    are pure: nothing is stored on the object, nothing is written in place, randomness is an argument.
+    """
+
+    vectorized: ClassVar[bool] = True            # False: `answer` cannot run under vmap
+    private: ClassVar[tuple[str, ...]] = ()      # fields of the memory that must never be sent
+    splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
+
+    def __init_subclass__(cls) -> None:
+        """A class that says how it predicts does not inherit the personal model of another method."""
+        super().__init_subclass__()
+        if "predict" in vars(cls) and "personal" not in vars(cls):
+            cls.personal = PersonalizedClient.personal    # type: ignore[method-assign]
+
+    def __init__(self, config: Any, model: Model) -> None:
+        self.config, self.model = config, model
+        self._seat: tuple[Host, int] | None = None
+
+    # ---- what a method writes -------------------------------------------------------------------
+
+    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Any:
+        """What a client that was never visited remembers; `params` are the initial parameters."""
+        return None
+
+    @abstractmethod
+    def answer(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """(reply, new memory) to one order, on the client's training data."""
+
+    def personal(self, shared: Any, memory: Any) -> Params | None:
+        """The personal model's parameters; None if predictions are no single model's."""
+        return None
+
+    def predict(self, shared: Any, memory: Any, x: Tensor) -> Tensor:
+        """The personal model's outputs [n, K] (logits, for classes) on inputs x.
+
+        Raises:
+            FedpersError: the method gives neither this nor `personal`.
+        """
+        params = self.personal(shared, memory)
+        if params is None:
+            raise FedpersError(f"{type(self).__name__} must define `personal` or `predict`")
+        return self.model(params, x)
+
+    def work(self, order: Any, n: int) -> int:
+        """Samples whose gradient `answer` takes on n training samples."""
+        return 0
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the client adapts locally before it predicts (see `adapt`)."""
+        return False
+
+    def adapts_to(self, shared: Any) -> bool:
+        """`adapts`, where it depends on what the client was sent (a new client, say)."""
+        return self.adapts
+
+    def adapt(self, shared: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """(shared, memory) after local adaptation, for evaluation only; nothing is kept."""
+        return shared, memory
+
+    def local_model(self, order: Any, reply: Any) -> Any:
+        """The `shared` by which a participant predicts right after its local work."""
+        return order
+
+    # ---- evaluation -----------------------------------------------------------------------------
+
+    def assess(
+        self, shared: Any, memory: Any, data: ClientData, rng: Stream
+    ) -> dict[str, Tensor]:
+        """Loss and accuracy of the personal model on the client's own splits.
+
+        Columns: {valid,test}_{num,loss,accuracy}; with local adaptation these are after it, and
+        {valid,test}_{loss,accuracy}_before are before it. The splits are those of `splits`.
+        """
+        found: dict[str, Tensor] = {}
+        if self.adapts_to(shared):
+            found |= self._measure(shared, memory, data, "_before")
+            shared, memory = self.adapt(shared, memory, data.train, rng)
+        return found | self._measure(shared, memory, data, "")
+
+    def _measure(self, shared: Any, memory: Any, data: ClientData, suffix: str) -> dict[str, Tensor]:
+        found, params = {}, self.personal(shared, memory)
+        for name in self.splits:
+            part = getattr(data, name)
+            found[f"{name}_num"] = part.num
+            scores = self._scores(shared, memory, params, part)
+            found[f"{name}_loss{suffix}"], found[f"{name}_accuracy{suffix}"] = scores
+        return found
+
+    def _scores(self, shared: Any, memory: Any, params: Params | None, part: Data) -> tuple[Tensor, Tensor]:
+        """(mean loss, accuracy) on the samples that are no padding; nan where there is none."""
+        if not len(part):
+            nothing = part.num * math.nan
+            return nothing, nothing
+        if params is not None and (quick := scores_of(self.model, params, part)) is not None:
+            return quick
+        outputs = self.predict(shared, memory, part.x) if params is None else self.model(params, part.x)
+        losses, right = self.model.sample_losses(outputs, part.y), self.model.correct(outputs, part.y)
+        return (losses * part.mask).sum() / part.num, (right * part.mask).sum() / part.num
+
+    # ---- Flower's NumPyClient, for one client that has taken its seat ----------------------------
+
+    def at(self, host: Host, k: int) -> "PersonalizedClient":
+        """This client as the NumPyClient of partition k, with its data and memory at hand."""
+        seated = copy.copy(self)
+        seated._seat = (host, k)
+        return seated
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Partition id and number of training samples."""
+        host, k = self._taken_seat()
+        return {"partition-id": k, "num-examples": int(host.federation.num_train[k])}
+
+    def get_parameters(self, config: dict[str, Any]) -> list[Any]:
+        """Nothing: personal parameters stay with their client."""
+        return []
+
+    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+        """Answer one packed order; the metrics hold the reply's skeleton and its cost."""
+        arrays, result, header = self._handle("train", parameters, config)
+        return arrays, result, header
+
+    def evaluate(self, parameters: list[Any], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Evaluate the personal model; the metrics hold all columns of `assess`."""
+        _, n, header = self._handle("evaluate", parameters, config)
+        columns = {k: float(v) for k, v in unpack(header["skeleton"], []).items()}
+        return columns["test_loss"], n, {**header, **columns}
+
+    def _handle(
+        self, kind: str, parameters: list[Any], config: dict[str, Any]
+    ) -> tuple[list[Any], int, dict[str, Any]]:
+        from fedpers.flower.messages import Request
+
+        host, k = self._taken_seat()
+        header = {**config, "kind": kind}
+        order = unpack(str(header.pop("skeleton", json.dumps({"v": None}))), parameters, host.device)
+        answer = host.handle([Request(k, order, header)])[0]
+        if isinstance(answer, Exception):
+            raise answer
+        skeleton, arrays = pack(answer.body)
+        return arrays, answer.num_examples, {"k": k, "work": answer.work, "skeleton": skeleton}
+
+    def _taken_seat(self) -> tuple[Host, int]:
+        if self._seat is None:
+            raise FedpersError("this client holds no data; call client.at(host, partition_id) first")
+        return self._seat

@@ -1,0 +1,32 @@
+"""Who watches a run, and what a round cost."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass
+class RoundLog:
+    """What a round cost, and the method's own numbers."""
+
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    gradient_evals: int = 0  # samples whose gradient was taken, over all clients
+    failures: int = 0
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+class Observer:
+    """Watches a run. Every method may be left as it is."""
+
+    def on_round(self, t: int, log: RoundLog) -> None:
+        """Round t is done; the strategy's state is new."""
+
+    def on_evaluation(
+        self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]
+    ) -> None:
+        """Clients were evaluated after round t: one column a metric, one row a client."""
+
+    def after_round(self, t: int) -> None:
+        """Round t and its evaluation are done and told."""

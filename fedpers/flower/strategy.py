@@ -1,0 +1,256 @@
+"""The server half: a Flower Strategy whose round is a generator of exchanges with clients."""
+
+import gc
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedpers.core.data import Data
+from fedpers.core.metrics import tabulate
+from fedpers.core.params import Params
+from fedpers.core.plan import Plan
+from fedpers.core.rng import server_rng
+from fedpers.flower.evaluation import measure_centers
+from fedpers.flower.observer import Observer, RoundLog
+from fedpers.flower.roster import Roster, call_roll, rows_of
+from fedpers.flower.transport import Orders, Post, Replies
+from fedpers.learning.model import Model, initial_params
+
+log = logging.getLogger("fedpers")
+
+Round = Generator[Orders, Replies, Any]
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """What is there now is no garbage: looking through a million clients takes longer than a round."""
+    already = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not already:
+            gc.unfreeze()
+
+
+class PersonalizedStrategy(Strategy, ABC):
+    """Base of every method's server half.
+
+    A method gives `init`, `round` and `share`. Everything else (messages, failures, evaluation,
+    counting) is here, once. `state` is replaced only when a round is complete.
+    """
+
+    takes_all: ClassVar[bool] = False        # True: every client is in every round, none is drawn
+
+    def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
+        self.config, self.model, self.plan = config, model, plan
+        self.state: Any = None
+        self.rounds_done = 0
+        self.roster = Roster((), torch.zeros(0), {})
+        self.newcomers: tuple[int, ...] = ()
+        self.round_log = RoundLog()
+        self.client_metrics: dict[str, np.ndarray] = {}
+        self.holdout: Mapping[str, Data] = {}    # the server's own test samples, by source
+        self._last_round: int | None = None
+
+    # ---- what a method writes -------------------------------------------------------------------
+
+    @abstractmethod
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> Any:
+        """The state before round 1; `params` are the model's initial parameters."""
+
+    @abstractmethod
+    def round(self, s: Any, t: int, rng: np.random.Generator) -> Round:
+        """One round: yields {client: order}, receives {client: reply}, returns the next state."""
+
+    @abstractmethod
+    def share(self, s: Any, k: int) -> Any:
+        """What client k needs in order to predict (or None); k may be in `newcomers`, in no roster."""
+
+    def explain(self, s: Any) -> dict[str, np.ndarray]:
+        """Arrays that explain the state to a human (memberships, collaboration weights, ...)."""
+        return {}
+
+    def models(self, s: Any) -> dict[str, Params]:
+        """Whole models that can be handed to new users, by name."""
+        return {}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Properties that clients are asked for at the start: label_counts."""
+        return ()
+
+    # ---- helpers for methods --------------------------------------------------------------------
+
+    def sample(self, rng: np.random.Generator) -> list[int]:
+        """The clients of this round, sorted: r of them uniformly, or each with probability r/N."""
+        ids, r = self.roster.ids, self.num_sampled
+        if self.plan.participation == "bernoulli":
+            return [k for k, u in zip(ids, rng.random(len(ids)), strict=True) if u < r / len(ids)]
+        if r >= len(ids):
+            return list(ids)
+        return sorted(ids[i] for i in rng.choice(len(ids), size=r, replace=False))
+
+    @property
+    def num_sampled(self) -> int:
+        """r: clients a round (in expectation, if participation is Bernoulli)."""
+        return min(self.plan.clients_per_round or len(self.roster.ids), len(self.roster.ids))
+
+    def num_examples(self, k: int) -> float:
+        """n_k, the training samples of client k."""
+        return float(self.roster.num_examples[self._row[k]])
+
+    def note(self, **values: float) -> None:
+        """Add the method's own columns to this round's row of metrics.csv."""
+        self.round_log.extra.update({k: float(v) for k, v in values.items()})
+
+    # ---- Flower's interface ---------------------------------------------------------------------
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Any = None,
+        *,
+        observer: Observer | None = None,
+    ) -> Result:
+        """Run rounds up to `num_rounds`, going on from `state` if there is one.
+
+        Arguments are Flower's; `initial_arrays` (a state dict) replaces the model's own
+        initialisation, `observer` is told of every round.
+
+        Raises:
+            ReplyError: a client failed or answered nonsense (with failures="raise").
+        """
+        self._last_round = num_rounds
+        observer = observer or Observer()
+        config, result, arrays = ConfigRecord(), Result(), ArrayRecord()
+        self.connect(grid, initial_arrays)
+        self.post.timeout = timeout
+        with settled():
+            for t in range(self.rounds_done + 1, num_rounds + 1):
+                replies = self.post.send(self.configure_train(t, arrays, train_config or config, grid))
+                arrays, train_metrics = self.aggregate_train(t, replies)
+                result.train_metrics_clientapp[t] = train_metrics
+                observer.on_round(t, self.round_log)
+                orders = self.configure_evaluate(t, arrays, evaluate_config or config, grid)
+                if orders or self.post.assessed:
+                    metrics = self.aggregate_evaluate(t, self.post.send(orders))
+                    result.evaluate_metrics_clientapp[t] = metrics or MetricRecord()
+                    observer.on_evaluation(t, self.client_metrics, self.arrays())
+                if evaluate_fn is not None and (value := evaluate_fn(t, arrays)) is not None:
+                    result.evaluate_metrics_serverapp[t] = value
+                observer.after_round(t)
+        result.arrays = self._exported()
+        return result
+
+    def connect(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
+        """Learn who is there, by partition id, and make the initial state if there is none."""
+        node_of, everybody = call_roll(grid, self.needs, self.plan.num_clients)
+        self.post = Post(grid, self.plan, node_of)
+        self.roster, self.newcomers = everybody.part(self.plan.new_clients)
+        self._row = rows_of(self.roster.ids)
+        if self.state is None:
+            params = initial_params(self.model, self.plan)
+            if initial_arrays:
+                given = initial_arrays.to_torch_state_dict()
+                params = {k: v.to(params[k]) for k, v in given.items()}
+            self.state = self.init(self.roster, params, server_rng(self.plan.seed, 0))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Sequence[Message]:
+        """Start round `server_round` and address its first exchange."""
+        if self.state is None:
+            self.connect(grid, arrays or None)
+        self._began, self.round_log, self._exchange = time.perf_counter(), RoundLog(), 0
+        self.post.assessed, self.post.orders = {}, {}
+        rng = server_rng(self.plan.seed, server_round)
+        self._generator: Round | None = self.round(self.state, server_round, rng)
+        return self._advance(server_round, None)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Hand the replies to the round, make its further exchanges, and take its new state."""
+        while self._generator is not None:
+            answers = self.post.open(server_round, replies, self.round_log)
+            self._exchange += 1
+            replies = self.post.send(self._advance(server_round, answers))
+        self.rounds_done = server_round
+        self.round_log.seconds = time.perf_counter() - self._began
+        return ArrayRecord(), MetricRecord({"seconds": self.round_log.seconds})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Sequence[Message]:
+        """Ask the clients to evaluate their personal models, if this round is to be evaluated."""
+        self.post.orders = {}
+        if not self._evaluates(server_round) or self.plan.eval_protocol != "all_after":
+            return []
+        ids: Iterable[int] = self.roster.ids
+        if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
+            rng = server_rng(self.plan.seed, 0)
+            ids = sorted(rng.choice(self.roster.ids, self.plan.eval_clients, False).tolist())
+        orders = {k: self.share(self.state, k) for k in (*ids, *self.newcomers)}
+        return self._address("evaluate", server_round, orders)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Collect the clients' metrics, a row a client, in `client_metrics`."""
+        rows = self.post.assessed
+        if self.post.orders:
+            rows = self.post.open(server_round, replies, self.round_log)
+        if not rows:
+            return None
+        self.client_metrics = table = tabulate(rows, self.newcomers)
+        weights = table["test_num"]
+        total = max(float(weights.sum()), 1.0)
+        names = ("test_loss", "test_accuracy")
+        return MetricRecord({n: float(np.nansum(weights * table[n]) / total) for n in names})
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `explain` gives, and how good each of `models` is on the hold-out of each source."""
+        measured = measure_centers(self.model, self.models(self.state), self.holdout)
+        return {**self.explain(self.state), **measured}
+
+    def summary(self) -> None:
+        """Log what this strategy is."""
+        log.info("%s %s", type(self).__name__, self.config)
+
+    def _advance(self, t: int, replies: Replies | None) -> Sequence[Message]:
+        """Let the round go on to its next exchange, or take the state that it ends with."""
+        try:
+            return self._address("train", t, self._generator.send(replies))   # type: ignore
+        except StopIteration as done:
+            self.state, self._generator, self.post.orders = done.value, None, {}
+            return []
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    def _evaluates(self, t: int) -> bool:
+        return t == self._last_round or (self.plan.eval_every > 0 and t % self.plan.eval_every == 0)
+
+    def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
+        assess = self.plan.eval_protocol == "participants_local" and self._evaluates(t)
+        header = {"kind": kind, "t": t, "e": self._exchange, "assess": assess}
+        return self.post.address(header, orders, self.round_log)
+
+    def _exported(self) -> ArrayRecord:
+        models = self.models(self.state)
+        flat = {f"{m}.{k}": v for m, p in models.items() for k, v in p.items()}
+        return ArrayRecord(flat) if flat else ArrayRecord()

@@ -1,0 +1,126 @@
+"""Is a reply fit to be aggregated? One bad reply must name its client and poison nothing."""
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpers.core.pytree import flatten, leaves
+from fedpers.core.serialization import leaf_bytes
+
+
+class Inspector:
+    """Looks at the replies of one exchange; what is alike is looked at once.
+
+    Replies to the same kind of order must have the same shapes; the first of them sets what those
+    are. Rows of one stack are checked for NaN together.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[type, Any] = {}
+        self._seen: set[Any] = set()
+        self._finite: dict[int, tuple[Tensor, bool]] = {}
+        self._shapes: dict[int, tuple[Any, Any]] = {}
+
+    def look(self, order: Any, reply: Any) -> tuple[str | None, int]:
+        """(what is wrong with a reply, or None; its bytes)."""
+        flat, structure = flatten(reply)
+        fault = self._problem(order, reply, flat, structure)
+        return fault, leaf_bytes(flat) if fault is None else 0
+
+    def _problem(self, order: Any, reply: Any, flat: list[Any], structure: Any) -> str | None:
+        key = (self._like(order), structure, tuple([_shape(x) for x in flat]))
+        if key not in self._seen:
+            fault = shape_problem(order, reply, self._first.get(type(order)))
+            if fault:
+                return fault
+            self._first.setdefault(type(order), reply)      # a bad first reply sets no example
+            self._seen.add(key)
+        return None if all(map(self._is_finite, flat)) else not_finite(reply)
+
+    def _like(self, order: Any) -> Any:
+        known = self._shapes.get(id(order))
+        if known is None or known[0] is not order:
+            flat, structure = flatten(order)
+            known = (order, (structure, tuple([_shape(x) for x in flat])))
+            self._shapes[id(order)] = known
+        return known[1]
+
+    def _is_finite(self, leaf: Any) -> bool:
+        if isinstance(leaf, float):
+            return math.isfinite(leaf)
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return True
+        stack = leaf if leaf._base is None else leaf._base
+        known = self._finite.get(id(stack))
+        if known is None:                       # the tensor is kept, so that its id stays its own
+            known = self._finite[id(stack)] = (stack, math.isfinite(float(stack.sum())))
+        return known[1]
+
+
+def _shape(leaf: Any) -> Any:
+    return leaf.shape if isinstance(leaf, Tensor) else type(leaf)
+
+
+def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
+    """What is wrong with a reply's structure, or None.
+
+    A field that the order has too must have the order's shapes; all replies of an exchange to the
+    same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
+    whose class says `ragged = True` may differ in length.
+    """
+    for name in _common_fields(order, reply):
+        fault = _shape_fault(getattr(order, name), getattr(reply, name), name)
+        if fault:
+            return fault
+    if like is not None:
+        fault = _shape_fault(like, reply, type(reply).__name__, getattr(reply, "ragged", False))
+        if fault:
+            return fault
+    return None
+
+
+def _common_fields(order: Any, reply: Any) -> list[str]:
+    if not (is_dataclass(order) and is_dataclass(reply)):
+        return []
+    theirs = {f.name for f in fields(reply)}
+    return [f.name for f in fields(order) if f.name in theirs]
+
+
+def _shape_fault(expected: Any, got: Any, name: str, ragged: bool = False) -> str | None:
+    if isinstance(expected, Tensor) and isinstance(got, Tensor):
+        if expected.shape != got.shape:
+            return f"{name} has shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
+        return None
+    if type(expected) is not type(got):
+        return f"{name} is a {type(got).__name__}, expected a {type(expected).__name__}"
+    if isinstance(expected, dict):
+        if expected.keys() != got.keys():
+            return f"{name} has entries {sorted(got)}, expected {sorted(expected)}"
+        pairs = [(expected[k], got[k], f"{name}.{k}") for k in expected]
+    elif isinstance(expected, (tuple, list)):
+        if len(expected) != len(got) and not ragged:
+            return f"{name} has {len(got)} parts, expected {len(expected)}"
+        both = enumerate(zip(expected, got, strict=False))
+        pairs = [(a, b, f"{name}[{i}]") for i, (a, b) in both]
+    elif is_dataclass(expected):
+        names = [f.name for f in fields(expected)]
+        pairs = [(getattr(expected, n), getattr(got, n), n) for n in names]
+    else:
+        return None
+    faults = (_shape_fault(a, b, n, ragged) for a, b, n in pairs)
+    return next((fault for fault in faults if fault), None)
+
+
+def not_finite(reply: Any) -> str | None:
+    """What is not finite in a reply, or None."""
+    for leaf in leaves(reply):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            # one reduction is enough unless the sum itself overflows
+            if not math.isfinite(float(leaf.sum())) and not bool(torch.isfinite(leaf).all()):
+                return "its reply holds NaN or infinite numbers; is the learning rate too large?"
+        elif isinstance(leaf, float) and not math.isfinite(leaf):
+            return f"its reply holds {leaf}"
+    return None

@@ -1,0 +1,1 @@
+"""What one client computes alone: a model, its loss, its gradient, local training."""

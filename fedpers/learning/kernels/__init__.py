@@ -1,0 +1,1 @@
+"""Dense networks without autograd: what a kernel is told, and the kernels in C."""

@@ -1,0 +1,51 @@
+"""Losses made of a loss: pulled towards other models, or with some parameters held fixed.
+
+They are objects and no closures, so that a kernel can see what they are made of.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, dot, sq_norm
+
+Loss = Callable[[Params, Data], Tensor]
+
+
+def pull(w: Params, ubar: float | Tensor, cbar: Params) -> Tensor:
+    """½ū‖w‖² - ⟨w, c̄⟩: half of Σ_s u_s‖w - c_s‖² up to a constant, for ū = Σu_s and c̄ = Σu_s c_s.
+
+    Its gradient in w is ūw - c̄, at the price of one pass however many models pull.
+    """
+    return 0.5 * ubar * sq_norm(w) - dot(w, cbar)
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """The loss plus lam times `pull`."""
+
+    loss: Loss
+    lam: float
+    ubar: float | Tensor
+    cbar: Params
+
+    def __call__(self, w: Params, batch: Data) -> Tensor:
+        return self.loss(w, batch) + self.lam * pull(w, self.ubar, self.cbar)
+
+
+def pulled(loss: Loss, lam: float, ubar: float | Tensor, cbar: Params) -> Loss:
+    """The loss plus lam times `pull`; the loss itself for lam = 0."""
+    return Pulled(loss, lam, ubar, cbar) if lam else loss
+
+
+@dataclass(frozen=True)
+class Given:
+    """The loss as a function of some parameters; the others are `fixed`."""
+
+    loss: Loss
+    fixed: Params
+
+    def __call__(self, w: Params, batch: Data) -> Tensor:
+        return self.loss(self.fixed | w, batch)

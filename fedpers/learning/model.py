@@ -1,0 +1,219 @@
+"""Models: pure functions of dicts of tensors, each a body and a last linear layer (the head).
+
+The bodies by name are in `fedpers.learning.networks`; their shapes come from the data.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.params import Params, merge
+from fedpers.core.plan import Plan
+from fedpers.learning.layers import MismatchError, Network, fresh
+from fedpers.learning.networks import NETWORKS
+
+HEAD = "head."
+TASKS = ("classification", "binary", "regression")
+MODELS = NETWORKS  # what `model=` may be
+COMMON = ("init", "bias")  # options that every model has
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network and its loss. It holds no parameters: they are an argument, a dict of tensors."""
+
+    name: str
+    task: str  # classification | binary (y is 0 or 1) | regression
+    num_features: int  # M, the width of what the head sees
+    num_outputs: int  # K; 1 when the task is binary
+    network: Network
+    bias: bool = True  # of the head
+    start: str = "default"  # a name of INITS
+
+    def init(self, seed: int) -> Params:
+        """Initial parameters from `seed`; torch's global generator is left as it was."""
+        with _seeded(seed):
+            return INITS[self.start](merge(self.network.init(), self._new_head(self.num_outputs)))
+
+    def init_head(self, seed: int, num_outputs: int | None = None) -> Params:
+        """An initial head alone, for as many outputs as the model has or as are asked for."""
+        with _seeded(seed):
+            wanted = self.num_outputs if num_outputs is None else num_outputs
+            return INITS[self.start](self._new_head(wanted))
+
+    def _new_head(self, num_outputs: int) -> Params:
+        linear = nn.Linear(self.num_features, num_outputs, bias=self.bias)
+        return {HEAD + name: value for name, value in fresh(linear).items()}
+
+    def is_head(self, name: str) -> bool:
+        """Does this parameter belong to the last linear layer?"""
+        return name.startswith(HEAD)
+
+    def body(self, params: Params, x: Tensor) -> Tensor:
+        """Features [n, M]; `params` is any dict that holds the body's entries."""
+        return self.network(params, x)
+
+    def head(self, params: Params, features: Tensor) -> Tensor:
+        """Outputs [n, K], logits or values; `params` is any dict that holds the head's entries."""
+        return F.linear(features, params[HEAD + "weight"], params.get(HEAD + "bias"))
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        """Outputs [n, K]."""
+        return self.head(params, self.body(params, x))
+
+    def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample, [n].
+
+        classification: cross entropy, -log softmax(f)_y.
+        binary: logistic loss, log(1 + exp(f)) - y f, computed without overflow; y is 0 or 1.
+        regression: squared error (f - y)^2, without a factor 1/2, averaged over outputs.
+        """
+        if self.task == "classification":
+            return _cross_entropy(outputs, y)
+        target = y.to(outputs.dtype).reshape(outputs.shape)
+        if self.task == "binary":
+            losses = F.binary_cross_entropy_with_logits(outputs, target, reduction="none")
+            return losses.squeeze(1)
+        return (outputs - target).square().mean(1)
+
+    def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """1 where the prediction is right, else 0, [n]; nan for regression."""
+        if self.task == "regression":
+            return torch.full_like(outputs[:, 0], math.nan)
+        guess = outputs.argmax(1) if self.task == "classification" else outputs.squeeze(1) > 0
+        return (guess == y).to(outputs.dtype)
+
+    def loss(self, params: Params, data: Data) -> Tensor:
+        """Mean loss over the samples that are no padding, a scalar; nan where there is none."""
+        return self.head_loss(params, self.body(params, data.x), data)
+
+    def head_loss(self, params: Params, features: Tensor, data: Data) -> Tensor:
+        """`loss` from features that were computed before; `data.x` is not read."""
+        losses = self.sample_losses(self.head(params, features), data.y)
+        return (losses * data.mask).sum() / data.num
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """-log softmax(outputs)_y, [n]."""
+    if torch.is_grad_enabled():
+        return F.cross_entropy(outputs, y, reduction="none")
+    z = outputs - outputs.amax(1, keepdim=True)        # a few classes: five times as fast
+    return z.exp().sum(1).log() - z.gather(1, y.unsqueeze(1)).squeeze(1)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    # Not torch.manual_seed: that would also reseed the generators of CUDA devices.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _xavier_normal(params: Params) -> Params:
+    # Biases start at zero; the scales of normalisation layers keep their ones.
+    def draw(name: str, value: Tensor) -> Tensor:
+        if value.dim() > 1:
+            return nn.init.xavier_normal_(torch.empty_like(value))
+        return torch.zeros_like(value) if name.endswith("bias") else value
+
+    return {name: draw(name, value) for name, value in params.items()}
+
+
+def _zeros(params: Params) -> Params:
+    return {name: torch.zeros_like(value) for name, value in params.items()}
+
+
+INITS: dict[str, Callable[[Params], Params]] = {
+    "default": lambda params: params,  # what torch's layers start with
+    "xavier_normal": _xavier_normal,
+    "zeros": _zeros,  # only where the loss is convex: no hidden layer
+}
+
+
+def build_model(
+    name: str,
+    *,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    task: str,
+    init: str = "default",
+    bias: bool = True,
+    **options: Any,
+) -> Model:
+    """The model `name` for inputs of `input_shape`; a binary task always has one output.
+
+    Args:
+        init: how parameters start, a name of INITS.
+        bias: whether the last layer has one.
+        options: what this model offers beyond that, such as mlp's `hidden`.
+
+    Raises:
+        ConfigError: a name, option or value is unknown, or the model cannot take such data.
+    """
+    problems = _problems(name, num_outputs, task, init, bias, options)
+    if problems:
+        raise ConfigError(*problems)
+    network = _network(name, input_shape, options)
+    if init == "zeros" and network.init():
+        raise ConfigError(
+            f"model.init is zeros, from which the hidden layers of '{name}' never move; "
+            "use default or xavier_normal"
+        )
+    return Model(
+        name=name,
+        task=task,
+        num_features=network.num_features,
+        num_outputs=1 if task == "binary" else num_outputs,
+        network=network,
+        bias=bias,
+        start=init,
+    )
+
+
+def _problems(
+    name: str, num_outputs: int, task: str, init: str, bias: bool, options: dict[str, Any]
+) -> list[str]:
+    problems = []
+    if name not in MODELS:
+        problems.append(unknown("model", name, MODELS))
+    else:
+        known = [*list(inspect.signature(MODELS[name]).parameters)[1:], *COMMON]
+        wrong = [option for option in options if option not in known]
+        problems += [unknown(f"option of model '{name}'", option, known) for option in wrong]
+    if task not in TASKS:
+        problems.append(unknown("task", task, TASKS))
+    if init not in INITS:
+        problems.append(unknown("model.init", str(init), INITS))
+    if not isinstance(bias, bool):
+        problems.append(f"model.bias is {bias!r}; it must be true or false")
+    if num_outputs < 1:
+        problems.append(f"a model with {num_outputs} outputs was asked for; it needs at least 1")
+    if (name, task == "regression") in {("linear", False), ("logistic", True)}:
+        other = {"linear": "logistic", "logistic": "linear"}[name]
+        problems.append(f"model '{name}' does not fit a {task} task; use model={other}")
+    return problems
+
+
+def _network(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> Network:
+    try:
+        return MODELS[name](tuple(shape), **options)
+    except MismatchError as e:
+        raise ConfigError(
+            f"model '{name}' cannot take inputs of shape {tuple(shape)}: {e}. "
+            "Use model=mlp, which takes any shape, or data with larger images"
+        ) from e
+
+
+def initial_params(model: Model, plan: Plan) -> Params:
+    """The initial parameters of a run; the same on the server and on every client."""
+    dtype = getattr(torch, plan.dtype)
+    return {k: v.to(plan.device, dtype) for k, v in model.init(plan.seed).items()}

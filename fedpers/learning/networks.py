@@ -1,0 +1,103 @@
+"""The networks by name: one function each, which puts layers on the shape that the data has.
+
+A new one is such a function and a row of NETWORKS. What is not here is the head, the last linear
+layer: `fedpers.learning.model` adds it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from fedpers.core.errors import ConfigError, unknown
+from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Network, Relu, Shape, image, stack
+from fedpers.learning.resnet import STEMS, ResNet18
+
+
+def logistic(shape: Shape) -> Network:
+    """Multinomial logistic regression; one output and the logistic loss when the task is binary."""
+    return stack(shape, Flatten())
+
+
+def linear(shape: Shape) -> Network:
+    """Linear regression."""
+    return stack(shape, Flatten())
+
+
+def mlp(shape: Shape, *, hidden: Sequence[int] = (200,)) -> Network:
+    """Dense layers with ReLU; the default is PFLEGO's 784-200."""
+    listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
+    if not listed or not all(isinstance(h, int) and h > 0 for h in hidden):
+        raise ConfigError(f"model.hidden is {hidden}; it must be a list of positive whole numbers")
+    return stack(shape, Flatten(), *(layer for h in hidden for layer in (Dense(h), Relu())))
+
+
+def cnn_pflego(shape: Shape) -> Network:
+    """PFLEGO's CNN for CIFAR-10: 1,754,496 parameters before the head."""
+    block = (Relu(), MaxPool(3, 2, padding=1))
+    convs = (Conv(64, 5, padding=2), *block, Conv(64, 5, padding=2), *block)
+    return stack(shape, *convs, Flatten(), Dense(384), Relu(), Dense(192), Relu())
+
+
+def cnn_omniglot(shape: Shape) -> Network:
+    """PFLEGO's CNN for Omniglot: 28-14-7-3-1 pixels, 111,424 parameters before the head."""
+    block = (Conv(64, 3, padding=1), Relu(), MaxPool(2, 2))
+    return stack(shape, *block, *block, *block, *block, Flatten())
+
+
+def cnn_fedsoft_letters(shape: Shape) -> Network:
+    """FedSoft's CNN for letters; its convolutions have no ReLU."""
+    convs = (Conv(32, 5, padding=2), MaxPool(2, 2), Conv(64, 5, padding=2), MaxPool(2, 2))
+    return stack(shape, *convs, Flatten(), Dense(512), Relu())
+
+
+def cnn_fedsoft_cifar(shape: Shape) -> Network:
+    """FedSoft's CNN for CIFAR-10: six convolutions, pooled after every second."""
+    convs: list[Layer] = []
+    for first, second in ((32, 64), (128, 128), (256, 256)):
+        convs += [Conv(first, 3, padding=1), Relu(), Conv(second, 3, padding=1), Relu()]
+        convs += [MaxPool(2, 2)]
+    return stack(shape, *convs, Flatten(), Dense(1024), Relu(), Dense(512), Relu())
+
+
+def cnn2_federico(shape: Shape) -> Network:
+    """FedeRiCo's CNN2: three convolutions of 128 channels, each pooled, then ReLU."""
+    block = (Conv(128, 3, padding=1), MaxPool(2, 2), Relu())
+    return stack(shape, *block, *block, *block, Flatten())
+
+
+def lenet(shape: Shape, *, padding: int = 2) -> Network:
+    """LeNet-5 with ReLU and max pooling; padding 2 for 28x28 images, 0 for 32x32."""
+    if not isinstance(padding, int) or padding < 0:
+        raise ConfigError(f"model.padding is {padding}; it must be a whole number, 0 or more")
+    first = (Conv(6, 5, padding=padding), Relu(), MaxPool(2, 2))
+    second = (Conv(16, 5, padding=0), Relu(), MaxPool(2, 2))
+    return stack(shape, *first, *second, Flatten(), Dense(120), Relu(), Dense(84), Relu())
+
+
+def cnn_mcmahan(shape: Shape) -> Network:
+    """The CNN of the FedAvg paper: 1,663,370 parameters on MNIST, its head included."""
+    first = (Conv(32, 5, padding=2), Relu(), MaxPool(2, 2))
+    second = (Conv(64, 5, padding=2), Relu(), MaxPool(2, 2))
+    return stack(shape, *first, *second, Flatten(), Dense(512), Relu())
+
+
+def resnet18_gn(shape: Shape, *, stem: str = "small", groups: int = 2) -> ResNet18:
+    """ResNet-18 with group normalisation; stem small (3x3, for up to 64 pixels) or imagenet."""
+    if stem not in STEMS:
+        raise ConfigError(unknown("model.stem", str(stem), STEMS))
+    if not isinstance(groups, int) or groups < 1 or 64 % groups:
+        raise ConfigError(f"model.groups is {groups}; it must divide the 64 channels")
+    return ResNet18(image(shape)[0], stem, groups)
+
+
+NETWORKS: dict[str, Callable[..., Network]] = {
+    "cnn2_federico": cnn2_federico,
+    "cnn_fedsoft_cifar": cnn_fedsoft_cifar,
+    "cnn_fedsoft_letters": cnn_fedsoft_letters,
+    "cnn_mcmahan": cnn_mcmahan,
+    "cnn_omniglot": cnn_omniglot,
+    "cnn_pflego": cnn_pflego,
+    "lenet": lenet,
+    "linear": linear,
+    "logistic": logistic,
+    "mlp": mlp,
+    "resnet18_gn": resnet18_gn,
+}

@@ -1,0 +1,101 @@
+"""Steps of SGD and Adam, the memory they need, and the settings of local training."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedpers.core.params import Params
+from fedpers.core.pytree import record
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """How a client trains between two messages."""
+
+    lr: float = 0.05
+    epochs: int = 1                     # passes over the local data
+    steps: int = 0                      # minibatch steps instead of epochs, if > 0
+    batch_size: int = 10                # 0: the whole local data at each step
+    momentum: float = 0.0               # SGD only
+    weight_decay: float = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+
+    def check(self) -> list[str]:
+        """The problems with these values, one line each."""
+        found = []
+        if self.lr < 0:
+            found.append(f"local.lr={self.lr}: must not be negative")
+        for name in ("epochs", "steps", "batch_size"):
+            if getattr(self, name) < 0:
+                found.append(f"local.{name}={getattr(self, name)}: must be at least 0")
+        if not 0 <= self.momentum < 1:
+            found.append(f"local.momentum={self.momentum}: must be in [0, 1)")
+        if self.momentum and self.optimizer == "adam":
+            found.append("local.momentum is for optimizer=sgd; Adam has its own")
+        return found
+
+    def num_steps(self, n: int) -> int:
+        """Gradient steps that `minimise` makes on n samples."""
+        per_pass = -(-n // min(self.batch_size or n, n))
+        return self.steps or self.epochs * per_pass
+
+    def work(self, n: int) -> int:
+        """Samples whose gradient is taken by `minimise` on n samples."""
+        if not self.steps or not self.batch_size:
+            return (self.steps or self.epochs) * n
+        per_pass = -(-n // min(self.batch_size, n))
+        whole, rest = divmod(self.steps, per_pass)
+        return whole * n + min(rest * self.batch_size, n)
+
+
+@record("learning.OptimizerState")
+class Slots:
+    """What an optimiser remembers; dicts like the parameters (empty where unused)."""
+
+    step: Tensor        # scalar, steps made
+    m: Params           # momentum, or Adam's first moment
+    v: Params           # Adam's second moment
+
+
+def new_slots(params: Params, cfg: LocalConfig) -> Slots:
+    """The optimiser's memory before the first step."""
+    def zeros() -> Params:
+        return {k: torch.zeros_like(p) for k, p in params.items()}
+
+    like = next(iter(params.values()), torch.zeros(()))       # a model may be all head, or all body
+    uses_m = cfg.optimizer == "adam" or cfg.momentum > 0
+    step = torch.zeros((), dtype=like.dtype, device=like.device)
+    return Slots(step, zeros() if uses_m else {}, zeros() if cfg.optimizer == "adam" else {})
+
+
+def sgd_step(
+    params: Params, g: Params, slots: Slots, cfg: LocalConfig, lr: Any
+) -> tuple[Params, Slots]:
+    """One step of SGD (with momentum) or Adam, as torch.optim defines them."""
+    if cfg.weight_decay:
+        g = {k: torch.add(v, params[k], alpha=cfg.weight_decay) for k, v in g.items()}
+    if cfg.optimizer == "adam":
+        return adam_step(params, g, slots, lr)
+    if cfg.momentum:
+        g = {k: cfg.momentum * slots.m[k] + v for k, v in g.items()}
+        slots = Slots(slots.step + 1, g, {})
+    if isinstance(lr, Tensor):
+        return {k: params[k] - lr * v for k, v in g.items()}, slots
+    return {k: torch.add(params[k], v, alpha=-lr) for k, v in g.items()}, slots
+
+
+def adam_step(
+    params: Params, g: Params, slots: Slots, lr: Any,
+    beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+) -> tuple[Params, Slots]:
+    """One step of Adam (Kingma & Ba, Algorithm 1); `lr` may be a tensor."""
+    step = slots.step + 1
+    m = {k: beta1 * slots.m[k] + (1 - beta1) * v for k, v in g.items()}
+    v = {k: beta2 * slots.v[k] + (1 - beta2) * x * x for k, x in g.items()}
+    rate = lr / (1 - beta1**step)
+    new = {
+        k: params[k] - rate * m[k] / ((v[k] / (1 - beta2**step)).sqrt() + eps) for k in params
+    }
+    return new, Slots(step, m, v)

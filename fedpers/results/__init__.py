@@ -1,0 +1,1 @@
+"""What a run leaves behind: run directory, checkpoints, pictures, reports."""

@@ -1,0 +1,99 @@
+"""Checkpoints: the strategy's state and the clients' memories, readable again or not there at all.
+
+A checkpoint is a folder checkpoint/round-000010 that is written beside and then renamed; random
+streams depend on (seed, round, client) alone, so there is nothing else to keep.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpers.core.errors import CheckpointError
+from fedpers.core.serialization import read_record, write_record
+
+STATE = "state.safetensors"
+
+
+class ClientStates(Protocol):
+    """A store of clients' memories that can go back to its last checkpoint."""
+
+    def save(self, folder: Path) -> None:
+        """Write what is needed to go back into `folder`; the checkpoint before stays valid."""
+
+    def committed(self) -> None:
+        """The checkpoint that was saved last is in place."""
+
+    def load(self, folder: Path) -> None:
+        """Go back to what `save` wrote into `folder`."""
+
+
+def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
+    """Write the checkpoint of round t under `out`, then remove older ones.
+
+    Raises:
+        CheckpointError: the file system refuses; the previous checkpoint is untouched.
+    """
+    folder = out / "checkpoint"
+    part, final = folder / f".round-{t:06d}.part", _round_folder(out, t)
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        write_record(part / STATE, {"state": state})
+        if store is not None:
+            store.save(part)
+        shutil.rmtree(final, ignore_errors=True)
+        part.rename(final)
+        _sync(folder)
+        if store is not None:
+            store.committed()
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {final}: {error}; free space or choose another out="
+        ) from error
+    for t_old, old in _existing(out):
+        if t_old < t:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[int, Any]:
+    """(round, state) of the newest checkpoint; fills `store` with the memories.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    found = _existing(out)
+    if not found:
+        raise CheckpointError(
+            f"{out} has no checkpoint to resume from; start anew with another out="
+        )
+    t, folder = found[-1]
+    state = read_record(folder / STATE, device)["state"]
+    if store is not None:
+        store.load(folder)
+    return t, state
+
+
+def last_round(out: Path) -> int | None:
+    """The round of the newest checkpoint, or None."""
+    found = _existing(out)
+    return found[-1][0] if found else None
+
+
+def _round_folder(out: Path, t: int) -> Path:
+    return out / "checkpoint" / f"round-{t:06d}"
+
+
+def _existing(out: Path) -> list[tuple[int, Path]]:
+    folders = (out / "checkpoint").glob("round-*")
+    return sorted((int(m[1]), p) for p in folders if (m := re.fullmatch(r"round-(\d+)", p.name)))
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""Runs side by side, and beside the paper."""

@@ -1,0 +1,102 @@
+"""summary.json: what was run, with what, and how it ended."""
+
+import importlib.metadata
+import math
+import platform
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fedpers
+from fedpers.config.run_config import RunConfig
+from fedpers.results.files import Row
+
+PACKAGES = ("torch", "flwr", "ray", "numpy")
+METRICS = ("loss", "accuracy", "accuracy_mean", "worst_decile")
+
+
+def describe(cfg: RunConfig) -> dict[str, Any]:
+    """What is known before the first round."""
+    return {
+        "method": cfg.method_name, "data": cfg.data.name, "model": cfg.model.name,
+        "experiment": cfg.experiment, "seed": cfg.seed, "rounds": cfg.rounds,
+        "engine": cfg.engine.name, "versions": versions(), "git_commit": git_commit(),
+    }
+
+
+def results(rows: Sequence[Row]) -> dict[str, Any]:
+    """Final and best metrics and what the rounds cost, from the rows of metrics.csv."""
+    cost = [r for r in rows if r["split"] == "train"]
+    tests = {r["round"]: r for r in rows if r["split"] == "test"}
+    return {
+        "rounds_done": max((r["round"] for r in rows), default=0),
+        "final": _metrics(tests[max(tests)]) if tests else {},
+        "best": best(rows),
+        "bytes": {"up": _sum(cost, "bytes_up"), "down": _sum(cost, "bytes_down")},
+        "gradient_evals": _sum(cost, "gradient_evals"),
+        "failures": _sum(cost, "failures"),
+        "round_seconds": _sum(cost, "seconds"),
+    }
+
+
+def best(rows: Sequence[Row]) -> dict[str, Any]:
+    """Test metrics of the round that is best on the validation split; empty without one.
+
+    Best is the highest valid accuracy, then the lowest valid loss, then the earliest round; where
+    there is no accuracy, the lowest valid loss.
+    """
+    valid = [r for r in rows if r["split"] == "valid" and ("accuracy" in r or "loss" in r)]
+    tests = {r["round"]: r for r in rows if r["split"] == "test"}
+    valid = [r for r in valid if r["round"] in tests]
+    if not valid:
+        return {}
+    top = min(valid, key=_rank)
+    return {**_metrics(tests[top["round"]]),
+            "chosen_by": "valid accuracy" if "accuracy" in top else "valid loss",
+            **{f"valid_{k}": top[k] for k in ("loss", "accuracy") if k in top}}
+
+
+def _rank(row: Row) -> tuple[float, float, int]:
+    return -row.get("accuracy", -math.inf), row.get("loss", math.inf), row["round"]
+
+
+def _metrics(row: Row) -> dict[str, Any]:
+    before = [f"{m}_before" for m in METRICS if f"{m}_before" in row]
+    return {"round": row["round"], **{m: row.get(m, math.nan) for m in (*METRICS, *before)}}
+
+
+def _sum(rows: Sequence[Row], column: str) -> Any:
+    return sum(r.get(column, 0) for r in rows)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    found = {"fedpers": fedpers.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def git_commit() -> str | None:
+    """The commit that fedpers' source is at, "+" if it was changed; None outside a repository."""
+    package = Path(fedpers.__file__).parent
+    if not _git(package, "ls-files", "__init__.py"):      # no git, no repository, or not in it
+        return None
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
+    commit = _git(package, "rev-parse", "HEAD")
+    return f"{commit}+" if commit and changed else commit
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True,
+                              timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
