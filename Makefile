@@ -40,11 +40,13 @@ test: $(STAMP)  ## The fast tests
 test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-fmt: $(STAMP)  ## Repair the style where it can be repaired
+fmt: $(STAMP)  ## Format, and repair the style where it can be repaired
+	$(BIN)/ruff format --quiet $(wildcard $(SOURCES))
 	$(BIN)/ruff check --fix-only --quiet $(wildcard $(SOURCES))
 
 lint: $(STAMP)  ## Check style
 	$(BIN)/ruff check $(wildcard $(SOURCES))
+	$(BIN)/ruff format --check --quiet $(wildcard $(SOURCES))
 
 # mypy does not follow setuptools' package-dir, so the package is laid out as it is once installed;
 # sed turns the paths in its messages back into those of this tree.

@@ -1,6 +1,6 @@
 """pfl-research's CIFAR-10 benchmark on one GPU; see fedpers/bench/gpu.py for what it is.
 
-    python benchmarks/gpu_cifar.py [--rounds 1500] [--data FOLDER]
+python benchmarks/gpu_cifar.py [--rounds 1500] [--data FOLDER]
 """
 
 import sys

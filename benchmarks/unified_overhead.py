@@ -24,11 +24,20 @@ from fedpers.engines.runner import RunnerConfig
 
 def measure(method: str, clients: int, rounds: int, runner: Any) -> tuple[float, float]:
     """(milliseconds of a round, of them in the clients' answers)."""
-    cfg = compose.load([
-        "+experiment=unified_fig1_mx2", f"method={method}", f"data.num_clients={clients}",
-        "data.sigma_h=0.1", "method.lam=0.1", "data.train_per_client=100", "method.report=false",
-        "eval_every=0", f"rounds={rounds + 5}", "device=cpu",
-    ])
+    cfg = compose.load(
+        [
+            "+experiment=unified_fig1_mx2",
+            f"method={method}",
+            f"data.num_clients={clients}",
+            "data.sigma_h=0.1",
+            "method.lam=0.1",
+            "data.train_per_client=100",
+            "method.report=false",
+            "eval_every=0",
+            f"rounds={rounds + 5}",
+            "device=cpu",
+        ]
+    )
     parts = assemble(cfg)
     spent, answer = [0.0], parts.client.answer
 
@@ -38,12 +47,12 @@ def measure(method: str, clients: int, rounds: int, runner: Any) -> tuple[float,
         spent[0] += time.process_time() - began
         return found
 
-    parts.client.answer = timed                                         # type: ignore[method-assign]
+    parts.client.answer = timed  # type: ignore[method-assign]
     how = RunnerConfig(runner=runner)
     cohort = Cohort(parts.client, parts.federation, MemoryStore(), parts.plan, how)
     grid, strategy = CohortGrid(cohort), parts.strategy
     strategy.connect(grid)
-    strategy._evaluates = lambda t: False                               # type: ignore[method-assign]
+    strategy._evaluates = lambda t: False  # type: ignore[method-assign]
     strategy.start(grid, num_rounds=5)
     spent[0], began = 0.0, time.process_time()
     strategy.start(grid, num_rounds=rounds + 5)

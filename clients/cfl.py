@@ -4,15 +4,7 @@ from dataclasses import dataclass, field
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

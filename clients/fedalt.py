@@ -5,15 +5,7 @@ from typing import Any, Literal
 
 from fedpers.core.params import split
 from fedpers.learning.losses import Given
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

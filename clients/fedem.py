@@ -9,15 +9,7 @@ from torch import Tensor
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpers.core.params import merge, split
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,7 @@ from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
 from fedpers.learning.losses import pulled
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

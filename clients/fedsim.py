@@ -7,15 +7,7 @@ from torch import Tensor
 
 from fedpers.core.bounds import above
 from fedpers.core.params import merge, scale, split
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import add
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    grad,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
 
 
 @dataclass(frozen=True)

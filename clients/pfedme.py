@@ -7,15 +7,7 @@ from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
 from fedpers.learning.local_training import minibatches
 from fedpers.learning.losses import pulled
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)

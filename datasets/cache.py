@@ -16,7 +16,7 @@ import numpy as np
 from fedpers.core.errors import DataError
 
 Arrays = dict[str, np.ndarray]
-VERSION = 1                                  # raise it when decoding changes
+VERSION = 1  # raise it when decoding changes
 
 
 def cache_root(root: Path) -> Path:
@@ -67,7 +67,7 @@ def _read(folder: Path) -> Arrays | None:
             return None
         try:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError:                   # not an array file, or cut short
+        except ValueError:  # not an array file, or cut short
             return None
     return arrays
 
@@ -100,10 +100,12 @@ def _put(part: Path, folder: Path) -> None:
     try:
         part.rename(folder)
     except OSError:
-        if _read(folder) is None:            # not there after all: a real failure
+        if _read(folder) is None:  # not there after all: a real failure
             raise
 
 
 def _cannot_write(folder: Path, error: OSError) -> DataError:
-    return DataError(f"decoded data cannot be kept in {folder.parent}: {error.strerror or error}; "
-                     "set FEDPERS_CACHE to a folder with room that can be written")
+    return DataError(
+        f"decoded data cannot be kept in {folder.parent}: {error.strerror or error}; "
+        "set FEDPERS_CACHE to a folder with room that can be written"
+    )

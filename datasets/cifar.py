@@ -18,8 +18,11 @@ from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw, damaged, missing
 
 ALLOWED = {
-    ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode"),
-    ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    ("_codecs", "encode"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
 }
 LABELS = {"cifar10": ("CIFAR10", "labels", 10), "cifar100": ("CIFAR100", "fine_labels", 100)}
 
@@ -31,8 +34,9 @@ class ArrayUnpickler(pickle.Unpickler):
         """Only what an array needs."""
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a data file")
-        return super().find_class(module.replace("numpy.core", "numpy._core")
-                                  if hasattr(np, "_core") else module, name)
+        return super().find_class(
+            module.replace("numpy.core", "numpy._core") if hasattr(np, "_core") else module, name
+        )
 
 
 def read_batch(path: Path, label_key: str, md5: str, name: str) -> Arrays:
@@ -47,8 +51,7 @@ def read_batch(path: Path, label_key: str, md5: str, name: str) -> Arrays:
         raise damaged(path, f"md5 {md5}", f"md5 {found} in {len(content)} bytes", name)
     with path.open("rb") as file:
         batch = ArrayUnpickler(file, encoding="latin1").load()
-    return {"x": batch["data"].reshape(-1, 3, 32, 32),
-            "y": np.array(batch[label_key], dtype=np.int64)}
+    return {"x": batch["data"].reshape(-1, 3, 32, 32), "y": np.array(batch[label_key], dtype=np.int64)}
 
 
 def load(cfg: DataConfig, rng: Generator) -> Raw:
@@ -67,12 +70,19 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
 
     def decode() -> Arrays:
         parts = [[read_batch(p, key, md5[p], cfg.name) for p in paths] for paths in (here, test)]
-        return {f"{prefix}{what}": np.concatenate([b[what] for b in part])
-                for prefix, part in zip(("", "test_"), parts, strict=True) for what in ("x", "y")}
+        return {
+            f"{prefix}{what}": np.concatenate([b[what] for b in part])
+            for prefix, part in zip(("", "test_"), parts, strict=True)
+            for what in ("x", "y")
+        }
 
     arrays = cached(cfg.name, root, [*here, *test], decode)
-    notes = () if len(here) == len(train) else (
-        f"incomplete copy: {len(here)} of {len(train)} training batches, "
-        f"{len(arrays['y']):,} training images; accuracies are below those published for all",)
-    return Raw(cfg.name, arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], classes,
-               notes=notes)
+    notes = (
+        ()
+        if len(here) == len(train)
+        else (
+            f"incomplete copy: {len(here)} of {len(train)} training batches, "
+            f"{len(arrays['y']):,} training images; accuracies are below those published for all",
+        )
+    )
+    return Raw(cfg.name, arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], classes, notes=notes)

@@ -21,56 +21,56 @@ class DataConfig:
     """The keys of `data.`; `check()` lists what is wrong with them."""
 
     name: str = "digits"
-    root: str | None = None                  # null: $FEDPERS_DATA, else ~/.cache/fedpers
-    file: str | None = None                  # libsvm: a9a, ...; femnist: a folder under femnist/
-    seed: int | None = None                  # of the partition; null: the run's seed
-    limit: int | None = None                 # samples used overall; null: all
+    root: str | None = None  # null: $FEDPERS_DATA, else ~/.cache/fedpers
+    file: str | None = None  # libsvm: a9a, ...; femnist: a folder under femnist/
+    seed: int | None = None  # of the partition; null: the run's seed
+    limit: int | None = None  # samples used overall; null: all
     # how samples become clients
     partition: str = "classes"
-    num_clients: int | None = 20             # null: all natural clients
+    num_clients: int | None = 20  # null: all natural clients
     classes_per_client: int = 2
     shards_per_client: int = 2
-    alpha: float = 0.5                       # dirichlet
-    num_clusters: int | None = None          # dirichlet over label clusters; null: over labels
-    min_size: int = 1                        # training samples a client must have
+    alpha: float = 0.5  # dirichlet
+    num_clusters: int | None = None  # dirichlet over label clusters; null: over labels
+    min_size: int = 1  # training samples a client must have
     num_groups: int = 2
-    groups: tuple[tuple[int, ...], ...] = ()           # label groups; empty: drawn at random
-    clients_per_group: tuple[int, ...] = ()            # empty: as even as possible
-    random_groups: bool = False              # clients join groups at random (none is empty)
-    rotations: tuple[int, ...] = (0, 90, 180, 270)     # degrees, counter-clockwise, one per group
-    sources: tuple[str, ...] = ("all@0", "all@90")     # mixture: all|lower|upper @ degrees
-    mixture: str = "10:90"                   # 10:90 | 30:70 | linear | random
-    replacement: bool = True                 # mixture draws images with replacement
-    min_samples: int = 100                   # mixture, synthetic: samples of a client, uniform in
-    max_samples: int = 200                   # min_samples..max_samples
-    train_per_client: int | None = None      # at most so many samples; null: all
+    groups: tuple[tuple[int, ...], ...] = ()  # label groups; empty: drawn at random
+    clients_per_group: tuple[int, ...] = ()  # empty: as even as possible
+    random_groups: bool = False  # clients join groups at random (none is empty)
+    rotations: tuple[int, ...] = (0, 90, 180, 270)  # degrees, counter-clockwise, one per group
+    sources: tuple[str, ...] = ("all@0", "all@90")  # mixture: all|lower|upper @ degrees
+    mixture: str = "10:90"  # 10:90 | 30:70 | linear | random
+    replacement: bool = True  # mixture draws images with replacement
+    min_samples: int = 100  # mixture, synthetic: samples of a client, uniform in
+    max_samples: int = 200  # min_samples..max_samples
+    train_per_client: int | None = None  # at most so many samples; null: all
     test_per_client: int | None = None
     # the three splits
-    valid_fraction: float = 0.1              # of the training part
-    test_fraction: float = 0.2               # where a client's own samples are cut
-    pool: bool = False                       # train and test files together, cut in each client
-    train_only: bool = False                 # leave the test files out; each client cuts its own
-    holdout: int = 0                         # test samples drawn from each source, for everybody
-    label_space: str = "global"              # global | local: each client's labels are 0..K_i-1
+    valid_fraction: float = 0.1  # of the training part
+    test_fraction: float = 0.2  # where a client's own samples are cut
+    pool: bool = False  # train and test files together, cut in each client
+    train_only: bool = False  # leave the test files out; each client cuts its own
+    holdout: int = 0  # test samples drawn from each source, for everybody
+    label_space: str = "global"  # global | local: each client's labels are 0..K_i-1
     # inputs
-    normalise: bool = False                  # (x - mean) / std per channel, after /255
-    mean: tuple[float, ...] = ()             # empty: measured on the training images
+    normalise: bool = False  # (x - mean) / std per channel, after /255
+    mean: tuple[float, ...] = ()  # empty: measured on the training images
     std: tuple[float, ...] = ()
-    standardise: bool = False                # each feature to mean 0, variance 1 over the set
-    unit_norm: bool = False                  # each sample to Euclidean norm 1
+    standardise: bool = False  # each feature to mean 0, variance 1 over the set
+    unit_norm: bool = False  # each sample to Euclidean norm 1
     # omniglot
-    rotate: bool = True                      # add the copies rotated by 90, 180, 270 degrees
-    omniglot_split: str = "after_rotation"   # after_rotation | before_rotation (free of leaks)
-    omniglot_clients: str = "alphabet"       # alphabet | drawer
+    rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
+    omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
+    omniglot_clients: str = "alphabet"  # alphabet | drawer
     # synthetic sets
-    dim: int | None = None                   # null: what the generator's paper says
+    dim: int | None = None  # null: what the generator's paper says
     num_classes: int = 10
-    num_samples: int = 2000                  # synthetic_classes: samples in all
+    num_samples: int = 2000  # synthetic_classes: samples in all
     num_sources: int | None = None
     noise: float | None = None
-    separation: float = 3.0                  # distance of class centres, in standard deviations
-    theta_var: float = 10.0                  # synthetic_fedsoft: variance of the coefficients
-    sigma_h: float | None = None             # unified generators: heterogeneity
+    separation: float = 3.0  # distance of class centres, in standard deviations
+    theta_var: float = 10.0  # synthetic_fedsoft: variance of the coefficients
+    sigma_h: float | None = None  # unified generators: heterogeneity
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -88,7 +88,9 @@ class DataConfig:
 
 def _names(cfg: DataConfig) -> Iterator[str]:
     choices: dict[str, Collection[str]] = {
-        "name": DATASETS, "partition": PARTITIONS, "mixture": MIXTURES,
+        "name": DATASETS,
+        "partition": PARTITIONS,
+        "mixture": MIXTURES,
         "label_space": ("global", "local"),
         "omniglot_split": ("after_rotation", "before_rotation"),
         "omniglot_clients": ("alphabet", "drawer"),
@@ -101,10 +103,25 @@ def _names(cfg: DataConfig) -> Iterator[str]:
 
 def _ranges(cfg: DataConfig) -> Iterator[str]:
     at_least = {
-        "seed": 0, "limit": 1, "num_clients": 1, "classes_per_client": 1, "shards_per_client": 1,
-        "num_clusters": 1, "min_size": 1, "num_groups": 1, "min_samples": 1, "max_samples": 1,
-        "train_per_client": 1, "test_per_client": 1, "holdout": 0, "dim": 1, "num_classes": 2,
-        "num_sources": 1, "num_samples": 1, "noise": 0, "separation": 0,
+        "seed": 0,
+        "limit": 1,
+        "num_clients": 1,
+        "classes_per_client": 1,
+        "shards_per_client": 1,
+        "num_clusters": 1,
+        "min_size": 1,
+        "num_groups": 1,
+        "min_samples": 1,
+        "max_samples": 1,
+        "train_per_client": 1,
+        "test_per_client": 1,
+        "holdout": 0,
+        "dim": 1,
+        "num_classes": 2,
+        "num_sources": 1,
+        "num_samples": 1,
+        "noise": 0,
+        "separation": 0,
     }
     for key, low in at_least.items():
         value = getattr(cfg, key)
@@ -142,18 +159,27 @@ def _together(cfg: DataConfig) -> Iterator[str]:
     if entry is not None and cfg.partition != "natural" and entry.natural == "only":
         yield f"data.name={cfg.name} generates its clients; set data.partition=natural"
     yield from _mixture(cfg)
-    if cfg.partition == "groups" and cfg.clients_per_group and (
-            sum(cfg.clients_per_group) != cfg.num_clients):
-        yield (f"data.clients_per_group sums to {sum(cfg.clients_per_group)}, "
-               f"data.num_clients is {cfg.num_clients}")
+    if (
+        cfg.partition == "groups"
+        and cfg.clients_per_group
+        and (sum(cfg.clients_per_group) != cfg.num_clients)
+    ):
+        yield (
+            f"data.clients_per_group sums to {sum(cfg.clients_per_group)}, "
+            f"data.num_clients is {cfg.num_clients}"
+        )
 
 
 def _mixture(cfg: DataConfig) -> Iterator[str]:
     shares = MIXTURES.get(cfg.mixture)
     two = shares is not None and shares.two
     if two and cfg.partition == "mixture" and len(cfg.sources) != 2:
-        yield (f"data.mixture={cfg.mixture} blends two sources, data.sources has "
-               f"{len(cfg.sources)}; use data.mixture=random")
+        yield (
+            f"data.mixture={cfg.mixture} blends two sources, data.sources has "
+            f"{len(cfg.sources)}; use data.mixture=random"
+        )
     if two and cfg.name == "synthetic_fedsoft" and cfg.num_sources not in (None, 2):
-        yield (f"data.mixture={cfg.mixture} blends two sources, data.num_sources is "
-               f"{cfg.num_sources}; use data.mixture=random")
+        yield (
+            f"data.mixture={cfg.mixture} blends two sources, data.num_sources is "
+            f"{cfg.num_sources}; use data.mixture=random"
+        )

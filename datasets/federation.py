@@ -65,15 +65,26 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
     local = cfg.label_space == "local"
     num_classes = _outputs(raw, part)
     width = max(len(seen) for seen in clients.classes) if local else num_classes
-    counts = np.stack([np.bincount(clients.targets(i, s, k), minlength=width) for k, (i, s) in
-                       enumerate(zip(splits.train, splits.train_source, strict=True))])
+    counts = np.stack(
+        [
+            np.bincount(clients.targets(i, s, k), minlength=width)
+            for k, (i, s) in enumerate(zip(splits.train, splits.train_source, strict=True))
+        ]
+    )
     return Federation(
-        name=cfg.name, num_clients=len(part), input_shape=tuple(raw.x.shape[1:]),
-        num_classes=1 if raw.task == "binary" else width, task=raw.task, client=clients,
+        name=cfg.name,
+        num_clients=len(part),
+        input_shape=tuple(raw.x.shape[1:]),
+        num_classes=1 if raw.task == "binary" else width,
+        task=raw.task,
+        client=clients,
         num_train=np.array([len(i) for i in splits.train]),
-        num_test=np.array([len(i) for i in splits.test]), label_counts=counts,
+        num_test=np.array([len(i) for i in splits.test]),
+        label_counts=counts,
         truth={**part.truth, **({"classes": clients.owned(num_classes)} if local else {})},
-        notes=(*raw.notes, *part.notes), holdout=_holdout(cfg, raw, part, seed, clients.transform))
+        notes=(*raw.notes, *part.notes),
+        holdout=_holdout(cfg, raw, part, seed, clients.transform),
+    )
 
 
 def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
@@ -90,10 +101,11 @@ def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
         keys = _owners(cfg, raw)
     options = {key: getattr(cfg, key) for key in PARTITIONS[cfg.partition].options}
     if len(train) < (cfg.num_clients or 0):
-        raise DataError(f"data.num_clients is {cfg.num_clients}, but there are {len(train)} "
-                        "training samples; use fewer clients or a larger data.limit")
-    part = partition(cfg.partition, keys[train], keys[test], cfg.num_clients,
-                     stream(seed, DEAL), **options)
+        raise DataError(
+            f"data.num_clients is {cfg.num_clients}, but there are {len(train)} "
+            "training samples; use fewer clients or a larger data.limit"
+        )
+    part = partition(cfg.partition, keys[train], keys[test], cfg.num_clients, stream(seed, DEAL), **options)
     return replace(part, train=[train[i] for i in part.train], test=[test[i] for i in part.test])
 
 
@@ -127,17 +139,19 @@ def _splits(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
             test, test_source = part.test[k], _source(part.test_source, part.test[k], k)
             test, test_source = test[order], test_source[order]
         else:
-            (test, test_source), (index, source) = _cut(index, source, same, cfg.test_fraction,
-                                                               rng, 1)
-        index, source = index[:cfg.train_per_client], source[:cfg.train_per_client]
+            (test, test_source), (index, source) = _cut(index, source, same, cfg.test_fraction, rng, 1)
+        index, source = index[: cfg.train_per_client], source[: cfg.train_per_client]
         (valid, valid_source), (index, source) = _cut(index, source, same, cfg.valid_fraction, rng)
         if not len(index) or not len(test):
-            raise DataError(f"client {k} is left with {len(index)} training and {len(test)} test "
-                            f"samples after the cuts; use fewer than {len(part)} clients, a larger "
-                            "data.min_size, or another data.test_fraction")
+            raise DataError(
+                f"client {k} is left with {len(index)} training and {len(test)} test "
+                f"samples after the cuts; use fewer than {len(part)} clients, a larger "
+                "data.min_size, or another data.test_fraction"
+            )
         top = cfg.test_per_client
-        for kept, piece in zip(out, (index, valid, test[:top], source, valid_source,
-                                     test_source[:top]), strict=True):
+        for kept, piece in zip(
+            out, (index, valid, test[:top], source, valid_source, test_source[:top]), strict=True
+        ):
             kept.append(piece)
     return Splits(*out)
 
@@ -149,12 +163,13 @@ def _source(given: Indices | None, index: np.ndarray, k: int) -> np.ndarray:
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-def _cut(index: np.ndarray, source: np.ndarray, same: np.ndarray, fraction: float, rng: Generator,
-         least: int = 0) -> tuple[Pair, Pair]:
+def _cut(
+    index: np.ndarray, source: np.ndarray, same: np.ndarray, fraction: float, rng: Generator, least: int = 0
+) -> tuple[Pair, Pair]:
     """(chosen, rest): `fraction` of the different samples; copies of one stay on one side."""
     ids = np.unique(same[index])
     count = int(fraction * len(ids) + 1e-9)  # 0.29 * 100 is 28.999...
-    chosen = rng.permutation(ids)[:max(least, count)]
+    chosen = rng.permutation(ids)[: max(least, count)]
     mask = np.isin(same[index], chosen)
     return (index[mask], source[mask]), (index[~mask], source[~mask])
 
@@ -177,8 +192,9 @@ def clients_again(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Callable[[i
 class Clients:
     """client(k): tensors of partition k, converted on the first call and then kept."""
 
-    def __init__(self, cfg: DataConfig, seed: int, dtype: torch.dtype, raw: Raw, part: Partition,
-                 splits: Splits) -> None:
+    def __init__(
+        self, cfg: DataConfig, seed: int, dtype: torch.dtype, raw: Raw, part: Partition, splits: Splits
+    ) -> None:
         self.cfg, self.seed, self.dtype = cfg, seed, dtype
         self.raw, self.part, self.splits = raw, part, splits
         self.transform = make_transform(cfg, raw, dtype)
@@ -193,7 +209,8 @@ class Clients:
             self._kept[k] = ClientData(
                 train=self._data(s.train[k], s.train_source[k], k),
                 valid=self._data(s.valid[k], s.valid_source[k], k),
-                test=self._data(s.test[k], s.test_source[k], k))
+                test=self._data(s.test[k], s.test_source[k], k),
+            )
         return self._kept[k]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -244,14 +261,14 @@ def see(x: Tensor, source: np.ndarray, sources: tuple[Source, ...]) -> Tensor:
     return x
 
 
-def _holdout(cfg: DataConfig, raw: Raw, part: Partition, seed: int,
-             transform: Transform) -> dict[str, Data]:
+def _holdout(cfg: DataConfig, raw: Raw, part: Partition, seed: int, transform: Transform) -> dict[str, Data]:
     """data.holdout test samples from each source distribution, classes drawn uniformly."""
     if not cfg.holdout:
         return {}
     if not len(raw.test_y) or cfg.pool:
-        raise DataError(f"data.holdout={cfg.holdout} needs a set with a test part of its own, and "
-                        "data.pool=false")
+        raise DataError(
+            f"data.holdout={cfg.holdout} needs a set with a test part of its own, and data.pool=false"
+        )
     out, rng = {}, stream(seed, HOLDOUT)
     for s, way in enumerate(part.sources):
         index = uniform_classes(eligible(raw.test_y, way), raw.test_y, cfg.holdout, rng)

@@ -19,16 +19,15 @@ from fedpers.datasets.raw import Raw, damaged, missing
 class Half:
     """The training or the test part."""
 
-    x: np.ndarray                            # [n, 1, 28, 28] bytes
+    x: np.ndarray  # [n, 1, 28, 28] bytes
     y: np.ndarray
-    writer: np.ndarray                       # [n] names
+    writer: np.ndarray  # [n] names
 
 
 def find(folder: Path) -> tuple[list[Path], list[Path]]:
     """Files of the training and of the test part: *_train.npz and *_test.npz, else LEAF's json."""
     npz = sorted(folder.glob("*_train.npz")), sorted(folder.glob("*_test.npz"))
-    return npz if npz[0] else (sorted(folder.glob("train/*.json")),
-                               sorted(folder.glob("test/*.json")))
+    return npz if npz[0] else (sorted(folder.glob("train/*.json")), sorted(folder.glob("test/*.json")))
 
 
 def read(path: Path) -> Half:
@@ -63,12 +62,12 @@ def _read_json(path: Path) -> Half:
 def decode(train: list[Path], test: list[Path]) -> Arrays:
     """Both parts; writers are numbered in the order of their names."""
     halves = [[read(path) for path in paths] for paths in (train, test)]
-    x, y, writer = ([np.concatenate([getattr(h, key) for h in half]) for half in halves]
-                    for key in ("x", "y", "writer"))
+    x, y, writer = (
+        [np.concatenate([getattr(h, key) for h in half]) for half in halves] for key in ("x", "y", "writer")
+    )
     names = np.unique(np.concatenate(writer))
     owner = [np.searchsorted(names, w) for w in writer]
-    return {"x": x[0], "test_x": x[1], "y": y[0], "test_y": y[1],
-            "owner": owner[0], "test_owner": owner[1]}
+    return {"x": x[0], "test_x": x[1], "y": y[0], "test_y": y[1], "owner": owner[0], "test_owner": owner[1]}
 
 
 def load(cfg: DataConfig, rng: Generator) -> Raw:
@@ -79,5 +78,13 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     if not train or not test:
         raise missing("femnist", root, folder / ("test" if train else "train"))
     arrays = cached("femnist", root, [*train, *test], lambda: decode(train, test))
-    return Raw("femnist", arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], 62,
-               owner=arrays["owner"], test_owner=arrays["test_owner"])
+    return Raw(
+        "femnist",
+        arrays["x"],
+        arrays["y"],
+        arrays["test_x"],
+        arrays["test_y"],
+        62,
+        owner=arrays["owner"],
+        test_owner=arrays["test_owner"],
+    )

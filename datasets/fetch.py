@@ -21,11 +21,11 @@ from fedpers.datasets.idx import SETS
 from fedpers.datasets.omniglot import SUBSETS
 from fedpers.datasets.registry import DATASETS
 
-Progress = Callable[[int, int], None]        # bytes so far, bytes in all (0: unknown)
-Opener = Callable[[Path, Path], AbstractContextManager[Any]]     # (archive, file) -> its content
+Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0: unknown)
+Opener = Callable[[Path, Path], AbstractContextManager[Any]]  # (archive, file) -> its content
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 LIBSVM_FILES = ("a9a", "a9a.t", "w8a", "mushrooms", "phishing")
-TIMEOUT = 30.0                               # seconds without an answer
+TIMEOUT = 30.0  # seconds without an answer
 BLOCK = 1 << 16
 
 
@@ -33,12 +33,12 @@ BLOCK = 1 << 16
 class Resource:
     """One download and the files that come out of it."""
 
-    urls: tuple[str, ...]                    # the same file in several places
-    archive: Path                            # where it is put
-    md5: str | None                          # None: none is published
-    files: tuple[Path, ...]                  # what it holds for us
-    open: Opener | None = None               # None: the archive is the file
-    keep: bool = False                       # the archive, for the other sets in it
+    urls: tuple[str, ...]  # the same file in several places
+    archive: Path  # where it is put
+    md5: str | None  # None: none is published
+    files: tuple[Path, ...]  # what it holds for us
+    open: Opener | None = None  # None: the archive is the file
+    keep: bool = False  # the archive, for the other sets in it
 
 
 def fetch(name: str, root: Path, progress: Progress | None = None) -> list[Path]:
@@ -73,8 +73,10 @@ def resources(name: str, root: Path) -> list[Resource]:
     if name == "omniglot":
         kind = import_torchvision().datasets.Omniglot
         paths = {s: root / "omniglot-py" / f"{s}.zip" for s in SUBSETS}
-        return [Resource((f"{kind.download_url_prefix}/{s}.zip",), path, kind.zips_md5[s], (path,))
-                for s, path in paths.items()]
+        return [
+            Resource((f"{kind.download_url_prefix}/{s}.zip",), path, kind.zips_md5[s], (path,))
+            for s, path in paths.items()
+        ]
     if name == "libsvm":
         places = [root / "libsvm" / file for file in LIBSVM_FILES]
         return [Resource((f"{LIBSVM}/{p.name}",), p, None, (p,)) for p in places]
@@ -82,20 +84,28 @@ def resources(name: str, root: Path) -> list[Resource]:
         raise DataError(
             "femnist cannot be downloaded ready for use: make it with LEAF (github.com/"
             "TalwalkarLab/leaf, data/femnist: ./preprocess.sh -s niid --sf 0.05 -k 0 -t sample) "
-            f"and put its data/train and data/test folders into {root / 'femnist'}")
+            f"and put its data/train and data/test folders into {root / 'femnist'}"
+        )
     return []
 
 
 def _idx(name: str, root: Path) -> list[Resource]:
     spec = SETS[name]
     kind, files = getattr(import_torchvision().datasets, spec.kind), tuple(spec.files(root))
-    if spec.split:                           # one archive for all splits of EMNIST
+    if spec.split:  # one archive for all splits of EMNIST
         archive = files[0].with_name("gzip.zip")
         return [Resource((kind.url,), archive, kind.md5, files, _in_zip, keep=True)]
     by_name = {f"{path.name}.gz": path for path in files}
-    return [Resource(tuple(f"{mirror}{gz}" for mirror in kind.mirrors), by_name[gz].with_name(gz),
-                     md5, (by_name[gz],), _in_gz)
-            for gz, md5 in kind.resources]
+    return [
+        Resource(
+            tuple(f"{mirror}{gz}" for mirror in kind.mirrors),
+            by_name[gz].with_name(gz),
+            md5,
+            (by_name[gz],),
+            _in_gz,
+        )
+        for gz, md5 in kind.resources
+    ]
 
 
 def _cifar(name: str, root: Path) -> Resource:
@@ -111,8 +121,11 @@ def _in_gz(archive: Path, file: Path) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _in_zip(archive: Path, file: Path) -> Iterator[Any]:
-    with zipfile.ZipFile(archive) as whole, whole.open(f"gzip/{file.name}.gz") as member, \
-            gzip.open(member) as content:
+    with (
+        zipfile.ZipFile(archive) as whole,
+        whole.open(f"gzip/{file.name}.gz") as member,
+        gzip.open(member) as content,
+    ):
         yield content
 
 
@@ -135,8 +148,10 @@ def _unpack(name: str, item: Resource) -> None:
             part.replace(path)
         except (OSError, KeyError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
             part.unlink(missing_ok=True)
-            raise DataError(f"{item.archive} cannot be unpacked to {path} ({error}); delete it and "
-                            f"run again: fedpers data fetch {name}") from error
+            raise DataError(
+                f"{item.archive} cannot be unpacked to {path} ({error}); delete it and "
+                f"run again: fedpers data fetch {name}"
+            ) from error
     if not item.keep:
         item.archive.unlink()
 
@@ -160,12 +175,14 @@ def download(name: str, item: Resource, progress: Progress | None = None) -> Non
         if _good(part, item.md5):
             part.replace(item.archive)
             return
-        failures.append(f"  {url}: md5 {_md5(part)} in {part.stat().st_size} bytes, expected "
-                        f"{item.md5}")
+        failures.append(f"  {url}: md5 {_md5(part)} in {part.stat().st_size} bytes, expected {item.md5}")
         part.unlink()
-    raise DataError(f"{item.archive.name} of data set '{name}' could not be downloaded:\n"
-                    + "\n".join(failures) + "\ncheck the network and run the same command again "
-                    f"(it continues), or put that file at {item.archive} by other means")
+    raise DataError(
+        f"{item.archive.name} of data set '{name}' could not be downloaded:\n"
+        + "\n".join(failures)
+        + "\ncheck the network and run the same command again "
+        f"(it continues), or put that file at {item.archive} by other means"
+    )
 
 
 def _receive(url: str, part: Path, progress: Progress | None) -> None:
@@ -178,7 +195,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
         error.close()
-        part.unlink()                        # nothing is left to send, or the file has changed
+        part.unlink()  # nothing is left to send, or the file has changed
         _receive(url, part, progress)
         return
     with answer:

@@ -15,7 +15,7 @@ from fedpers.core.data import ClientData, Data, Federation
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.federation import clients_again, stream
 
-SETUP, TRAIN, VALID, TEST, HOLDOUT = range(10, 15)       # streams of random numbers
+SETUP, TRAIN, VALID, TEST, HOLDOUT = range(10, 15)  # streams of random numbers
 Draw = Callable[[int, int, Generator], tuple[np.ndarray, np.ndarray]]
 Draws = tuple[np.ndarray, np.ndarray]
 
@@ -24,13 +24,13 @@ Draws = tuple[np.ndarray, np.ndarray]
 class Population:
     """What a generator knows about its clients."""
 
-    draw: Draw                               # (client, samples, rng) -> x [n, d], y [n]
-    num_train: np.ndarray                    # [N]
-    num_test: np.ndarray                     # [N]
+    draw: Draw  # (client, samples, rng) -> x [n, d], y [n]
+    num_train: np.ndarray  # [N]
+    num_test: np.ndarray  # [N]
     dim: int
-    task: str                                # binary | regression
+    task: str  # binary | regression
     truth: dict[str, np.ndarray] = field(default_factory=dict)
-    source: Draw | None = None               # (source, samples, rng): one source's distribution
+    source: Draw | None = None  # (source, samples, rng): one source's distribution
     num_sources: int = 0
 
 
@@ -48,10 +48,8 @@ class Drawn:
     def __call__(self, k: int) -> ClientData:
         if k not in self._kept:
             people = self.people
-            sizes = ((TRAIN, people.num_train[k]), (VALID, self.num_valid[k]),
-                     (TEST, people.num_test[k]))
-            self._kept[k] = ClientData(*(self._data(self.draw(k, int(n), split))
-                                         for split, n in sizes))
+            sizes = ((TRAIN, people.num_train[k]), (VALID, self.num_valid[k]), (TEST, people.num_test[k]))
+            self._kept[k] = ClientData(*(self._data(self.draw(k, int(n), split)) for split, n in sizes))
         return self._kept[k]
 
     def draw(self, k: int, n: int, split: int) -> Draws:
@@ -75,19 +73,25 @@ def federation(cfg: DataConfig, seed: int, dtype: torch.dtype, people: Populatio
     count = len(people.num_train)
     counts = np.zeros((count, 0), dtype=np.int64)
     if people.task == "binary":
-        ones = [int(clients.draw(k, int(n), TRAIN)[1].sum())
-                for k, n in enumerate(people.num_train)]
+        ones = [int(clients.draw(k, int(n), TRAIN)[1].sum()) for k, n in enumerate(people.num_train)]
         counts = np.stack([people.num_train - ones, ones], axis=1)
     return Federation(
-        name=cfg.name, num_clients=count, input_shape=(people.dim,), num_classes=1,
-        task=people.task, client=clients, num_train=people.num_train, num_test=people.num_test,
-        label_counts=counts, truth=people.truth, holdout=_holdout(cfg, seed, dtype, people))
+        name=cfg.name,
+        num_clients=count,
+        input_shape=(people.dim,),
+        num_classes=1,
+        task=people.task,
+        client=clients,
+        num_train=people.num_train,
+        num_test=people.num_test,
+        label_counts=counts,
+        truth=people.truth,
+        holdout=_holdout(cfg, seed, dtype, people),
+    )
 
 
-def _holdout(cfg: DataConfig, seed: int, dtype: torch.dtype,
-             people: Population) -> dict[str, Data]:
+def _holdout(cfg: DataConfig, seed: int, dtype: torch.dtype, people: Population) -> dict[str, Data]:
     if not cfg.holdout or people.source is None:
         return {}
-    drawn = [people.source(s, cfg.holdout, stream(seed, HOLDOUT, s))
-             for s in range(people.num_sources)]
+    drawn = [people.source(s, cfg.holdout, stream(seed, HOLDOUT, s)) for s in range(people.num_sources)]
     return {f"source{s}": to_data(x, y, people.task, dtype) for s, (x, y) in enumerate(drawn)}

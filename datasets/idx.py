@@ -17,16 +17,18 @@ from fedpers.datasets.raw import Raw, damaged, missing
 class Idx:
     """One set of the family."""
 
-    kind: str                                # torchvision's class, and the folder under root
-    split: str = ""                          # of EMNIST
+    kind: str  # torchvision's class, and the folder under root
+    split: str = ""  # of EMNIST
     classes: int = 10
 
     def files(self, root: Path) -> list[Path]:
         """Training images and labels, test images and labels."""
         stem, test = (f"emnist-{self.split}-", "test") if self.split else ("", "t10k")
-        return [root / self.kind / "raw" / f"{stem}{part}-{what}"
-                for part in ("train", test)
-                for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+        return [
+            root / self.kind / "raw" / f"{stem}{part}-{what}"
+            for part in ("train", test)
+            for what in ("images-idx3-ubyte", "labels-idx1-ubyte")
+        ]
 
 
 SETS = {
@@ -79,10 +81,11 @@ def _decoder(spec: Idx, root: Path) -> Callable[[], Arrays]:
         for prefix, train in (("", True), ("test_", False)):
             part = kind(str(root), train=train, download=False, **options)
             images = part.data.numpy()
-            if spec.split:                   # EMNIST stores every image transposed
+            if spec.split:  # EMNIST stores every image transposed
                 images = images.transpose(0, 2, 1)
             out[f"{prefix}x"] = np.ascontiguousarray(images[:, None])
             # EMNIST letters count from 1
             out[f"{prefix}y"] = part.targets.numpy() - (spec.split == "letters")
         return out
+
     return decode

@@ -12,8 +12,15 @@ from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw, damaged, missing
 
 # The files leave out features that are 0 in all their samples; these are the numbers of the sets.
-FEATURES = {**{f"a{i}a": 123 for i in range(1, 10)}, **{f"w{i}a": 300 for i in range(1, 9)},
-            "mushrooms": 112, "phishing": 68, "ijcnn1": 22, "covtype": 54, "gisette_scale": 5000}
+FEATURES = {
+    **{f"a{i}a": 123 for i in range(1, 10)},
+    **{f"w{i}a": 300 for i in range(1, 9)},
+    "mushrooms": 112,
+    "phishing": 68,
+    "ijcnn1": 22,
+    "covtype": 54,
+    "gisette_scale": 5000,
+}
 
 
 def load(cfg: DataConfig, rng: Generator) -> Raw:
@@ -29,8 +36,15 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     files = [path, test] if test.is_file() else [path]
     arrays = cached(f"libsvm-{name}", root, files, lambda: decode(files, FEATURES.get(name)))
     classes = int(arrays["y"].max()) + 1
-    return Raw("libsvm", arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], classes,
-               task="binary" if classes == 2 else "classification")
+    return Raw(
+        "libsvm",
+        arrays["x"],
+        arrays["y"],
+        arrays["test_x"],
+        arrays["test_y"],
+        classes,
+        task="binary" if classes == 2 else "classification",
+    )
 
 
 def decode(files: list[Path], features: int | None) -> Arrays:
@@ -56,5 +70,4 @@ def _parse(files: list[Path], features: int | None) -> list[Any]:
         return read([str(f) for f in files], n_features=features, zero_based=False)
     except ValueError as error:
         names = " and ".join(f.name for f in files)
-        raise damaged(files[0], f"'label index:value ...' lines in {names}", str(error),
-                      "libsvm") from error
+        raise damaged(files[0], f"'label index:value ...' lines in {names}", str(error), "libsvm") from error

@@ -18,7 +18,7 @@ from fedpers.datasets.raw import Raw, damaged, missing
 
 SUBSETS = ("images_background", "images_evaluation")
 SIZE = 28
-TRAIN_SHARE = 0.75                           # of each character, as in PFLEGO's experiments
+TRAIN_SHARE = 0.75  # of each character, as in PFLEGO's experiments
 
 
 def sources(root: Path) -> list[Path]:
@@ -92,11 +92,23 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
         mask = np.tile(training_mask(arrays["y"], rng), copies)
     else:
         mask = training_mask(np.tile(arrays["y"], copies), rng)
-    notes = () if together or copies == 1 else (
-        "rotated copies of one drawing are on both sides of the split (omniglot_split)",)
-    return Raw("omniglot", x[mask], y[mask], x[~mask], y[~mask], int(y.max()) + 1,
-               owner=owner[mask], test_owner=owner[~mask], notes=notes,
-               same=np.concatenate([drawing[mask], drawing[~mask]]) if together else None)
+    notes = (
+        ()
+        if together or copies == 1
+        else ("rotated copies of one drawing are on both sides of the split (omniglot_split)",)
+    )
+    return Raw(
+        "omniglot",
+        x[mask],
+        y[mask],
+        x[~mask],
+        y[~mask],
+        int(y.max()) + 1,
+        owner=owner[mask],
+        test_owner=owner[~mask],
+        notes=notes,
+        same=np.concatenate([drawing[mask], drawing[~mask]]) if together else None,
+    )
 
 
 def training_mask(labels: np.ndarray, rng: Generator) -> np.ndarray:
@@ -104,5 +116,5 @@ def training_mask(labels: np.ndarray, rng: Generator) -> np.ndarray:
     mask = np.zeros(len(labels), dtype=bool)
     for c in np.unique(labels):
         mine = rng.permutation(np.flatnonzero(labels == c))
-        mask[mine[:round(TRAIN_SHARE * len(mine))]] = True
+        mask[mine[: round(TRAIN_SHARE * len(mine))]] = True
     return mask

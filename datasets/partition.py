@@ -15,7 +15,7 @@ from fedpers.core.errors import DataError, unknown
 from fedpers.datasets.sources import mixture, permutations, rotations
 from fedpers.datasets.split import Indices, Partition, both, check_sizes, evenly
 
-REDRAWS = 100                                # of a Dirichlet partition, before giving up
+REDRAWS = 100  # of a Dirichlet partition, before giving up
 
 
 def iid(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator) -> Partition:
@@ -35,7 +35,7 @@ def draw_classes(labels: np.ndarray, num_clients: int, k: int, rng: Generator) -
     lists = np.stack([rng.permutation(classes)[:k] for _ in range(num_clients)])
     if len(np.unique(lists)) < len(classes):
         runs = -(-len(classes) // k)
-        cover = np.resize(rng.permutation(classes), (runs, k))       # the last run wraps around
+        cover = np.resize(rng.permutation(classes), (runs, k))  # the last run wraps around
         lists[:runs] = cover[:num_clients]
     return np.sort(lists, axis=1)
 
@@ -47,12 +47,11 @@ def round_robin(labels: np.ndarray, lists: np.ndarray, rng: Generator) -> Indice
         samples = rng.permutation(np.flatnonzero(labels == c))
         owners = np.flatnonzero((lists == c).any(axis=1))
         for place, owner in enumerate(owners):
-            hands[owner].append(samples[place::len(owners)])
+            hands[owner].append(samples[place :: len(owners)])
     return [np.concatenate(hand) for hand in hands]
 
 
-def _ownership(lists: np.ndarray, train: np.ndarray) -> tuple[dict[str, np.ndarray],
-                                                                        tuple[str, ...]]:
+def _ownership(lists: np.ndarray, train: np.ndarray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     owned = np.zeros((len(lists), int(train.max()) + 1), dtype=np.int64)
     np.put_along_axis(owned, lists, 1, axis=1)
     orphans = np.setdiff1d(np.unique(train), lists)
@@ -60,17 +59,24 @@ def _ownership(lists: np.ndarray, train: np.ndarray) -> tuple[dict[str, np.ndarr
     return {"classes": owned}, (text,) if len(orphans) else ()
 
 
-def classes(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-            classes_per_client: int) -> Partition:
+def classes(
+    train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, classes_per_client: int
+) -> Partition:
     """K classes for each client, the same for both parts, dealt round-robin (PFLEGO)."""
     lists = draw_classes(train, num_clients, classes_per_client, rng)
     parts = both(lambda y: round_robin(y, lists, rng), train, test)
     return Partition(*parts, *_ownership(lists, train))
 
 
-def sampled(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-            classes_per_client: int, train_per_client: int | None,
-            test_per_client: int | None) -> Partition:
+def sampled(
+    train: np.ndarray,
+    test: np.ndarray,
+    num_clients: int,
+    rng: Generator,
+    classes_per_client: int,
+    train_per_client: int | None,
+    test_per_client: int | None,
+) -> Partition:
     """K classes for each client; each draws its samples from them by itself, so clients may share.
 
     Within a client no sample comes twice (unified framework's real data).
@@ -85,8 +91,9 @@ def sampled(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generato
     return Partition(*parts, *_ownership(lists, train))
 
 
-def shards(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-           shards_per_client: int) -> Partition:
+def shards(
+    train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, shards_per_client: int
+) -> Partition:
     """Samples sorted by label and cut into runs; each client gets some runs at random (FedAvg)."""
     hands = rng.permutation(num_clients * shards_per_client).reshape(num_clients, -1)
 
@@ -97,8 +104,15 @@ def shards(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator
     return Partition(deal(train), deal(test))
 
 
-def dirichlet(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, alpha: float,
-              min_size: int, num_clusters: int | None = None) -> Partition:
+def dirichlet(
+    train: np.ndarray,
+    test: np.ndarray,
+    num_clients: int,
+    rng: Generator,
+    alpha: float,
+    min_size: int,
+    num_clusters: int | None = None,
+) -> Partition:
     """Each class spread over the clients in shares ~ Dirichlet(alpha), the same for both parts.
 
     With `num_clusters` the shares are drawn for random clusters of classes instead. Drawn
@@ -111,17 +125,21 @@ def dirichlet(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Genera
     cluster = label_clusters(train, num_clusters, rng)
     best = 0
     for _ in range(REDRAWS):
-        shares = rng.dirichlet(np.full(num_clients, alpha), int(cluster.max()) + 1)     # [G, N]
+        shares = rng.dirichlet(np.full(num_clients, alpha), int(cluster.max()) + 1)  # [G, N]
         parts = _by_shares(cluster[train], shares, rng), _by_shares(cluster[test], shares, rng)
         best = max(best, min(map(len, parts[0])))
-        if all(min(map(len, p)) >= low for p, low, y in
-               zip(parts, (min_size, 1), (train, test), strict=True) if len(y)):
+        if all(
+            min(map(len, p)) >= low
+            for p, low, y in zip(parts, (min_size, 1), (train, test), strict=True)
+            if len(y)
+        ):
             return Partition(*parts, {"shares": shares.T})
     raise DataError(
         f"no Dirichlet partition with data.alpha={alpha} in {REDRAWS} draws gave each of "
         f"{num_clients} clients data.min_size={min_size} of {len(train)} training samples and one "
         f"of {len(test)} test samples (the smallest client had {best} training samples at best); "
-        "raise data.alpha, lower data.min_size or data.num_clients, or set data.pool=true")
+        "raise data.alpha, lower data.min_size or data.num_clients, or set data.pool=true"
+    )
 
 
 def label_clusters(labels: np.ndarray, count: int | None, rng: Generator) -> np.ndarray:
@@ -145,9 +163,16 @@ def _by_shares(cluster: np.ndarray, shares: np.ndarray, rng: Generator) -> Indic
     return [np.concatenate(hand) for hand in hands]
 
 
-def groups(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, num_groups: int,
-           groups: tuple[tuple[int, ...], ...] = (), clients_per_group: tuple[int, ...] = (),
-           random_groups: bool = False) -> Partition:
+def groups(
+    train: np.ndarray,
+    test: np.ndarray,
+    num_clients: int,
+    rng: Generator,
+    num_groups: int,
+    groups: tuple[tuple[int, ...], ...] = (),
+    clients_per_group: tuple[int, ...] = (),
+    random_groups: bool = False,
+) -> Partition:
     """Disjoint groups of labels; a client draws from one group, whose samples are dealt evenly.
 
     Without given `groups` the labels are shuffled and cut evenly (10 digits in 4: 3, 3, 2, 2).
@@ -169,25 +194,26 @@ def groups(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator
     return Partition(deal(train), deal(test), {"group": group})
 
 
-def assign(num_clients: int, count: int, rng: Generator, sizes: tuple[int, ...] = (),
-           random: bool = False) -> np.ndarray:
+def assign(
+    num_clients: int, count: int, rng: Generator, sizes: tuple[int, ...] = (), random: bool = False
+) -> np.ndarray:
     """The group of each client [N]: runs of given or even sizes, or random with none empty."""
     if count > num_clients:
-        raise DataError(f"{count} groups need at least as many clients; data.num_clients is "
-                        f"{num_clients}")
+        raise DataError(f"{count} groups need at least as many clients; data.num_clients is {num_clients}")
     if sizes and (len(sizes) != count or sum(sizes) != num_clients):
-        raise DataError(f"data.clients_per_group {sizes} does not fit {count} groups and "
-                        f"{num_clients} clients")
+        raise DataError(
+            f"data.clients_per_group {sizes} does not fit {count} groups and {num_clients} clients"
+        )
     if random:
         first = np.arange(count)
         rest = rng.integers(0, count, num_clients - count)
         return rng.permutation(np.concatenate([first, rest]))
-    return np.repeat(np.arange(count), sizes or [len(r) for r in
-                                                 evenly(np.arange(num_clients), count)])
+    return np.repeat(np.arange(count), sizes or [len(r) for r in evenly(np.arange(num_clients), count)])
 
 
-def natural(train: np.ndarray, test: np.ndarray, num_clients: int | None, rng: Generator,
-            min_size: int = 1) -> Partition:
+def natural(
+    train: np.ndarray, test: np.ndarray, num_clients: int | None, rng: Generator, min_size: int = 1
+) -> Partition:
     """The owners that the set names (writers, alphabets); `train` and `test` are owner numbers.
 
     Owners with fewer than `min_size` training samples, or without a test sample where the set has
@@ -199,9 +225,11 @@ def natural(train: np.ndarray, test: np.ndarray, num_clients: int | None, rng: G
         enough &= np.bincount(test, minlength=size) > 0
     owners = np.flatnonzero(enough)
     if not len(owners) or (num_clients is not None and num_clients > len(owners)):
-        raise DataError(f"data.num_clients is {num_clients or 'all'}, but the set has "
-                        f"{len(owners)} natural clients with at least data.min_size={min_size} "
-                        "training samples")
+        raise DataError(
+            f"data.num_clients is {num_clients or 'all'}, but the set has "
+            f"{len(owners)} natural clients with at least data.min_size={min_size} "
+            "training samples"
+        )
     if num_clients is not None:
         owners = np.sort(rng.permutation(owners)[:num_clients])
 
@@ -220,32 +248,42 @@ class Rule:
 
     deal: Callable[..., Partition]
     text: str
-    options: tuple[str, ...] = ()            # keys of DataConfig that it takes
+    options: tuple[str, ...] = ()  # keys of DataConfig that it takes
 
 
 PARTITIONS: dict[str, Rule] = {
     "iid": Rule(iid, "shuffled and dealt evenly"),
     "classes": Rule(classes, "K classes per client, dealt round-robin", ("classes_per_client",)),
-    "sampled": Rule(sampled, "K classes per client, drawn independently (clients may share)",
-                    ("classes_per_client", "train_per_client", "test_per_client")),
+    "sampled": Rule(
+        sampled,
+        "K classes per client, drawn independently (clients may share)",
+        ("classes_per_client", "train_per_client", "test_per_client"),
+    ),
     "shards": Rule(shards, "sorted by label, some runs per client", ("shards_per_client",)),
-    "dirichlet": Rule(dirichlet, "class shares drawn from a Dirichlet distribution",
-                      ("alpha", "min_size", "num_clusters")),
-    "groups": Rule(groups, "disjoint groups of labels, each client in one group",
-                   ("num_groups", "groups", "clients_per_group", "random_groups")),
-    "rotations": Rule(rotations, "dealt evenly; groups of clients see rotated images",
-                      ("rotations",)),
-    "permutations": Rule(permutations, "dealt evenly; groups of clients number the classes "
-                         "differently", ("num_groups",)),
-    "mixture": Rule(mixture, "each client blends several sources in its own proportions",
-                    ("sources", "mixture", "replacement", "min_samples", "max_samples",
-                     "test_fraction")),
+    "dirichlet": Rule(
+        dirichlet, "class shares drawn from a Dirichlet distribution", ("alpha", "min_size", "num_clusters")
+    ),
+    "groups": Rule(
+        groups,
+        "disjoint groups of labels, each client in one group",
+        ("num_groups", "groups", "clients_per_group", "random_groups"),
+    ),
+    "rotations": Rule(rotations, "dealt evenly; groups of clients see rotated images", ("rotations",)),
+    "permutations": Rule(
+        permutations, "dealt evenly; groups of clients number the classes differently", ("num_groups",)
+    ),
+    "mixture": Rule(
+        mixture,
+        "each client blends several sources in its own proportions",
+        ("sources", "mixture", "replacement", "min_samples", "max_samples", "test_fraction"),
+    ),
     "natural": Rule(natural, "the clients that the set itself names", ("min_size",)),
 }
 
 
-def partition(name: str, train: np.ndarray, test: np.ndarray, num_clients: int | None,
-              rng: Generator, **options: Any) -> Partition:
+def partition(
+    name: str, train: np.ndarray, test: np.ndarray, num_clients: int | None, rng: Generator, **options: Any
+) -> Partition:
     """Apply the rule `name`, and make sure that every client has samples.
 
     Raises:

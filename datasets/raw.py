@@ -16,16 +16,16 @@ class Raw:
     """
 
     name: str
-    x: np.ndarray                            # training samples
-    y: np.ndarray                            # [n] class numbers, or targets for regression
+    x: np.ndarray  # training samples
+    y: np.ndarray  # [n] class numbers, or targets for regression
     test_x: np.ndarray
     test_y: np.ndarray
     num_classes: int
     task: str = "classification"
-    owner: np.ndarray | None = None          # [n] natural client of each sample
+    owner: np.ndarray | None = None  # [n] natural client of each sample
     test_owner: np.ndarray | None = None
     notes: tuple[str, ...] = ()
-    same: np.ndarray | None = None           # [all] equal for copies: not cut apart
+    same: np.ndarray | None = None  # [all] equal for copies: not cut apart
 
     @property
     def labels(self) -> np.ndarray:
@@ -48,10 +48,13 @@ def missing(name: str, root: Path, path: Path) -> DataError:
     return DataError(
         f"data set '{name}' is not complete in {root}: {path} is missing; get it with\n"
         f"    fedpers data fetch {name} --root {root}\n"
-        "or say where it is: data.root=FOLDER or the environment variable FEDPERS_DATA")
+        "or say where it is: data.root=FOLDER or the environment variable FEDPERS_DATA"
+    )
 
 
 def damaged(path: Path, expected: str, found: str, name: str) -> DataError:
     """The error for a file with the wrong content."""
-    return DataError(f"{path} is damaged: expected {expected}, found {found}; delete it and get it "
-                     f"again with\n    fedpers data fetch {name}")
+    return DataError(
+        f"{path} is damaged: expected {expected}, found {found}; delete it and get it "
+        f"again with\n    fedpers data fetch {name}"
+    )

@@ -10,9 +10,9 @@ class DataSet:
     """A row of DATASETS; functions are named "module:function" and imported when they are used."""
 
     text: str
-    load: str = ""                           # (config, rng) -> samples to partition
-    clients: str = ""                        # (config, seed, dtype) -> clients, made by itself
-    natural: str = ""                        # "": none; "yes": knows clients; "only": nothing else
+    load: str = ""  # (config, rng) -> samples to partition
+    clients: str = ""  # (config, seed, dtype) -> clients, made by itself
+    natural: str = ""  # "": none; "yes": knows clients; "only": nothing else
 
     @property
     def function(self) -> Any:
@@ -31,19 +31,23 @@ DATASETS: dict[str, DataSet] = {
     "emnist_byclass": DataSet("62 characters 28x28, 697,932 + 116,323", "idx:load"),
     "cifar10": DataSet("photographs 32x32, 10 classes, 50,000 + 10,000", "cifar:load"),
     "cifar100": DataSet("photographs 32x32, 100 classes, 50,000 + 10,000", "cifar:load"),
-    "omniglot": DataSet("1,623 characters of 50 alphabets (the clients) 28x28, 32,460",
-                        "omniglot:load", natural="yes"),
+    "omniglot": DataSet(
+        "1,623 characters of 50 alphabets (the clients) 28x28, 32,460", "omniglot:load", natural="yes"
+    ),
     "femnist": DataSet("62 characters 28x28 by writer (the clients)", "femnist:load", natural="yes"),
     "libsvm": DataSet("LIBSVM text files: data.file=a9a, w8a, mushrooms, ...", "libsvm:load"),
     "synthetic_classes": DataSet("Gaussian classes", "synthetic:load_classes"),
-    "synthetic_ppfl": DataSet("PPFL: clients mix logistic models", clients="synthetic:ppfl",
-                              natural="only"),
-    "synthetic_fedsoft": DataSet("FedSoft: clients mix linear regressions",
-                                 clients="synthetic:fedsoft", natural="only"),
-    "synthetic_unified_a": DataSet("unified framework A: shifted logistic models",
-                                   clients="synthetic:unified_a", natural="only"),
-    "synthetic_unified_b": DataSet("unified framework B: partly shared logistic models",
-                                   clients="synthetic:unified_b", natural="only"),
-    "synthetic_sine": DataSet("FedeRiCo's toy: intervals of a sine curve",
-                              clients="synthetic:sine", natural="only"),
+    "synthetic_ppfl": DataSet("PPFL: clients mix logistic models", clients="synthetic:ppfl", natural="only"),
+    "synthetic_fedsoft": DataSet(
+        "FedSoft: clients mix linear regressions", clients="synthetic:fedsoft", natural="only"
+    ),
+    "synthetic_unified_a": DataSet(
+        "unified framework A: shifted logistic models", clients="synthetic:unified_a", natural="only"
+    ),
+    "synthetic_unified_b": DataSet(
+        "unified framework B: partly shared logistic models", clients="synthetic:unified_b", natural="only"
+    ),
+    "synthetic_sine": DataSet(
+        "FedeRiCo's toy: intervals of a sine curve", clients="synthetic:sine", natural="only"
+    ),
 }

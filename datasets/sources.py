@@ -9,19 +9,18 @@ from numpy.random import Generator
 from fedpers.core.errors import DataError, unknown
 from fedpers.datasets.split import Indices, Partition, Source, both, evenly
 
-LETTERS = {"upper": 10, "lower": 36}         # first of the 26 among the 62 classes of EMNIST
+LETTERS = {"upper": 10, "lower": 36}  # first of the 26 among the 62 classes of EMNIST
 
 
 def _groups(num_clients: int, count: int) -> np.ndarray:
     if count > num_clients:
-        raise DataError(f"{count} groups need at least as many clients; data.num_clients is "
-                        f"{num_clients}")
-    return np.concatenate([np.full(len(r), g)
-                           for g, r in enumerate(evenly(np.arange(num_clients), count))])
+        raise DataError(f"{count} groups need at least as many clients; data.num_clients is {num_clients}")
+    return np.concatenate([np.full(len(r), g) for g, r in enumerate(evenly(np.arange(num_clients), count))])
 
 
-def _grouped(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-             sources: Sequence[Source]) -> Partition:
+def _grouped(
+    train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, sources: Sequence[Source]
+) -> Partition:
     """Deal evenly; clients of group g see everything through sources[g]."""
     group = _groups(num_clients, len(sources))
     parts = both(lambda y: evenly(rng.permutation(len(y)), num_clients), train, test)
@@ -29,17 +28,19 @@ def _grouped(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generat
     return Partition(*parts, {"group": group}, (), tuple(sources), seen[0], seen[1])
 
 
-def rotations(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-              rotations: tuple[int, ...]) -> Partition:
+def rotations(
+    train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, rotations: tuple[int, ...]
+) -> Partition:
     """One group of clients for each rotation, in degrees counter-clockwise."""
     return _grouped(train, test, num_clients, rng, [Source(d // 90) for d in rotations])
 
 
-def permutations(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-                 num_groups: int) -> Partition:
+def permutations(
+    train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator, num_groups: int
+) -> Partition:
     """Groups of clients that number the classes differently; group 0 keeps the numbers."""
     size = int(train.max()) + 1
-    one, *others = rng.spawn(num_groups)     # the deal does not depend on the number of groups
+    one, *others = rng.spawn(num_groups)  # the deal does not depend on the number of groups
     maps = [np.arange(size), *(other.permutation(size) for other in others)]
     return _grouped(train, test, num_clients, one, [Source(0, m) for m in maps])
 
@@ -65,10 +66,12 @@ def parse_source(text: str, num_classes: int) -> Source:
     if base == "all":
         return Source(turns)
     if num_classes != 62:
-        raise DataError(f"data.sources has '{text}', but the set has {num_classes} classes; "
-                        "letters by case need emnist_byclass or femnist")
+        raise DataError(
+            f"data.sources has '{text}', but the set has {num_classes} classes; "
+            "letters by case need emnist_byclass or femnist"
+        )
     labels = np.full(62, -1)
-    labels[LETTERS[base]:LETTERS[base] + 26] = np.arange(26)
+    labels[LETTERS[base] : LETTERS[base] + 26] = np.arange(26)
     return Source(turns, labels)
 
 
@@ -77,13 +80,14 @@ class Shares:
     """A row of MIXTURES: proportions of `count` sources for N clients, [N, count]."""
 
     draw: Callable[[int, int, Generator], np.ndarray]
-    two: bool = True                         # only defined for two sources
+    two: bool = True  # only defined for two sources
 
 
 def _two_camps(minority: float) -> Callable[[int, int, Generator], np.ndarray]:
     def draw(num_clients: int, count: int, rng: Generator) -> np.ndarray:
         first = np.where(np.arange(num_clients) < num_clients / 2, minority, 1 - minority)
         return np.stack([first, 1 - first], axis=1)
+
     return draw
 
 
@@ -113,9 +117,18 @@ def whole_counts(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return counts
 
 
-def mixture(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator,
-            sources: tuple[str, ...], mixture: str, replacement: bool, min_samples: int,
-            max_samples: int, test_fraction: float) -> Partition:
+def mixture(
+    train: np.ndarray,
+    test: np.ndarray,
+    num_clients: int,
+    rng: Generator,
+    sources: tuple[str, ...],
+    mixture: str,
+    replacement: bool,
+    min_samples: int,
+    max_samples: int,
+    test_fraction: float,
+) -> Partition:
     """Each client blends `sources` in its own proportions (FedSoft).
 
     n_k is uniform in min_samples..max_samples; a client has test_fraction·n_k test samples in the
@@ -128,21 +141,30 @@ def mixture(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generato
     shares = MIXTURES[mixture].draw(num_clients, len(ways), rng)
     counts = whole_counts(shares, n)
     tests = whole_counts(shares, np.ceil(n * test_fraction).astype(np.int64))
-    if not len(test):                        # clients cut theirs from the training samples
+    if not len(test):  # clients cut theirs from the training samples
         tests = np.zeros_like(tests)
     seen = [[np.repeat(np.arange(len(ways)), row) for row in c] for c in (counts, tests)]
     membership = counts / n[:, None]
     truth = {"membership": membership, "group": membership.argmax(axis=1)}
-    return Partition(_blend(train, counts, ways, replacement, rng),
-                     _blend(test, tests, ways, replacement, rng), truth, (), ways, *seen)
+    return Partition(
+        _blend(train, counts, ways, replacement, rng),
+        _blend(test, tests, ways, replacement, rng),
+        truth,
+        (),
+        ways,
+        *seen,
+    )
 
 
-def _blend(labels: np.ndarray, counts: np.ndarray, ways: tuple[Source, ...], replacement: bool,
-           rng: Generator) -> Indices:
+def _blend(
+    labels: np.ndarray, counts: np.ndarray, ways: tuple[Source, ...], replacement: bool, rng: Generator
+) -> Indices:
     """Sample numbers of each client, source by source."""
     if replacement and len(labels):
-        draws = [uniform_classes(eligible(labels, way), labels, int(total), rng)
-                 for way, total in zip(ways, counts.sum(axis=0), strict=True)]
+        draws = [
+            uniform_classes(eligible(labels, way), labels, int(total), rng)
+            for way, total in zip(ways, counts.sum(axis=0), strict=True)
+        ]
     else:
         draws = _disjoint(labels, counts.sum(axis=0), ways, rng)
     pieces = [np.split(d, np.cumsum(counts[:-1, s])) for s, d in enumerate(draws)]
@@ -151,8 +173,7 @@ def _blend(labels: np.ndarray, counts: np.ndarray, ways: tuple[Source, ...], rep
 
 def eligible(labels: np.ndarray, way: Source) -> np.ndarray:
     """Sample numbers that belong to a source."""
-    return np.flatnonzero(way.labels[labels] >= 0) if way.labels is not None else np.arange(
-        len(labels))
+    return np.flatnonzero(way.labels[labels] >= 0) if way.labels is not None else np.arange(len(labels))
 
 
 def uniform_classes(pool: np.ndarray, labels: np.ndarray, count: int, rng: Generator) -> np.ndarray:
@@ -163,8 +184,7 @@ def uniform_classes(pool: np.ndarray, labels: np.ndarray, count: int, rng: Gener
     return pool[starts[drawn] + rng.integers(0, sizes[drawn])]
 
 
-def _disjoint(labels: np.ndarray, totals: np.ndarray, ways: tuple[Source, ...],
-              rng: Generator) -> Indices:
+def _disjoint(labels: np.ndarray, totals: np.ndarray, ways: tuple[Source, ...], rng: Generator) -> Indices:
     """Samples for each source, none twice, also not in two sources."""
     used = np.zeros(len(labels), dtype=bool)
     draws = []
@@ -172,9 +192,11 @@ def _disjoint(labels: np.ndarray, totals: np.ndarray, ways: tuple[Source, ...],
         pool = eligible(labels, way)
         pool = rng.permutation(pool[~used[pool]])
         if len(pool) < total:
-            raise DataError(f"a mixture without replacement needs {total} samples of a source and "
-                            f"{len(pool)} are left; lower data.num_clients or data.max_samples, or "
-                            "set data.replacement=true")
+            raise DataError(
+                f"a mixture without replacement needs {total} samples of a source and "
+                f"{len(pool)} are left; lower data.num_clients or data.max_samples, or "
+                "set data.replacement=true"
+            )
         draws.append(pool[:total])
         used[pool[:total]] = True
     return draws

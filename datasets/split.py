@@ -14,8 +14,8 @@ Indices = list[np.ndarray]
 class Source:
     """One way of seeing the set: quarter turns of the image, and other class numbers."""
 
-    turns: int = 0                           # counter-clockwise quarter turns
-    labels: np.ndarray | None = None         # new class number of each class; -1: not in the source
+    turns: int = 0  # counter-clockwise quarter turns
+    labels: np.ndarray | None = None  # new class number of each class; -1: not in the source
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,16 @@ class Partition:
     truth: dict[str, np.ndarray] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sources: tuple[Source, ...] = (Source(),)
-    train_source: Indices | None = None      # source of each sample; None: all from sources[0]
+    train_source: Indices | None = None  # source of each sample; None: all from sources[0]
     test_source: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.train)
 
 
-def both(deal: Callable[[np.ndarray], Indices], train: np.ndarray,
-         test: np.ndarray) -> tuple[Indices, Indices]:
+def both(
+    deal: Callable[[np.ndarray], Indices], train: np.ndarray, test: np.ndarray
+) -> tuple[Indices, Indices]:
     """The training part and the test part, dealt by the same rule."""
     return deal(train), deal(test)
 
@@ -56,4 +57,5 @@ def check_sizes(part: Partition, has_test: bool, min_size: int) -> None:
                 f"{len(short)} of {len(lists)} clients have fewer than {low} {name} sample(s), "
                 f"the first is client {short[0]} with {len(lists[short[0]])} (all clients "
                 f"together: {sum(map(len, lists))}); use fewer data.num_clients, more data "
-                "(data.limit, data.train_per_client), or data.pool=true for more test samples")
+                "(data.limit, data.train_per_client), or data.pool=true for more test samples"
+            )

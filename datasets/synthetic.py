@@ -62,8 +62,9 @@ def ppfl(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
         return x, np.round(sigmoid(z)).astype(np.int64)
 
     truth = {"membership": shares, "theta": theta}
-    return federation(cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), d,
-                                                   "binary", truth))
+    return federation(
+        cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), d, "binary", truth)
+    )
 
 
 def fedsoft(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
@@ -93,12 +94,22 @@ def fedsoft(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
 
     membership = whole_counts(shares, num_train) / num_train[:, None]
     truth = {"membership": membership, "group": membership.argmax(axis=1), "theta": theta}
-    return federation(cfg, seed, dtype, Population(
-        draw, num_train, _tests(cfg, num_train), d, "regression", truth, source, sources))
+    return federation(
+        cfg,
+        seed,
+        dtype,
+        Population(draw, num_train, _tests(cfg, num_train), d, "regression", truth, source, sources),
+    )
 
 
-def _logistic(cfg: DataConfig, seed: int, dtype: torch.dtype, coefficients: np.ndarray,
-              span: tuple[float, float], truth: dict[str, np.ndarray]) -> Federation:
+def _logistic(
+    cfg: DataConfig,
+    seed: int,
+    dtype: torch.dtype,
+    coefficients: np.ndarray,
+    span: tuple[float, float],
+    truth: dict[str, np.ndarray],
+) -> Federation:
     """x ~ U[span]^d, y ~ Bernoulli(σ(coefficients_m · x)); 1,000 training samples a device."""
     count, d = coefficients.shape
     num_train = np.full(count, cfg.train_per_client or 1000)
@@ -107,8 +118,9 @@ def _logistic(cfg: DataConfig, seed: int, dtype: torch.dtype, coefficients: np.n
         x = rng.uniform(*span, (size, d))
         return x, (rng.random(size) < sigmoid(x @ coefficients[client])).astype(np.int64)
 
-    return federation(cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), d,
-                                                   "binary", truth))
+    return federation(
+        cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), d, "binary", truth)
+    )
 
 
 def unified_a(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
@@ -149,5 +161,4 @@ def sine(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
         x = width * (client + rng.random((size, 1)))
         return x, np.sin(x[:, 0]) + noise * rng.standard_normal(size)
 
-    return federation(cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), 1,
-                                                   "regression"))
+    return federation(cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), 1, "regression"))

@@ -10,7 +10,7 @@ from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
 
-CHUNK = 4096                                 # samples at a time when statistics are measured
+CHUNK = 4096  # samples at a time when statistics are measured
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Transform:
 def make_transform(cfg: DataConfig, raw: Raw, dtype: torch.dtype) -> Transform:
     """What data.normalise, data.standardise and data.unit_norm ask for."""
     shift = _affine(cfg, raw)
-    mean, factor = (None, None) if shift is None else [torch.as_tensor(a, dtype=dtype)
-                                                       for a in shift]
+    mean, factor = (None, None) if shift is None else [torch.as_tensor(a, dtype=dtype) for a in shift]
     return Transform(dtype, mean, factor, cfg.unit_norm)
 
 
@@ -51,8 +50,9 @@ def _affine(cfg: DataConfig, raw: Raw) -> tuple[np.ndarray, np.ndarray] | None:
     elif cfg.mean:
         mean, std = np.array(cfg.mean), np.array(cfg.std)
         if len(mean) not in (1, raw.x.shape[1]):
-            raise DataError(f"data.mean has {len(mean)} entries; data.name={cfg.name} has "
-                            f"{raw.x.shape[1]} channels")
+            raise DataError(
+                f"data.mean has {len(mean)} entries; data.name={cfg.name} has {raw.x.shape[1]} channels"
+            )
         shape = (-1,) + (1,) * (raw.x.ndim - 2)
         return mean.reshape(shape), 1 / std.reshape(shape)
     else:
@@ -69,7 +69,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     total, square = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     scale = 255.0 if x.dtype == np.uint8 else 1.0
     for begin in range(0, len(x), CHUNK):
-        chunk = x[begin:begin + CHUNK] / scale
+        chunk = x[begin : begin + CHUNK] / scale
         total += chunk.sum(axis=0)
         square += (chunk**2).sum(axis=0)
     mean = total / len(x)

@@ -18,8 +18,18 @@ def federation(arrays, **options):
     """A client for each (x, y); every split of a client is the same data."""
     parts = [ClientData(*[part(x, y)] * 3) for x, y in arrays]
     sizes = np.array([len(y) for _, y in arrays])
-    return Federation("given", len(parts), arrays[0][0].shape[1:], 1, "regression",
-                      parts.__getitem__, sizes, sizes, np.zeros((len(parts), 0)), **options)
+    return Federation(
+        "given",
+        len(parts),
+        arrays[0][0].shape[1:],
+        1,
+        "regression",
+        parts.__getitem__,
+        sizes,
+        sizes,
+        np.zeros((len(parts), 0)),
+        **options,
+    )
 
 
 def linear(dim, bias=False):

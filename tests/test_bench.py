@@ -25,7 +25,7 @@ def test_peers_train_the_same_model(name):
 
 def test_flops_of_a_round_are_counted_by_hand():
     work = Work("lr", C=100, n=200, E=1)
-    assert work.flops == 2 * 2 * 7840 * 20_000          # forwards, and the weights' gradient
+    assert work.flops == 2 * 2 * 7840 * 20_000  # forwards, and the weights' gradient
     assert set(FLOPS) == set(MODELS)
 
 
@@ -58,7 +58,7 @@ def test_results_go_into_the_document_between_its_marks(tmp_path):
     document.parent.mkdir()
     document.write_text(f"before\n{benchtable.BEGIN}\nold\n{benchtable.END}\nafter\n")
     rows = [{"clients": 10**6, "seconds": 0.5, "peak_mb": 900.0, "disk_mb": 20.0, "times": 1.1}]
-    for _ in range(2):                                     # a second time changes nothing
+    for _ in range(2):  # a second time changes nothing
         bench.write(rows, "population", results)
     text = document.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text

@@ -110,8 +110,10 @@ def test_least_squares_with_an_intercept_padding_and_two_outputs():
     """The gradient of the objective vanishes at the solution, and padding is not seen."""
     rng = np.random.default_rng(1)
     model = build_model("linear", input_shape=(3,), num_outputs=2, task="regression")
-    data = Data(*(torch.tensor(rng.normal(size=s)) for s in ((9, 3), (9, 2))),
-                torch.tensor([1.0] * 7 + [0.0] * 2).double())
+    data = Data(
+        *(torch.tensor(rng.normal(size=s)) for s in ((9, 3), (9, 2))),
+        torch.tensor([1.0] * 7 + [0.0] * 2).double(),
+    )
     cbar = {k: torch.tensor(rng.normal(size=v.shape)) for k, v in model.init(0).items()}
     w = least_squares(model, data, 0.8, 1.2, cbar)
     slope = grad(pulled(model.loss, 0.8, 1.2, cbar))(w, data)
@@ -123,4 +125,5 @@ def test_least_squares_refuses_other_models():
     require_least_squares(linear(2))
     with pytest.raises(ConfigError, match="not model=mlp"):
         require_least_squares(
-            build_model("mlp", input_shape=(3,), num_outputs=1, task="regression", hidden=[2]))
+            build_model("mlp", input_shape=(3,), num_outputs=1, task="regression", hidden=[2])
+        )

@@ -56,9 +56,10 @@ def complaint(capsys):
 
 # ---- run ----------------------------------------------------------------------------------------
 
+
 def test_a_run_in_its_default_folder(runs, capsys):
     assert main(["run", "method=fedavg", "seed=3"]) == 0
-    (cfg, out), = runs
+    ((cfg, out),) = runs
     assert out.match("runs/*/*-fedavg-digits-s3")
     assert (cfg.method_name, cfg.seed, cfg.out) == ("fedavg", 3, str(out))
     said = capsys.readouterr()
@@ -80,7 +81,11 @@ def test_a_sweep_gives_each_run_a_folder_that_says_what_it_is(runs, capfd):
     names = sorted(p.name for p in Path("s").iterdir() if p.is_dir())
     assert names == [f"method={m},seed={s}" for m in ("fedavg", "local") for s in (0, 1)]
     assert [(c.method_name, c.seed) for c, _ in runs] == [
-        ("fedavg", 0), ("fedavg", 1), ("local", 0), ("local", 1)]
+        ("fedavg", 0),
+        ("fedavg", 1),
+        ("local", 0),
+        ("local", 1),
+    ]
 
 
 def test_cfg_job_prints_the_config(runs, capsys):
@@ -91,6 +96,7 @@ def test_cfg_job_prints_the_config(runs, capsys):
 
 # ---- mistakes -----------------------------------------------------------------------------------
 
+
 def test_one_mistake(runs, capsys):
     assert main(["run", "rounds=ten"]) == 2
     assert complaint(capsys) == "rounds=ten: expected an integer"
@@ -100,8 +106,9 @@ def test_one_mistake(runs, capsys):
 
 def test_many_mistakes(capsys):
     assert main(["run", "rounds=ten", "seed=-1"]) == 2
-    assert complaint(capsys) == ("2 mistakes\n  - rounds=ten: expected an integer\n"
-                                 "  - seed=-1: must be at least 0")
+    assert complaint(capsys) == (
+        "2 mistakes\n  - rounds=ten: expected an integer\n  - seed=-1: must be at least 0"
+    )
 
 
 def test_an_error_from_deep_inside(monkeypatch, capsys):
@@ -128,21 +135,22 @@ def test_an_occupied_folder_is_left_alone(runs, capsys):
     assert main(["run", "out=a"]) == 2
     assert complaint(capsys) == (
         "out=a: there is a run already (summary.json); choose another folder, or go on with it: "
-        "fedpers run resume=a")
+        "fedpers run resume=a"
+    )
 
 
 def test_a_folder_that_cannot_be_written(runs, capsys):
     Path("file").write_text("")
     assert main(["run", "out=file/a"]) == 2
-    assert complaint(capsys) == ("out=file/a: cannot be written (Not a directory); "
-                                 "choose another folder")
+    assert complaint(capsys) == ("out=file/a: cannot be written (Not a directory); choose another folder")
 
 
 def test_a_full_disk(monkeypatch, capsys):
     failing(monkeypatch, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/metrics.csv"))
     assert main(["run", "out=a"]) == 2
-    assert complaint(capsys) == ("a/metrics.csv: No space left on device; choose another folder "
-                                 "with out=, or make room there")
+    assert complaint(capsys) == (
+        "a/metrics.csv: No space left on device; choose another folder with out=, or make room there"
+    )
 
 
 def test_ctrl_c_tells_how_to_go_on(monkeypatch, capsys):
@@ -156,6 +164,7 @@ def test_ctrl_c_tells_how_to_go_on(monkeypatch, capsys):
 
 # ---- resume -------------------------------------------------------------------------------------
 
+
 def test_resume_goes_on_in_the_same_folder(runs):
     main(["run", "out=a", "method=fedavg", "rounds=4"])
     assert main(["run", "resume=a", "rounds=9"]) == 0
@@ -165,17 +174,24 @@ def test_resume_goes_on_in_the_same_folder(runs):
     assert runs[2][0].rounds == 9
 
 
-@pytest.mark.parametrize(("args", "text"), [
-    (["resume=nowhere"], "resume=nowhere: no run there (nowhere/.hydra/config.yaml does not exist);"
-                         " give a run directory, such as runs/<date>/<time>-..."),
-    (["-m", "resume=x"], "resume=x: one run is resumed at a time; leave out -m"),
-])
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (
+            ["resume=nowhere"],
+            "resume=nowhere: no run there (nowhere/.hydra/config.yaml does not exist);"
+            " give a run directory, such as runs/<date>/<time>-...",
+        ),
+        (["-m", "resume=x"], "resume=x: one run is resumed at a time; leave out -m"),
+    ],
+)
 def test_resume_mistakes(args, text, capsys):
     assert main(["run", *args]) == 2
     assert complaint(capsys) == text
 
 
 # ---- the rest -----------------------------------------------------------------------------------
+
 
 def test_version_and_help(capsys):
     for args, text in ((["--version"], f"fedpers {__version__}"), (["--help"], "run")):
@@ -200,20 +216,28 @@ def test_list_names_everything(capsys):
 
 
 def test_help_and_list_do_not_import_what_is_slow():
-    code = ("import sys; from fedpers.app.cli import main; main(['list']); "
-            "print([m for m in ('torch', 'flwr', 'ray', 'matplotlib') if m in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          check=True)
+    code = (
+        "import sys; from fedpers.app.cli import main; main(['list']); "
+        "print([m for m in ('torch', 'flwr', 'ray', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_python_m_is_the_same_and_quiet_settings_are_defaults():
-    code = ("import os; os.environ['FLWR_TELEMETRY_ENABLED'] = '1'; import fedpers.app.cli; "
-            "print(os.environ['FLWR_TELEMETRY_ENABLED'], os.environ['RAY_USAGE_STATS_ENABLED'])")
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          check=True).stdout
+    code = (
+        "import os; os.environ['FLWR_TELEMETRY_ENABLED'] = '1'; import fedpers.app.cli; "
+        "print(os.environ['FLWR_TELEMETRY_ENABLED'], os.environ['RAY_USAGE_STATS_ENABLED'])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert said.split() == ["1", "0"]
-    done = subprocess.run([sys.executable, "-m", "fedpers", "run", "rounds=ten"], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        2, "fedpers: error: rounds=ten: expected an integer\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpers", "run", "rounds=ten"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "fedpers: error: rounds=ten: expected an integer\n")

@@ -24,6 +24,7 @@ def mistakes(*overrides, sweep=False):
 
 # ---- what is right ------------------------------------------------------------------------------
 
+
 def test_defaults():
     run = compose.load()
     assert (run.method_name, run.data.name, run.model.name) == ("pflego", "digits", "mlp")
@@ -32,8 +33,17 @@ def test_defaults():
 
 
 def test_overrides_of_groups_and_keys():
-    run = compose.load(["method=fedavg", "method.local.lr=1e-3", "rounds=1e3", "engine=ray",
-                        "engine.num_gpus=0.25", "model.hidden=[8,4]", "data.num_clients=7"])
+    run = compose.load(
+        [
+            "method=fedavg",
+            "method.local.lr=1e-3",
+            "rounds=1e3",
+            "engine=ray",
+            "engine.num_gpus=0.25",
+            "model.hidden=[8,4]",
+            "data.num_clients=7",
+        ]
+    )
     assert run.method.local.lr == 0.001
     assert run.rounds == 1000
     assert run.engine.num_gpus == 0.25
@@ -74,15 +84,24 @@ def test_yaml_top_level_says_what_the_dataclass_says():
     keys = written.keys() - {"defaults", "hydra"}
     assert {k: getattr(run, k) for k in keys} == {k: written[k] for k in keys}
     assert {f for f in RunConfig.__dataclass_fields__ if f not in keys} == {
-        "method_name", "method", "data", "model", "engine", "experiment", "paper"}
+        "method_name",
+        "method",
+        "data",
+        "model",
+        "engine",
+        "experiment",
+        "paper",
+    }
 
 
 # ---- what is wrong ------------------------------------------------------------------------------
 
+
 def test_unknown_method_with_a_guess():
     known = ", ".join(sorted(METHODS))
     assert mistakes("method=fedavgg") == [
-        f"method 'fedavgg' is unknown; did you mean 'fedavg'? Known: {known}"]
+        f"method 'fedavgg' is unknown; did you mean 'fedavg'? Known: {known}"
+    ]
 
 
 def test_unknown_experiment_with_and_without_plus():
@@ -91,26 +110,36 @@ def test_unknown_experiment_with_and_without_plus():
         assert line.startswith("experiment 'nope' is unknown. Known:")
 
 
-@pytest.mark.parametrize(("override", "line"), [
-    ("rounds=ten", "rounds=ten: expected an integer"),
-    ("rounds=-3", "rounds=-3: must be at least 1"),
-    ("rounds=2.5", "rounds=2.5: expected an integer"),
-    ("seed=-1", "seed=-1: must be at least 0"),
-    ("device=gpu", "device=gpu: expected one of auto, cpu, cuda"),
-    ("engine.chunk=0", "engine.chunk=0: must be at least 1"),
-    ("engine.num_cpus=0", "engine.num_cpus=0: must be above 0"),
-    ("method.tau=0", "method.tau=0: must be at least 1"),
-    ("method.head_step=exct",
-     "method.head_step=exct: expected one of exact, paper; did you mean 'exact'?"),
-    ("method.taw=3", "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
-                     "head_step, rho, scale, server_optimizer, tau"),
-    ("+method.taw=3", "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
-                      "head_step, rho, scale, server_optimizer, tau"),
-    ("model.hiden=[3]", "model.hiden is unknown; did you mean model.hidden? "
-                        "Allowed: bias, hidden, init"),
-    ("data.num_clients=many", "data.num_clients=many: expected an integer or null"),
-    ("seed=1,2", "seed=1,2 is a sweep over several values: add -m, or put quotes around it"),
-])
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("rounds=ten", "rounds=ten: expected an integer"),
+        ("rounds=-3", "rounds=-3: must be at least 1"),
+        ("rounds=2.5", "rounds=2.5: expected an integer"),
+        ("seed=-1", "seed=-1: must be at least 0"),
+        ("device=gpu", "device=gpu: expected one of auto, cpu, cuda"),
+        ("engine.chunk=0", "engine.chunk=0: must be at least 1"),
+        ("engine.num_cpus=0", "engine.num_cpus=0: must be above 0"),
+        ("method.tau=0", "method.tau=0: must be at least 1"),
+        (
+            "method.head_step=exct",
+            "method.head_step=exct: expected one of exact, paper; did you mean 'exact'?",
+        ),
+        (
+            "method.taw=3",
+            "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
+            "head_step, rho, scale, server_optimizer, tau",
+        ),
+        (
+            "+method.taw=3",
+            "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
+            "head_step, rho, scale, server_optimizer, tau",
+        ),
+        ("model.hiden=[3]", "model.hiden is unknown; did you mean model.hidden? Allowed: bias, hidden, init"),
+        ("data.num_clients=many", "data.num_clients=many: expected an integer or null"),
+        ("seed=1,2", "seed=1,2 is a sweep over several values: add -m, or put quotes around it"),
+    ],
+)
 def test_one_mistake_is_one_line(override, line):
     assert mistakes(override) == [line]
 
@@ -121,10 +150,18 @@ def test_a_text_that_is_no_override():
 
 
 def test_all_mistakes_in_one_go():
-    lines = mistakes("method=fedsfot", "rounds=ten", "seed=-1", "engine.runner=fast", "model=mpl",
-                     "rownds=3", "[")
-    starts = ["'['", "method 'fedsfot'", "model 'mpl'", "engine.runner=fast", "rownds is unknown",
-              "rounds=ten", "seed=-1"]
+    lines = mistakes(
+        "method=fedsfot", "rounds=ten", "seed=-1", "engine.runner=fast", "model=mpl", "rownds=3", "["
+    )
+    starts = [
+        "'['",
+        "method 'fedsfot'",
+        "model 'mpl'",
+        "engine.runner=fast",
+        "rownds is unknown",
+        "rounds=ten",
+        "seed=-1",
+    ]
     assert len(lines) == len(starts)
     assert all(any(line.startswith(s) for line in lines) for s in starts)
 
@@ -135,9 +172,12 @@ def test_keys_of_an_unknown_method_are_not_judged():
 
 def test_a_sweep_is_checked_before_it_starts():
     assert mistakes("rounds=1,0,-1", "method=pflego,fdavg", sweep=True)[0].startswith(
-        "method 'fdavg' is unknown; did you mean 'fedavg'?")
-    assert mistakes("rounds=1,0,-1", sweep=True) == ["rounds=0: must be at least 1",
-                                                     "rounds=-1: must be at least 1"]
+        "method 'fdavg' is unknown; did you mean 'fedavg'?"
+    )
+    assert mistakes("rounds=1,0,-1", sweep=True) == [
+        "rounds=0: must be at least 1",
+        "rounds=-1: must be at least 1",
+    ]
 
 
 # ---- experiments --------------------------------------------------------------------------------
@@ -192,12 +232,13 @@ def test_the_default_sweep_and_overriding_it(tmp_path, load):
         jobs = compose._jobs(["+experiment=demo"])
         fewer = compose._jobs(["+experiment=demo", "seed=7"])
     assert [sorted(job) for job in jobs] == [
-        ["+experiment=demo", f"method={m}", f"seed={s}"]
-        for m in ("pflego", "fedavg") for s in (0, 1)]
+        ["+experiment=demo", f"method={m}", f"seed={s}"] for m in ("pflego", "fedavg") for s in (0, 1)
+    ]
     assert [sorted(job)[2] for job in fewer] == ["seed=7", "seed=7"]
 
 
 # ---- resuming -----------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def saved(tmp_path):
@@ -219,8 +260,8 @@ def test_what_may_not_change(saved):
         compose.resumed(saved[0], ["method.local.lr=1", "seed=3", "rounds=4"])
     allowed = ", ".join(RESUMABLE)
     assert list(caught.value.problems) == [
-        f"{k} cannot change when a run is resumed; only {allowed} can"
-        for k in ("method.local.lr", "seed")]
+        f"{k} cannot change when a run is resumed; only {allowed} can" for k in ("method.local.lr", "seed")
+    ]
 
 
 def test_resuming_where_no_run_is(tmp_path):
@@ -237,6 +278,7 @@ def test_resuming_a_damaged_config(tmp_path):
 
 # ---- methods of other packages ------------------------------------------------------------------
 
+
 @dataclass(frozen=True)
 class MineConfig:
     gain: float = 2.0
@@ -248,11 +290,15 @@ MINE = Method("mine", "x:X", "x:Y", f"{__name__}:MineConfig", "a paper", "runs")
 @pytest.fixture
 def foreign(monkeypatch):
     """Entry points: a good one, one that cannot be imported, one that is no Method."""
+
     def entry(name, value):
         return importlib.metadata.EntryPoint(name, value, registry.GROUP)
 
-    entries = [entry("mine", f"{__name__}:MINE"), entry("broken", "no_such_module:ROW"),
-               entry("odd", "math:pi")]
+    entries = [
+        entry("mine", f"{__name__}:MINE"),
+        entry("broken", "no_such_module:ROW"),
+        entry("odd", "math:pi"),
+    ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
     monkeypatch.setattr(registry, "_warned", set())
 
@@ -261,8 +307,7 @@ def test_a_broken_entry_is_listed_and_warned_about_once(foreign):
     with pytest.warns(RuntimeWarning) as seen:
         table = registry.methods()
         registry.methods()
-    assert [str(w.message).split(" (")[0] for w in seen] == ["the method 'broken'",
-                                                             "the method 'odd'"]
+    assert [str(w.message).split(" (")[0] for w in seen] == ["the method 'broken'", "the method 'odd'"]
     assert table["mine"].status == "runs"
     assert (table["broken"].status, table["odd"].status) == ("broken", "broken")
     with pytest.raises(ConfigError, match="method 'broken' cannot be used: ModuleNotFoundError"):
@@ -283,5 +328,4 @@ def test_unknown_method_of_the_registry():
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_row_names_classes_that_exist(name):
     row = METHODS[name]
-    assert all(isinstance(c, type) for c in (row.strategy_class(), row.client_class(),
-                                             row.config_class()))
+    assert all(isinstance(c, type) for c in (row.strategy_class(), row.client_class(), row.config_class()))

@@ -21,6 +21,7 @@ def decode_once():
     def decode():
         calls.append(1)
         return {"x": np.arange(1000), "y": np.ones(3)}
+
     return calls, decode
 
 
@@ -36,17 +37,20 @@ def test_cache_decodes_once_and_maps(tmp_path):
         arrays = cache.cached("set", tmp_path, [source], decode)
         assert isinstance(arrays["x"], np.memmap) and arrays["x"][-1] == 999
     assert len(calls) == 1
-    source.write_text("another")                           # a new source file: decoded again
+    source.write_text("another")  # a new source file: decoded again
     cache.cached("set", tmp_path, [source], decode)
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("damage", [
-    lambda folder: os.truncate(folder / "x.npy", 200),
-    lambda folder: (folder / "y.npy").unlink(),
-    lambda folder: (folder / "index").unlink(),
-    lambda folder: (folder / "x.npy").write_bytes(b"?" * (folder / "x.npy").stat().st_size),
-])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: os.truncate(folder / "x.npy", 200),
+        lambda folder: (folder / "y.npy").unlink(),
+        lambda folder: (folder / "index").unlink(),
+        lambda folder: (folder / "x.npy").write_bytes(b"?" * (folder / "x.npy").stat().st_size),
+    ],
+)
 def test_a_damaged_cache_is_built_again(tmp_path, damage):
     source = tmp_path / "file"
     source.write_text("one")

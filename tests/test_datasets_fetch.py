@@ -34,7 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if begin else 200)
         self.send_header("Content-Length", str(len(body) - begin))
         self.end_headers()
-        self.wfile.write(body[begin:self.server.cut])
+        self.wfile.write(body[begin : self.server.cut])
 
     def log_message(self, *args):
         """Nothing on the screen."""
@@ -106,8 +106,7 @@ def test_a_wrong_checksum_leaves_nothing_behind(server, tmp_path, monkeypatch):
 
 def test_the_second_mirror_helps(server, tmp_path, monkeypatch):
     item = plain(server, tmp_path)
-    use(monkeypatch, Resource((f"{server.url}/absent", *item.urls), item.archive, item.md5,
-                              item.files))
+    use(monkeypatch, Resource((f"{server.url}/absent", *item.urls), item.archive, item.md5, item.files))
     fetch("mnist", tmp_path)
     assert item.archive.read_bytes() == CONTENT
 
@@ -143,20 +142,25 @@ def archive_tar(names):
     return out.getvalue()
 
 
-@pytest.mark.parametrize(("make", "opener", "names"), [
-    (archive_gz, _in_gz, ["a"]),
-    (archive_zip, _in_zip, ["a", "b"]), (archive_tar, _in_tar, ["a", "b"]),
-])
+@pytest.mark.parametrize(
+    ("make", "opener", "names"),
+    [(archive_gz, _in_gz, ["a"]), (archive_zip, _in_zip, ["a", "b"]), (archive_tar, _in_tar, ["a", "b"])],
+)
 def test_unpacks(server, tmp_path, monkeypatch, make, opener, names):
     server.files["/archive"] = make(names)
     files = tuple(tmp_path / "raw" / name for name in names)
-    item = partial(Resource, (f"{server.url}/archive",), tmp_path / "raw" / "archive",
-                   md5(server.files["/archive"]), open=opener)
+    item = partial(
+        Resource,
+        (f"{server.url}/archive",),
+        tmp_path / "raw" / "archive",
+        md5(server.files["/archive"]),
+        open=opener,
+    )
     use(monkeypatch, item(files=files))
     assert fetch("mnist", tmp_path) == list(files)
     assert all(path.read_bytes() == CONTENT for path in files)
-    assert sorted(p.name for p in files[0].parent.iterdir()) == names      # no archive, no parts
-    if opener is _in_zip:                                  # kept for the other sets in it
+    assert sorted(p.name for p in files[0].parent.iterdir()) == names  # no archive, no parts
+    if opener is _in_zip:  # kept for the other sets in it
         files[0].unlink()
         use(monkeypatch, item(files=files[:1], keep=True))
         fetch("mnist", tmp_path)
@@ -167,11 +171,21 @@ def test_unpacks(server, tmp_path, monkeypatch, make, opener, names):
             fetch("mnist", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "count", "files"), [
-    ("mnist", 4, 4), ("fashion_mnist", 4, 4), ("kmnist", 4, 4), ("emnist_letters", 1, 4),
-    ("emnist_byclass", 1, 4), ("cifar10", 1, 7), ("cifar100", 1, 3), ("omniglot", 2, 2),
-    ("libsvm", 5, 5), ("digits", 0, 0),
-])
+@pytest.mark.parametrize(
+    ("name", "count", "files"),
+    [
+        ("mnist", 4, 4),
+        ("fashion_mnist", 4, 4),
+        ("kmnist", 4, 4),
+        ("emnist_letters", 1, 4),
+        ("emnist_byclass", 1, 4),
+        ("cifar10", 1, 7),
+        ("cifar100", 1, 3),
+        ("omniglot", 2, 2),
+        ("libsvm", 5, 5),
+        ("digits", 0, 0),
+    ],
+)
 def test_every_set_has_its_downloads(tmp_path, name, count, files):
     items = module.resources(name, tmp_path)
     assert len(items) == count and sum(len(i.files) for i in items) == files

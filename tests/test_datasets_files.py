@@ -73,11 +73,12 @@ def test_pool_mixes_both_parts(tiny):
 def test_train_only_leaves_the_test_part_out(tiny):
     fed = load(tiny, **TINY, train_only=True, limit=50, test_fraction=0.2)
     train, test = sizes(fed)
-    assert train + test == 50 and test == 9                # 17, 17 and 16 samples: 3 tests each
+    assert train + test == 50 and test == 9  # 17, 17 and 16 samples: 3 tests each
 
 
-@pytest.mark.parametrize("name", ["mnist", "emnist_letters", "cifar10", "cifar100", "omniglot",
-                                  "femnist", "libsvm"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "emnist_letters", "cifar10", "cifar100", "omniglot", "femnist", "libsvm"]
+)
 def test_a_missing_set_says_how_to_get_it(tmp_path, name):
     with pytest.raises(DataError) as error:
         load(tmp_path, name=name, num_clients=2, partition="iid", file="a9a")
@@ -85,10 +86,14 @@ def test_a_missing_set_says_how_to_get_it(tmp_path, name):
     assert "FEDPERS_DATA" in str(error.value)
 
 
-@pytest.mark.parametrize(("keep", "expected", "found"), [
-    (1000, f"{16 + 60 * 784} bytes", "1000 bytes"), (9, "at least 16 bytes", "9 bytes"),
-    (2, "an idx file", "begin with"),
-])
+@pytest.mark.parametrize(
+    ("keep", "expected", "found"),
+    [
+        (1000, f"{16 + 60 * 784} bytes", "1000 bytes"),
+        (9, "at least 16 bytes", "9 bytes"),
+        (2, "an idx file", "begin with"),
+    ],
+)
 def test_a_file_cut_short_is_named_with_sizes(tiny, keep, expected, found):
     path = tiny / "MNIST" / "raw" / "train-images-idx3-ubyte"
     os.truncate(path, keep)
@@ -114,6 +119,7 @@ def test_only_arrays_are_unpickled(tmp_path):
 
 # --- the real files; the numbers are those of the sets' own documentation ------------------------
 
+
 def real(root, *paths):
     """`root`, or a skip if it lacks one of `paths`."""
     for path in paths:
@@ -122,29 +128,31 @@ def real(root, *paths):
     return root
 
 
-@pytest.mark.parametrize(("name", "folder", "train", "test", "classes"), [
-    ("mnist", "MNIST/raw", 60_000, 10_000, 10),
-    ("fashion_mnist", "FashionMNIST/raw", 60_000, 10_000, 10),
-    ("emnist_letters", "EMNIST/raw/emnist-letters-train-images-idx3-ubyte", 124_800, 20_800, 26),
-])
+@pytest.mark.parametrize(
+    ("name", "folder", "train", "test", "classes"),
+    [
+        ("mnist", "MNIST/raw", 60_000, 10_000, 10),
+        ("fashion_mnist", "FashionMNIST/raw", 60_000, 10_000, 10),
+        ("emnist_letters", "EMNIST/raw/emnist-letters-train-images-idx3-ubyte", 124_800, 20_800, 26),
+    ],
+)
 def test_mnist_family(data_root, name, folder, train, test, classes):
-    fed = load(real(data_root, folder), name=name, partition="iid", num_clients=100,
-               valid_fraction=0.0)
+    fed = load(real(data_root, folder), name=name, partition="iid", num_clients=100, valid_fraction=0.0)
     assert (fed.num_train.sum(), fed.num_test.sum()) == (train, test)
     assert fed.num_classes == classes and fed.input_shape == (1, 28, 28)
     per_class = fed.label_counts.sum(axis=0)
     if name == "mnist":
-        assert per_class[:3].tolist() == [5923, 6742, 5958]        # the published class sizes
+        assert per_class[:3].tolist() == [5923, 6742, 5958]  # the published class sizes
     else:
         assert set(per_class) == {train // classes}
 
 
-@pytest.mark.parametrize(("name", "mean", "std"), [("mnist", 0.1307, 0.3081),
-                                                   ("fashion_mnist", 0.2860, 0.3530)])
+@pytest.mark.parametrize(
+    ("name", "mean", "std"), [("mnist", 0.1307, 0.3081), ("fashion_mnist", 0.2860, 0.3530)]
+)
 def test_published_pixel_statistics(data_root, name, mean, std):
     folder = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[name]
-    fed = load(real(data_root, folder), name=name, partition="iid", num_clients=1,
-               valid_fraction=0.0)
+    fed = load(real(data_root, folder), name=name, partition="iid", num_clients=1, valid_fraction=0.0)
     x = fed.client(0).train.x
     assert float(x.mean()) == pytest.approx(mean, abs=5e-5)
     assert float(x.std()) == pytest.approx(std, abs=5e-5)
@@ -155,9 +163,9 @@ def test_letters_are_upright(data_root):
     root = real(data_root, "EMNIST/raw/emnist-letters-train-images-idx3-ubyte")
     fed = load(root, name="emnist_letters", partition="iid", num_clients=10)
     data = fed.client(0).train
-    mean = data.x[data.y == 9].mean(dim=0)[0]              # J: hook at the lower left
+    mean = data.x[data.y == 9].mean(dim=0)[0]  # J: hook at the lower left
     assert mean[20:, :14].sum() > mean[:8, :14].sum()
-    mean = data.x[data.y == 19].mean(dim=0)[0]             # T: bar above, stem below
+    mean = data.x[data.y == 19].mean(dim=0)[0]  # T: bar above, stem below
     spread = [(row > 0.15).sum() for row in mean]
     assert max(spread[4:13]) > 1.5 * max(spread[18:24])
 
@@ -187,47 +195,80 @@ def test_a_damaged_cifar_batch(data_root, tmp_path):
 @pytest.mark.parametrize("split", ["after_rotation", "before_rotation"])
 def test_omniglot(data_root, split):
     """50 alphabets, 1,623 characters of 20 drawings; 60 + 20 of a character's 80 rotated copies."""
-    fed = load(real(data_root, "omniglot-py"), name="omniglot", partition="natural",
-               num_clients=None, label_space="local", valid_fraction=0.0, omniglot_split=split)
+    fed = load(
+        real(data_root, "omniglot-py"),
+        name="omniglot",
+        partition="natural",
+        num_clients=None,
+        label_space="local",
+        valid_fraction=0.0,
+        omniglot_split=split,
+    )
     assert (fed.num_clients, fed.num_classes) == (50, 55)
     assert (fed.label_counts > 0).sum() == 1623
     assert set(fed.label_counts[fed.label_counts > 0]) == {60}
     assert fed.num_test.sum() == 1623 * 20
     data = fed.client(0)
-    assert data.train.x.shape[1:] == (1, 28, 28) and data.train.x.mean() < 0.3     # ink is 1
+    assert data.train.x.shape[1:] == (1, 28, 28) and data.train.x.mean() < 0.3  # ink is 1
 
 
 def test_omniglot_copies_stay_together(data_root):
     root = real(data_root, "omniglot-py")
-    fed = load(root, name="omniglot", partition="natural", num_clients=1, min_size=1,
-               valid_fraction=0.2, omniglot_split="before_rotation")
+    fed = load(
+        root,
+        name="omniglot",
+        partition="natural",
+        num_clients=1,
+        min_size=1,
+        valid_fraction=0.2,
+        omniglot_split="before_rotation",
+    )
     data = fed.client(0)
-    keys = [{min(torch.rot90(x, t, dims=(1, 2)).numpy().tobytes() for t in range(4)) for x in s.x}
-            for s in (data.train, data.valid, data.test)]
+    keys = [
+        {min(torch.rot90(x, t, dims=(1, 2)).numpy().tobytes() for t in range(4)) for x in s.x}
+        for s in (data.train, data.valid, data.test)
+    ]
     assert all(keys) and not (keys[0] & keys[1] or keys[0] & keys[2] or keys[1] & keys[2])
 
 
 def test_femnist_writers(data_root):
-    fed = load(real(data_root, "femnist"), name="femnist", partition="natural", num_clients=None,
-               valid_fraction=0.0)
+    fed = load(
+        real(data_root, "femnist"), name="femnist", partition="natural", num_clients=None, valid_fraction=0.0
+    )
     assert fed.num_clients == 105
     assert (fed.num_train.sum(), fed.num_test.sum()) == (14_708, 1_685)
 
 
 def test_leaf_json(data_root):
-    fed = load(real(data_root, "femnist/leaf_sample"), name="femnist", file="leaf_sample",
-               partition="natural", num_clients=None)
+    fed = load(
+        real(data_root, "femnist/leaf_sample"),
+        name="femnist",
+        file="leaf_sample",
+        partition="natural",
+        num_clients=None,
+    )
     assert fed.num_clients == 5
-    assert sorted(fed.num_test.tolist()) == [16, 18, 18, 18, 19]   # LEAF's own num_samples
+    assert sorted(fed.num_test.tolist()) == [16, 18, 18, 18, 19]  # LEAF's own num_samples
 
 
-@pytest.mark.parametrize(("file", "samples", "features", "positive", "tests"), [
-    ("a1a", 1605, 123, 395, 0), ("a9a", 32_561, 123, 7841, 16_281),
-    ("mushrooms", 8124, 112, 4208, 0), ("phishing", 11_055, 68, 6157, 0),
-])
+@pytest.mark.parametrize(
+    ("file", "samples", "features", "positive", "tests"),
+    [
+        ("a1a", 1605, 123, 395, 0),
+        ("a9a", 32_561, 123, 7841, 16_281),
+        ("mushrooms", 8124, 112, 4208, 0),
+        ("phishing", 11_055, 68, 6157, 0),
+    ],
+)
 def test_libsvm(data_root, file, samples, features, positive, tests):
-    fed = load(real(data_root, f"libsvm/{file}"), name="libsvm", file=file, partition="iid",
-               num_clients=1, valid_fraction=0.0)
+    fed = load(
+        real(data_root, f"libsvm/{file}"),
+        name="libsvm",
+        file=file,
+        partition="iid",
+        num_clients=1,
+        valid_fraction=0.0,
+    )
     assert (fed.task, fed.num_classes, fed.input_shape) == ("binary", 1, (features,))
     total = sizes(fed) if tests else (sum(sizes(fed)), 0)
     assert total == (samples, tests)
@@ -248,10 +289,19 @@ def test_libsvm_lines_that_make_no_sense(tmp_path):
 
 # --- the papers' set-ups -------------------------------------------------------------------------
 
+
 def test_ppfl_mnist(data_root):
     """70,000 images in 4 groups of 3, 3, 2, 2 digits, 25 clients each, 80/20 in each client."""
-    fed = load(real(data_root, "MNIST/raw"), name="mnist", partition="groups", num_groups=4,
-               num_clients=100, pool=True, test_fraction=0.2, valid_fraction=0.0)
+    fed = load(
+        real(data_root, "MNIST/raw"),
+        name="mnist",
+        partition="groups",
+        num_groups=4,
+        num_clients=100,
+        pool=True,
+        test_fraction=0.2,
+        valid_fraction=0.0,
+    )
     assert fed.num_train.sum() + fed.num_test.sum() == 70_000
     assert (fed.num_test == (fed.num_train + fed.num_test) // 5).all()
     kinds = np.unique(fed.label_counts > 0, axis=0)
@@ -261,17 +311,36 @@ def test_ppfl_mnist(data_root):
 def test_federico_cifar10(data_root):
     """5,000 training images, disjoint label groups, 8 clients, 80/20 in each client."""
     root = real(data_root, "cifar-10-batches-py/data_batch_1")
-    fed = load(root, name="cifar10", partition="groups", num_groups=3, num_clients=8, limit=5000,
-               random_groups=True, train_only=True, test_fraction=0.2, valid_fraction=0.0)
+    fed = load(
+        root,
+        name="cifar10",
+        partition="groups",
+        num_groups=3,
+        num_clients=8,
+        limit=5000,
+        random_groups=True,
+        train_only=True,
+        test_fraction=0.2,
+        valid_fraction=0.0,
+    )
     assert fed.num_train.sum() + fed.num_test.sum() == 5000
     assert set(fed.truth["group"]) == {0, 1, 2}
 
 
 def test_unified_mnist(data_root):
     """20 devices, 100 training and 300 test samples of K = 2 digits each, rows of unit norm."""
-    fed = load(real(data_root, "MNIST/raw"), name="mnist", partition="sampled", num_clients=20,
-               classes_per_client=2, train_per_client=100, test_per_client=300, valid_fraction=0.0,
-               standardise=True, unit_norm=True)
+    fed = load(
+        real(data_root, "MNIST/raw"),
+        name="mnist",
+        partition="sampled",
+        num_clients=20,
+        classes_per_client=2,
+        train_per_client=100,
+        test_per_client=300,
+        valid_fraction=0.0,
+        standardise=True,
+        unit_norm=True,
+    )
     assert set(fed.num_train) == {100} and set(fed.num_test) == {300}
     assert ((fed.label_counts > 0).sum(axis=1) <= 2).all()
     norms = fed.client(7).test.x.flatten(1).norm(dim=1)
@@ -280,8 +349,15 @@ def test_unified_mnist(data_root):
 
 def test_fedsoft_letters(data_root):
     """Lower and upper case, 0 and 90 degrees: four sources of 26 classes."""
-    fed = load(real(data_root, "femnist"), name="femnist", partition="mixture", num_clients=10,
-               sources=["lower@0", "upper@0", "lower@90", "upper@90"], mixture="random", holdout=50)
+    fed = load(
+        real(data_root, "femnist"),
+        name="femnist",
+        partition="mixture",
+        num_clients=10,
+        sources=["lower@0", "upper@0", "lower@90", "upper@90"],
+        mixture="random",
+        holdout=50,
+    )
     assert fed.num_classes == 26 and fed.label_counts.shape == (10, 26)
     assert list(fed.holdout) == ["source0", "source1", "source2", "source3"]
     assert all(int(d.y.max()) < 26 and len(d) == 50 for d in fed.holdout.values())

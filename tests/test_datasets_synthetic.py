@@ -13,14 +13,15 @@ from fedpers.datasets.federation import load_federation
 
 def same(a, b):
     """Two clients have the same samples."""
-    return all(torch.equal(getattr(a, s).x, getattr(b, s).x) and
-               torch.equal(getattr(a, s).y, getattr(b, s).y) for s in ("train", "valid", "test"))
+    return all(
+        torch.equal(getattr(a, s).x, getattr(b, s).x) and torch.equal(getattr(a, s).y, getattr(b, s).y)
+        for s in ("train", "valid", "test")
+    )
 
 
 def make(name, seed=0, **options):
     partition = "iid" if name == "synthetic_classes" else "natural"
-    return load_federation(DataConfig(name=name, partition=partition, **options), seed,
-                           torch.float64)
+    return load_federation(DataConfig(name=name, partition=partition, **options), seed, torch.float64)
 
 
 NAMES = ("ppfl", "fedsoft", "unified_a", "unified_b", "sine")
@@ -46,8 +47,7 @@ def test_label_counts_are_those_of_the_training_samples(name):
     fed = make(f"synthetic_{name}", num_clients=3)
     assert fed.task == "binary" and fed.num_classes == 1
     for k in range(3):
-        assert torch.bincount(fed.client(k).train.y, minlength=2).tolist() == (
-            fed.label_counts[k].tolist())
+        assert torch.bincount(fed.client(k).train.y, minlength=2).tolist() == (fed.label_counts[k].tolist())
 
 
 def test_ppfl_follows_its_generator():
@@ -60,9 +60,9 @@ def test_ppfl_follows_its_generator():
     assert theta.shape == (3, 150) and np.abs(theta).max() <= 1
     data = fed.client(0).test
     assert data.x.shape == (400, 150) and data.x.abs().max() <= 1
-    pure = int(shares.max(axis=1).argmax())                # the client nearest to one component
+    pure = int(shares.max(axis=1).argmax())  # the client nearest to one component
     data = fed.client(pure).test
-    agree = ((data.x @ torch.from_numpy(theta[shares[pure].argmax()]) > 0) == data.y.bool())
+    agree = (data.x @ torch.from_numpy(theta[shares[pure].argmax()]) > 0) == data.y.bool()
     assert agree.double().mean() > 0.95 * shares[pure].max()
 
 
@@ -74,7 +74,7 @@ def test_fedsoft_sources_are_linear_regressions():
     for s in range(2):
         data = fed.holdout[f"source{s}"]
         residual = data.y - data.x @ theta[s]
-        assert residual.var() == pytest.approx(1, abs=0.16)        # 5 standard deviations
+        assert residual.var() == pytest.approx(1, abs=0.16)  # 5 standard deviations
         assert abs(residual.mean()) < 0.12
 
 
@@ -100,7 +100,7 @@ def test_unified_problems_follow_their_generators():
     beta, w = fed.truth["beta"], fed.truth["w"]
     assert beta.shape == (20, 15) and (np.abs(w - 0.5) <= 0.01).all()
     shift = beta - w
-    assert (shift.max(axis=1) - shift.min(axis=1) <= 0.02).all()   # one mu_m per device, +- 0.01
+    assert (shift.max(axis=1) - shift.min(axis=1) <= 0.02).all()  # one mu_m per device, +- 0.01
     data = fed.client(0).train
     assert len(data) == 1000 and data.x.min() >= 0.2 and data.x.max() <= 0.5
     fed = make("synthetic_unified_b", num_clients=20, sigma_h=15.0)
@@ -121,8 +121,15 @@ def test_sine_clients_see_successive_intervals():
 
 
 def test_gaussian_classes_are_as_far_apart_as_asked():
-    fed = make("synthetic_classes", num_clients=1, dim=200, num_classes=4, num_samples=8000,
-               separation=6.0, valid_fraction=0.0)
+    fed = make(
+        "synthetic_classes",
+        num_clients=1,
+        dim=200,
+        num_classes=4,
+        num_samples=8000,
+        separation=6.0,
+        valid_fraction=0.0,
+    )
     data = fed.client(0).train
     centres = torch.stack([data.x[data.y == c].mean(dim=0) for c in range(4)])
     distance = torch.pdist(centres)

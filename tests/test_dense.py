@@ -48,6 +48,7 @@ LOCALS = {
 @pytest.fixture
 def kernel(monkeypatch):
     """Calling it with False leaves the C kernels out."""
+
     def choose(there):
         native._library.cache_clear()
         monkeypatch.setenv("FEDPERS_NATIVE", "1" if there else "0")
@@ -59,9 +60,7 @@ def kernel(monkeypatch):
 def net(dim, hidden, classes=4, task="classification", bias=True):
     linear = {"binary": "logistic", "classification": "logistic", "regression": "linear"}[task]
     name, options = ("mlp", {"hidden": list(hidden)}) if hidden else (linear, {})
-    return build_model(
-        name, input_shape=(dim,), num_outputs=classes, task=task, bias=bias, **options
-    )
+    return build_model(name, input_shape=(dim,), num_outputs=classes, task=task, bias=bias, **options)
 
 
 def close(found, wanted):
@@ -135,9 +134,10 @@ def test_a_pull_has_the_names_of_what_it_pulls(kernels):
         minimise_from(loss, head, new_slots(head, SGD), data, Stream(0, 1, 0), SGD)
 
 
-@pytest.mark.parametrize(("dim", "classes", "bias"), [
-    (16, 5, True), (784, 10, True), (37, 3, False), (5, 12, True), (100, 62, True), (33, 11, False),
-])
+@pytest.mark.parametrize(
+    ("dim", "classes", "bias"),
+    [(16, 5, True), (784, 10, True), (37, 3, False), (5, 12, True), (100, 62, True), (33, 11, False)],
+)
 def test_every_remainder_of_the_kernels_blocks(dim, classes, bias, kernel):
     fed = toy_federation(1, (23,), dim=dim, classes=classes)
     data = fed.client(0).train
@@ -156,9 +156,13 @@ def test_every_remainder_of_the_kernels_blocks(dim, classes, bias, kernel):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    dim=st.integers(1, 40), hidden=st.lists(st.integers(1, 40), max_size=2), rows=st.integers(1, 30),
-    classes=st.integers(2, 25), batch=st.integers(1, 12), bias=st.booleans(),
-    name=st.sampled_from([n for n in LOCALS if "adam" not in n]),      # Adam magnifies a last bit
+    dim=st.integers(1, 40),
+    hidden=st.lists(st.integers(1, 40), max_size=2),
+    rows=st.integers(1, 30),
+    classes=st.integers(2, 25),
+    batch=st.integers(1, 12),
+    bias=st.booleans(),
+    name=st.sampled_from([n for n in LOCALS if "adam" not in n]),  # Adam magnifies a last bit
 )
 def test_any_shape(dim, hidden, rows, classes, batch, bias, name):
     fed = toy_federation(1, (rows,), dim=dim, classes=classes)
@@ -166,8 +170,7 @@ def test_any_shape(dim, hidden, rows, classes, batch, bias, name):
     model, data = net(dim, hidden, classes, bias=bias), fed.client(0).train
     params = model.init(0)
     start = new_slots(params, local)
-    close(*both(lambda: minimise_from(
-        model.loss, params, start, data, Stream(0, 1, 0), local)[0]))
+    close(*both(lambda: minimise_from(model.loss, params, start, data, Stream(0, 1, 0), local)[0]))
     close(*both(lambda: grad(model.loss)(params, data)))
 
 
@@ -243,8 +246,12 @@ def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
     model = net(5, (3,), 3)
     with torch.no_grad(), pytest.raises(RuntimeError, match="size"):
         minimise_from(
-            model.loss, model.init(0), new_slots(model.init(0), SGD), fed.client(0).train,
-            Stream(0, 1, 0), SGD,
+            model.loss,
+            model.init(0),
+            new_slots(model.init(0), SGD),
+            fed.client(0).train,
+            Stream(0, 1, 0),
+            SGD,
         )
 
 
@@ -253,9 +260,7 @@ def test_an_optimiser_without_its_memory_is_an_error_and_no_stray_write():
     model, local = net(4, (3,), fed.num_classes), LOCALS["adam"]
     params = model.init(0)
     with torch.no_grad(), pytest.raises(KeyError):
-        minimise_from(
-            model.loss, params, new_slots(params, SGD), fed.client(0).train, Stream(0, 1, 0), local
-        )
+        minimise_from(model.loss, params, new_slots(params, SGD), fed.client(0).train, Stream(0, 1, 0), local)
 
 
 def test_a_vmap_of_the_methods_own_is_left_to_torch():
@@ -323,9 +328,13 @@ def wanted_scores(model, p, d):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    dim=st.integers(1, 70), hidden=st.lists(st.integers(1, 150), max_size=3), bias=st.booleans(),
-    rows=st.lists(st.integers(1, 70), min_size=1, max_size=4), classes=st.integers(2, 40),
-    shared=st.sampled_from(["all", "body", "head", "none"]), task=st.sampled_from(TASKS),
+    dim=st.integers(1, 70),
+    hidden=st.lists(st.integers(1, 150), max_size=3),
+    bias=st.booleans(),
+    rows=st.lists(st.integers(1, 70), min_size=1, max_size=4),
+    classes=st.integers(2, 40),
+    shared=st.sampled_from(["all", "body", "head", "none"]),
+    task=st.sampled_from(TASKS),
 )
 def test_scores_are_the_models(dim, hidden, rows, classes, bias, shared, task):
     """Of every task, depth and width, of ragged clients, whatever clients share."""

@@ -67,7 +67,7 @@ def test_bundles_change_no_bit(name):
         np.testing.assert_array_equal(values, bundled.client_metrics[column])
     assert here.store.memories.keys() == there.store.memories.keys()
     assert all(same(m, there.store.memories[k]) for k, m in here.store.memories.items())
-    assert max(map(len, seen)) > 1                       # clients did share a message
+    assert max(map(len, seen)) > 1  # clients did share a message
 
 
 def test_the_app_of_engine_ray(tmp_path):
@@ -134,7 +134,7 @@ def test_a_failing_client_is_named_and_the_others_go_on():
         server.start(grid_of(app_of(c.cohort(Failing)), c.federation), num_rounds=1)
     lenient = c.server(clients_per_round=None, failures="skip")
     lenient.start(grid_of(app_of(c.cohort(Failing)), c.federation), num_rounds=1)
-    assert lenient.round_log.failures == 2                # in training, and in evaluation
+    assert lenient.round_log.failures == 2  # in training, and in evaluation
 
 
 def test_a_dead_node_takes_its_bundle_along():
@@ -194,12 +194,15 @@ def test_a_grid_inside_flowers_run_keeps_its_identity(monkeypatch):
     assert (TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id) == (3, 3, 3)
 
 
-@pytest.mark.parametrize(("engine", "there", "count"), [
-    ({"num_cpus": 1}, {"CPU": 16.0}, 16),
-    ({"num_cpus": 3}, {"CPU": 16.0}, 5),
-    ({"num_cpus": 1, "num_gpus": 0.25}, {"CPU": 16.0, "GPU": 2.0}, 8),
-    ({"num_cpus": 2}, {"CPU": 1.0}, 1),                  # Flower says what is wrong
-])
+@pytest.mark.parametrize(
+    ("engine", "there", "count"),
+    [
+        ({"num_cpus": 1}, {"CPU": 16.0}, 16),
+        ({"num_cpus": 3}, {"CPU": 16.0}, 5),
+        ({"num_cpus": 1, "num_gpus": 0.25}, {"CPU": 16.0, "GPU": 2.0}, 8),
+        ({"num_cpus": 2}, {"CPU": 1.0}, 1),  # Flower says what is wrong
+    ],
+)
 def test_as_many_bundles_as_flower_makes_actors(monkeypatch, engine, there, count):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: True)

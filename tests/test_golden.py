@@ -16,7 +16,7 @@ from fedpers.config.registry import METHODS
 from tests.test_contract import case
 
 FILE = Path(__file__).parent / "golden" / "toys.json"
-TOLERANCE = 1e-4           # relative: float32 over a few rounds, on any machine
+TOLERANCE = 1e-4  # relative: float32 over a few rounds, on any machine
 
 
 def measure(name: str) -> dict[str, float]:

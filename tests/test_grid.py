@@ -47,12 +47,12 @@ def test_flowers_fedavg_runs_on_the_app_grid():
     first = ArrayRecord([np.zeros((2, 2)), np.ones(1)])
     result = FedAvg(min_available_nodes=3).start(grid, first, num_rounds=4)
     a, b = result.arrays.to_numpy_ndarrays()
-    step = (1 * 1 + 2 * 2 + 3 * 3) / 6                     # Σ n_k (1 + k) / Σ n_k, a round
+    step = (1 * 1 + 2 * 2 + 3 * 3) / 6  # Σ n_k (1 + k) / Σ n_k, a round
     np.testing.assert_allclose(a, 4 * step)
     np.testing.assert_allclose(b, 1 + 4 * step)
     assert [visits(c) for c in grid.contexts.values()] == [4, 4, 4]
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx((0 * 1 + 1 * 2 + 2 * 3) / 6)
-    assert result.evaluate_metrics_clientapp[4]["accuracy"] == 0.5   # of those that did not fail
+    assert result.evaluate_metrics_clientapp[4]["accuracy"] == 0.5  # of those that did not fail
 
 
 @pytest.mark.parametrize("strategy", [FedMedian, FedAdam])
@@ -61,7 +61,7 @@ def test_other_stock_strategies_too(strategy):
     kind = strategy(min_available_nodes=3, fraction_evaluate=0.0)
     found = kind.start(AppGrid(app, 3), first, num_rounds=2).arrays.to_numpy_ndarrays()[0]
     assert np.all(found > 0)
-    assert strategy is not FedMedian or np.allclose(found, 4.0)      # the median client adds 2
+    assert strategy is not FedMedian or np.allclose(found, 4.0)  # the median client adds 2
 
 
 def test_a_stock_strategy_reads_our_clients_messages():
@@ -111,7 +111,7 @@ def test_a_sealed_exchange_makes_no_message():
     assert orders.sealed and replies.sealed and len(replies) == len(orders)
     server.aggregate_train(1, replies)
     assert orders.sealed and replies.sealed
-    looked = replies[0]                                     # now there are messages, with addresses
+    looked = replies[0]  # now there are messages, with addresses
     assert looked.metadata.reply_to_message_id == orders[0].metadata.message_id != ""
     assert looked.metadata.src_node_id == orders[0].metadata.dst_node_id
 

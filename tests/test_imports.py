@@ -87,8 +87,13 @@ def test_every_module_is_in_a_known_package() -> None:
 @pytest.mark.parametrize("name", BELOW)
 def test_a_package_imports_only_what_is_below_it(name: str) -> None:
     allowed = BELOW[name] | {name, ""}
-    wrong = {f"{m} -> {t}" for m, targets in graph().items() if package(m) == name
-             for t in targets if package(t) not in allowed}
+    wrong = {
+        f"{m} -> {t}"
+        for m, targets in graph().items()
+        if package(m) == name
+        for t in targets
+        if package(t) not in allowed
+    }
     assert not wrong
 
 
@@ -104,8 +109,11 @@ def test_there_is_no_circle() -> None:
     assert set(order) == set(FILES)
 
 
-UPWARD = ["from fedpers.app.run import run", "if TYPE_CHECKING:\n    import fedpers.engines.cohort",
-          "def f():\n    from fedpers.strategies.fedavg import FedAvg"]
+UPWARD = [
+    "from fedpers.app.run import run",
+    "if TYPE_CHECKING:\n    import fedpers.engines.cohort",
+    "def f():\n    from fedpers.strategies.fedavg import FedAvg",
+]
 
 
 @pytest.mark.parametrize("line", UPWARD)

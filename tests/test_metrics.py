@@ -47,8 +47,13 @@ def test_nobody_has_samples():
 
 
 def test_before_adaptation_is_separate():
-    clients = table(test_num=[1, 1], test_loss=[1, 1], test_accuracy=[1, 1],
-                    test_loss_before=[2, 4], test_accuracy_before=[0.5, 0])
+    clients = table(
+        test_num=[1, 1],
+        test_loss=[1, 1],
+        test_accuracy=[1, 1],
+        test_loss_before=[2, 4],
+        test_accuracy_before=[0.5, 0],
+    )
     numbers = summarise(clients, "test")
     assert numbers["accuracy"] == 1
     assert numbers["accuracy_before"] == 0.25

@@ -21,20 +21,23 @@ def mistake(capsys, *argv):
     return text
 
 
-@pytest.mark.parametrize(("override", "parts"), [
-    ("method=pflgo", ["pflgo", "did you mean 'pflego'"]),
-    ("method.taw=3", ["method.taw", "did you mean method.tau"]),
-    ("rounds=ten", ["rounds=ten", "integer"]),
-    ("rounds=-3", ["rounds=-3", "at least 1"]),
-    ("data.partition=clases", ["clases", "did you mean 'classes'"]),
-    ("data.num_clients=5000", ["5000"]),
-    ("data=mnist", ["fedpers data fetch mnist"]),
-    ("model=lenet", ["lenet", "8"]),
-    ("clients_per_round=50", ["clients_per_round=50", "4 clients"]),
-    ("device=cuda", ["device=cuda"]),
-    ("engine.precision=tf32", ["engine.precision=tf32", "device=cuda", "bf16"]),
-    ("engine.precision=bf8", ["engine.precision=bf8", "float32, tf32, bf16"]),
-])
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("method=pflgo", ["pflgo", "did you mean 'pflego'"]),
+        ("method.taw=3", ["method.taw", "did you mean method.tau"]),
+        ("rounds=ten", ["rounds=ten", "integer"]),
+        ("rounds=-3", ["rounds=-3", "at least 1"]),
+        ("data.partition=clases", ["clases", "did you mean 'classes'"]),
+        ("data.num_clients=5000", ["5000"]),
+        ("data=mnist", ["fedpers data fetch mnist"]),
+        ("model=lenet", ["lenet", "8"]),
+        ("clients_per_round=50", ["clients_per_round=50", "4 clients"]),
+        ("device=cuda", ["device=cuda"]),
+        ("engine.precision=tf32", ["engine.precision=tf32", "device=cuda", "bf16"]),
+        ("engine.precision=bf8", ["engine.precision=bf8", "float32, tf32, bf16"]),
+    ],
+)
 def test_one_clear_message(tmp_path, capsys, monkeypatch, override, parts):
     import torch
 

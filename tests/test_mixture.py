@@ -54,9 +54,7 @@ def all_of(mix, name, c=C):
 
 
 def same(a, b, atol=1e-14):
-    for x, y in zip(
-        torch.utils._pytree.tree_leaves(a), torch.utils._pytree.tree_leaves(b), strict=True
-    ):
+    for x, y in zip(torch.utils._pytree.tree_leaves(a), torch.utils._pytree.tree_leaves(b), strict=True):
         torch.testing.assert_close(x, y, rtol=0, atol=atol)
 
 
@@ -75,15 +73,11 @@ def test_both_architectures_are_one_function_of_affine_modules(name, canonical):
 
 def test_they_differ_for_networks_and_for_mixed_probabilities():
     a, b = (
-        all_of(mixture("mlp", arch=arch, canonical="model"), "mlp")[0]
-        for arch in ("output", "parameter")
+        all_of(mixture("mlp", arch=arch, canonical="model"), "mlp")[0] for arch in ("output", "parameter")
     )
     assert differ(a, b)
     for name in ("logistic", "mlp"):
-        a, b = (
-            all_of(mixture(name, arch="output", glm_mix=link), name)[0]
-            for link in ("logit", "prob")
-        )
+        a, b = (all_of(mixture(name, arch="output", glm_mix=link), name)[0] for link in ("logit", "prob"))
         assert differ(a.softmax(1) if name == "mlp" else a, b.exp() if name == "mlp" else b)
 
 
@@ -94,9 +88,7 @@ def test_mixing_after_every_layer_is_mixing_parameters():
     layer = lambda h, n: torch.einsum(  # noqa: E731
         "k,kno->no",
         C,
-        torch.stack(
-            [F.linear(h, theta[f"{n}.weight"][k], theta[f"{n}.bias"][k]) for k in range(3)]
-        ),
+        torch.stack([F.linear(h, theta[f"{n}.weight"][k], theta[f"{n}.bias"][k]) for k in range(3)]),
     )
     want = layer(F.relu(layer(X, "dense1")), "head")
     torch.testing.assert_close(mix.outputs(theta, C, X), want, rtol=0, atol=1e-14)
@@ -106,9 +98,7 @@ def test_the_probabilities_that_are_mixed_are_those_of_equation_11():
     mix = mixture("logistic", arch="output", glm_mix="prob")
     theta = start(mix)
     each = torch.sigmoid(torch.stack([X @ w.T for w in theta["head.weight"]], -1))
-    torch.testing.assert_close(
-        torch.sigmoid(mix.outputs(theta, C, X)), each @ C, rtol=0, atol=1e-14
-    )
+    torch.testing.assert_close(torch.sigmoid(mix.outputs(theta, C, X)), each @ C, rtol=0, atol=1e-14)
     mix = mixture("mlp", arch="output", canonical="model", glm_mix="prob")
     theta = start(mix)
     each = torch.stack([torch.softmax(mix.model(m, X), 1) for m in mix.unstack(theta)], -1)
@@ -133,9 +123,7 @@ def test_gradients_are_the_closed_forms(name, arch, link):
         columns, C.numpy(), X.numpy(), Y[name].numpy().reshape(-1), kind, prob=link == "prob"
     )
     scale = 2 if name == "linear" else 1  # our squared error has no factor 1/2
-    np.testing.assert_allclose(
-        g_theta["head.weight"][:, 0].T, scale * want_theta, rtol=0, atol=1e-14
-    )
+    np.testing.assert_allclose(g_theta["head.weight"][:, 0].T, scale * want_theta, rtol=0, atol=1e-14)
     want_c, g_c = scale * want_c, g_c.numpy()
     if link == "prob":  # equal along the simplex; a constant is nothing to the mirror step
         want_c, g_c = want_c - want_c.mean(), g_c - g_c.mean()
@@ -143,9 +131,7 @@ def test_gradients_are_the_closed_forms(name, arch, link):
 
 
 @pytest.mark.parametrize("canonical", ["head", "model"])
-@pytest.mark.parametrize(
-    ("arch", "link"), [("parameter", "logit"), ("output", "logit"), ("output", "prob")]
-)
+@pytest.mark.parametrize(("arch", "link"), [("parameter", "logit"), ("output", "logit"), ("output", "prob")])
 def test_a_one_hot_membership_is_that_model_alone(arch, link, canonical):
     mix = mixture("mlp", arch=arch, glm_mix=link, canonical=canonical)
     theta = start(mix)
@@ -187,11 +173,16 @@ def test_the_gradients_by_the_chain_rule_are_autograds(name, canonical):
 MEMBERSHIPS = {"blend": (0.5, 0.3, 0.2), "two": (0.9, 0.1, 0.0), "one": (0.0, 1.0, 0.0)}
 
 
-@pytest.mark.parametrize("local", [
-    LocalConfig(lr=0.1, epochs=3, batch_size=5), LocalConfig(lr=0.1, epochs=4, batch_size=0),
-    LocalConfig(lr=0.1, epochs=2, batch_size=5, weight_decay=0.1),
-    LocalConfig(lr=0.1, epochs=2, batch_size=5, momentum=0.9),
-], ids=["minibatches", "whole", "decay", "momentum"])
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalConfig(lr=0.1, epochs=3, batch_size=5),
+        LocalConfig(lr=0.1, epochs=4, batch_size=0),
+        LocalConfig(lr=0.1, epochs=2, batch_size=5, weight_decay=0.1),
+        LocalConfig(lr=0.1, epochs=2, batch_size=5, momentum=0.9),
+    ],
+    ids=["minibatches", "whole", "decay", "momentum"],
+)
 @pytest.mark.parametrize("c", MEMBERSHIPS.values(), ids=MEMBERSHIPS)
 @pytest.mark.parametrize("canonical", ["head", "model"])
 @pytest.mark.parametrize("hidden", [(), (7,), (7, 5)], ids=str)
@@ -199,9 +190,7 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
     """The short way of plain SGD, and who cannot take it: autograd's step on every θ_k."""
     fed = toy_federation(1, (13,), dim=6)
     name, more = ("mlp", {"hidden": list(hidden)}) if hidden else ("logistic", {})
-    model = build_model(
-        name, input_shape=(6,), num_outputs=fed.num_classes, task=fed.task, **more
-    )
+    model = build_model(name, input_shape=(6,), num_outputs=fed.num_classes, task=fed.task, **more)
     mix = Mixture(model, canonical=canonical)
     theta = mix.start(model.init(0), 3, np.random.default_rng(1))
     f, d = mix.loss_at(torch.tensor(c, dtype=torch.float64)), fed.client(0).train
@@ -217,7 +206,7 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
     for n in theta:
         torch.testing.assert_close(w[n], wanted[n], rtol=1e-4, atol=3e-6)
         if 0.0 in c and mix.is_canonical(n) and not local.weight_decay:
-            assert torch.equal(w[n][2], theta[n][2])          # who has no part does not move
+            assert torch.equal(w[n][2], theta[n][2])  # who has no part does not move
     assert slots.step == wanted_slots.step
 
 
@@ -225,12 +214,8 @@ def test_padding_has_no_effect():
     mix = mixture("mlp", arch="output", canonical="model")
     theta, d = start(mix), data("mlp")
     padded = Data(torch.cat([X, X + 9]), torch.cat([d.y, d.y]), torch.cat([d.mask, 0 * d.mask]))
-    torch.testing.assert_close(
-        mix.loss(theta, padded, C), mix.loss(theta, d, C), rtol=0, atol=1e-15
-    )
-    torch.testing.assert_close(
-        mix.slope(theta, padded, C), mix.slope(theta, d, C), rtol=0, atol=1e-15
-    )
+    torch.testing.assert_close(mix.loss(theta, padded, C), mix.loss(theta, d, C), rtol=0, atol=1e-15)
+    torch.testing.assert_close(mix.slope(theta, padded, C), mix.slope(theta, d, C), rtol=0, atol=1e-15)
 
 
 def test_stack_and_unstack_are_inverse_and_share_the_body():

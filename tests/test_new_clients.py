@@ -36,10 +36,7 @@ def test_training_is_that_of_a_federation_without_them():
 
 
 def test_a_table_of_both_by_hand():
-    rows = {
-        0: {"test_num": 4, "test_accuracy": 0.5, "valid_num": 2},
-        7: {"test_num": 8, "test_accuracy": 1},
-    }
+    rows = {0: {"test_num": 4, "test_accuracy": 0.5, "valid_num": 2}, 7: {"test_num": 8, "test_accuracy": 1}}
     table = tabulate(rows, {7})
     assert table["partition_id"].tolist() == [0, 7]
     assert table["test_num"].tolist() == [4, 0]

@@ -24,9 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         else:
             shutil.copy(source, copy / name)
     code = "import setuptools.build_meta as b; print(b.build_wheel('dist'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return zipfile.ZipFile(next((copy / "dist").glob("*.whl")))
 
@@ -56,9 +54,7 @@ def test_the_wheel_offers_the_command_and_carries_the_license(wheel: zipfile.Zip
     assert "License-Expression: Apache-2.0" in info(".dist-info/METADATA")
 
 
-def test_the_installed_package_imports_from_anywhere(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
+def test_the_installed_package_imports_from_anywhere(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     code = (
         "import fedpers, fedpers.conf, fedpers.strategies.fedavg, fedpers.clients.fedavg; "

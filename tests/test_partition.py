@@ -37,12 +37,15 @@ def exactly_once(hands, n):
     assert sorted(np.concatenate(hands).tolist()) == list(range(n))
 
 
-cases = st.tuples(st.integers(40, 200), st.integers(2, 10), st.integers(1, 12),
-                  st.integers(0, 2**32 - 1))
+cases = st.tuples(st.integers(40, 200), st.integers(2, 10), st.integers(1, 12), st.integers(0, 2**32 - 1))
 RULES = {
-    "iid": {}, "classes": {"classes_per_client": 2}, "shards": {"shards_per_client": 2},
-    "dirichlet": {"alpha": 5.0, "min_size": 1}, "rotations": {"rotations": (0, 90)},
-    "groups": {"num_groups": 2}, "permutations": {"num_groups": 2},
+    "iid": {},
+    "classes": {"classes_per_client": 2},
+    "shards": {"shards_per_client": 2},
+    "dirichlet": {"alpha": 5.0, "min_size": 1},
+    "rotations": {"rotations": (0, 90)},
+    "groups": {"num_groups": 2},
+    "permutations": {"num_groups": 2},
 }
 
 
@@ -60,7 +63,7 @@ def test_deals_every_sample_at_most_once(rule, case):
         assert len(np.unique(dealt)) == len(dealt)
         assert dealt.min() >= 0 and dealt.max() < size
         if rule != "classes" or clients * 2 >= classes:
-            assert len(dealt) == size        # and none is left out
+            assert len(dealt) == size  # and none is left out
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -113,7 +116,7 @@ def test_owners_of_a_class_get_equal_counts(case):
         assert not counts or max(counts) - min(counts) <= 1
 
 
-def test_seven_samples_for_three_owners():                 # the paper's example: 3, 2, 2
+def test_seven_samples_for_three_owners():  # the paper's example: 3, 2, 2
     hands = round_robin(np.zeros(7, dtype=int), np.zeros((3, 1), dtype=int), rng())
     assert [len(h) for h in hands] == [3, 2, 2]
 
@@ -136,7 +139,7 @@ def test_unowned_classes_are_named():
 def test_shards_hold_few_labels():
     y = labels(1000, 10, 0)
     hands = shards(y, y, 10, rng(), 2).train
-    assert all(len(np.unique(y[h])) <= 4 for h in hands)   # two runs, each within two labels
+    assert all(len(np.unique(y[h])) <= 4 for h in hands)  # two runs, each within two labels
     assert {len(h) for h in hands} == {100}
 
 
@@ -156,8 +159,7 @@ def test_dirichlet_deals_both_parts_in_the_same_shares():
     for k in range(3):
         share = np.bincount(y[result.train[k]], minlength=2) / 5000
         np.testing.assert_allclose(share, result.truth["shares"][k], atol=1e-3)
-        np.testing.assert_allclose(np.bincount(z[result.test[k]], minlength=2) / 1000, share,
-                                   atol=3e-3)
+        np.testing.assert_allclose(np.bincount(z[result.test[k]], minlength=2) / 1000, share, atol=3e-3)
 
 
 def test_dirichlet_gives_up_with_numbers():
@@ -176,19 +178,20 @@ def test_dirichlet_over_clusters_keeps_a_cluster_together():
     assert sum(close) >= 4
 
 
-def test_ten_digits_in_four_groups():                      # sizes 3, 3, 2, 2 and 25 clients each
+def test_ten_digits_in_four_groups():  # sizes 3, 3, 2, 2 and 25 clients each
     y = labels(7000, 10, 0)
     result = groups(y, y[:0], 100, rng(), 4)
     group = result.truth["group"]
     assert np.bincount(group).tolist() == [25, 25, 25, 25]
-    sets = [np.unique(y[np.concatenate([result.train[k] for k in np.flatnonzero(group == g)])])
-            for g in range(4)]
+    sets = [
+        np.unique(y[np.concatenate([result.train[k] for k in np.flatnonzero(group == g)])]) for g in range(4)
+    ]
     assert [len(s) for s in sets] == [3, 3, 2, 2]
     assert len(np.concatenate(sets)) == len(np.unique(np.concatenate(sets))) == 10
     exactly_once(result.train, 7000)
 
 
-def test_given_groups_and_their_client_counts():           # CIFAR-10: animals, cars, crafts
+def test_given_groups_and_their_client_counts():  # CIFAR-10: animals, cars, crafts
     y = labels(6000, 10, 0)
     lists = ((2, 3, 4, 5, 6, 7), (1, 9), (0, 8))
     result = groups(y, y, 80, rng(), 3, lists, (26, 27, 27))
@@ -209,10 +212,14 @@ def test_random_groups_are_never_empty(clients, seed):
     assert set(assign(clients, 4, rng(seed), random=True)) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("call", [
-    lambda: assign(2, 3, rng()), lambda: assign(5, 2, rng(), (2, 2)),
-    lambda: rotations(np.zeros(9), np.zeros(9), 2, rng(), (0, 90, 180)),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: assign(2, 3, rng()),
+        lambda: assign(5, 2, rng(), (2, 2)),
+        lambda: rotations(np.zeros(9), np.zeros(9), 2, rng(), (0, 90, 180)),
+    ],
+)
 def test_groups_that_do_not_fit(call):
     with pytest.raises(DataError, match=r"num_clients is|does not fit"):
         call()
@@ -241,5 +248,4 @@ def test_the_random_stream_is_numpys_documented_one():
     """A pin: if a numpy changes these, the same seed no longer gives the same clients."""
     assert rng(0).permutation(8).tolist() == [2, 4, 3, 6, 5, 0, 1, 7]
     assert rng(0).integers(0, 100, 5).tolist() == [85, 63, 51, 26, 30]
-    np.testing.assert_allclose(rng(0).dirichlet([0.5] * 3), [0.30630066, 0.00118032, 0.69251901],
-                               rtol=1e-5)
+    np.testing.assert_allclose(rng(0).dirichlet([0.5] * 3), [0.30630066, 0.00118032, 0.69251901], rtol=1e-5)

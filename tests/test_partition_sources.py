@@ -65,8 +65,14 @@ def test_mixture_sizes_and_truth():
 
 def test_mixture_without_replacement_uses_no_sample_twice():
     y = labels(2000, 10, 0)
-    options = {"sources": ("all@0", "all@90"), "mixture": "random", "replacement": False,
-               "min_samples": 50, "max_samples": 60, "test_fraction": 0.2}
+    options = {
+        "sources": ("all@0", "all@90"),
+        "mixture": "random",
+        "replacement": False,
+        "min_samples": 50,
+        "max_samples": 60,
+        "test_fraction": 0.2,
+    }
     result = mixture(y, y, 20, rng(), **options)
     dealt = np.concatenate(result.train)
     assert len(np.unique(dealt)) == len(dealt)
@@ -88,4 +94,4 @@ def test_mixture_of_cases_takes_only_its_letters():
 def test_uniform_classes_ignore_how_often_a_class_occurs():
     y = np.array([0] * 990 + [1] * 10)
     drawn = y[uniform_classes(np.arange(1000), y, 4000, rng())]
-    assert abs(drawn.mean() - 0.5) < 0.04                  # 5 standard deviations
+    assert abs(drawn.mean() - 0.5) < 0.04  # 5 standard deviations

@@ -43,9 +43,7 @@ def scores(beta, mask, rounds, losses, ids=(0, 1, 2, 3, 4), start=None):
 def test_the_moving_average_has_its_closed_form(beta, k):
     """From 0 under a constant loss c: (1 - (1-β)^k) c; masked it starts at c and stays there."""
     c = torch.tensor([1.0, 2, 3, 4, 5], dtype=F64)
-    torch.testing.assert_close(
-        scores(beta, False, k, c.tolist()).average, (1 - (1 - beta) ** k) * c
-    )
+    torch.testing.assert_close(scores(beta, False, k, c.tolist()).average, (1 - (1 - beta) ** k) * c)
     torch.testing.assert_close(scores(beta, True, k, c.tolist()).average, c)
 
 
@@ -70,13 +68,7 @@ def test_models_that_were_not_tried_keep_their_loss_and_their_average_moves_to_i
 
 def test_masked_models_have_no_weight_until_they_are_tried():
     s = scores(0.6, True, 2, [1.0, 1.0], ids=(3, 1))
-    assert s.w.tolist() == [0, 0.5, 0, 0.5, 0] and s.seen.tolist() == [
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
+    assert s.w.tolist() == [0, 0.5, 0, 0.5, 0] and s.seen.tolist() == [False, True, False, True, False]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -90,9 +82,7 @@ def test_a_loss_that_is_not_finite_costs_the_weight_for_one_round_only(bad):
 
 def draws(rank, num, epsilon, times=4000, me=1):
     rank = torch.tensor(rank, dtype=F64)
-    found = [
-        draw_peers(rank, torch.tensor(me), num, epsilon, Stream(0, t, 0)) for t in range(times)
-    ]
+    found = [draw_peers(rank, torch.tensor(me), num, epsilon, Stream(0, t, 0)) for t in range(times)]
     return torch.stack(found)
 
 
@@ -122,9 +112,7 @@ def test_epsilon_1_includes_everybody_alike_and_one_coin_decides_for_all():
 @pytest.mark.parametrize("task", ["classification", "binary", "regression"])
 def test_the_loss_of_a_mixture_is_that_of_the_mixed_probabilities(task):
     name = {"regression": "linear"}.get(task, "logistic")
-    model = build_model(
-        name, input_shape=(4,), num_outputs=3 if task != "regression" else 1, task=task
-    )
+    model = build_model(name, input_shape=(4,), num_outputs=3 if task != "regression" else 1, task=task)
     x = torch.randn(6, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
     params = [{k: v.double() for k, v in model.init(seed).items()} for seed in range(3)]
     outputs = torch.stack([model(p, x) for p in params])
@@ -154,10 +142,7 @@ def test_sums_go_to_their_owner_in_the_order_of_senders():
         return {"a": torch.tensor([float(v)])}
 
     w = [torch.tensor([0.1, 0.2, 0.7]), torch.tensor([0.5, 0.5, 0.0])]
-    sent = [
-        (torch.tensor([0, 2]), (g(1), g(10)), w[0]),
-        (torch.tensor([1, 0]), (g(100), g(1000)), w[1]),
-    ]
+    sent = [(torch.tensor([0, 2]), (g(1), g(10)), w[0]), (torch.tensor([1, 0]), (g(100), g(1000)), w[1])]
     sums = sum_by_owner(sent)
     assert {b: float(total["a"]) for b, (total, _) in sums.items()} == {0: 1001, 1: 100, 2: 10}
     assert {b: round(float(v), 6) for b, (_, v) in sums.items()} == {0: 0.6, 1: 0.5, 2: 0.7}
@@ -167,6 +152,4 @@ def test_the_same_batches_come_again():
     again, once = SameBatches(Stream(1, 2, 3)), Stream(1, 2, 3)
     first, second = again.schedule(10, 4, 2, 0), again.schedule(10, 4, 2, 0)
     want = once.schedule(10, 4, 2, 0)
-    assert all(
-        torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, second, want, strict=True)
-    )
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, second, want, strict=True))

@@ -26,26 +26,43 @@ def nobody(k: int) -> ClientData:
 
 
 FEDERATION = Federation(
-    "toy", 2, (3,), 2, "classification", nobody, np.array([4, 6]), np.array([1, 3]),
-    np.array([[4, 0], [1, 5]]), {"group": np.array([0, 1])}, ("a note",))
+    "toy",
+    2,
+    (3,),
+    2,
+    "classification",
+    nobody,
+    np.array([4, 6]),
+    np.array([1, 3]),
+    np.array([[4, 0], [1, 5]]),
+    {"group": np.array([0, 1])},
+    ("a note",),
+)
 
 
 def clients(accuracy, valid=None, loss=1.0):
     """Two clients with 1 and 3 test samples."""
     valid = accuracy if valid is None else valid
-    return {"partition_id": np.array([0, 1]),
-            "valid_num": np.array([1, 1]), "valid_loss": np.array([loss, loss]),
-            "valid_accuracy": np.array([valid, valid]),
-            "test_num": np.array([1, 3]), "test_loss": np.array([loss, 2 * loss]),
-            "test_accuracy": np.array([accuracy, 0.0])}
+    return {
+        "partition_id": np.array([0, 1]),
+        "valid_num": np.array([1, 1]),
+        "valid_loss": np.array([loss, loss]),
+        "valid_accuracy": np.array([valid, valid]),
+        "test_num": np.array([1, 3]),
+        "test_loss": np.array([loss, 2 * loss]),
+        "test_accuracy": np.array([accuracy, 0.0]),
+    }
 
 
 def play(recorder, rounds):
     """Tell the recorder of rounds; accuracy is t/10, best on validation at round 2."""
     for t in rounds:
         recorder.on_round(t, RoundLog(0.5, 10 * t, 20, 30, 0, {"step": t / 2}))
-        recorder.on_evaluation(t, clients(t / 10, valid=1 - abs(t - 2) / 10),
-                               {"membership": np.full((2, 2), t), "big": np.zeros((200, 200))})
+        recorder.on_evaluation(
+            t,
+            clients(t / 10, valid=1 - abs(t - 2) / 10),
+            {"membership": np.full((2, 2), t), "big": np.zeros((200, 200))},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +79,27 @@ def test_metrics_csv(out):
     rows, columns = files.read_csv(out / "metrics.csv")
     assert columns == [*COLUMNS, "step", "recovery"]
     assert [(r["round"], r["split"]) for r in rows] == [
-        (t, s) for t in range(1, 5) for s in ("train", "valid", "test")]
-    assert rows[3] == {"round": 2, "split": "train", "seconds": 0.5, "bytes_up": 20,
-                       "bytes_down": 20, "gradient_evals": 30, "failures": 0, "step": 1.0}
-    assert rows[5] == {"round": 2, "split": "test", "loss": 1.75, "accuracy": 0.05,
-                       "accuracy_mean": 0.1, "worst_decile": 0.0,
-                       "recovery": 1.5}                # ½ (|1 - 2| + |0 - 2|) for both clients
+        (t, s) for t in range(1, 5) for s in ("train", "valid", "test")
+    ]
+    assert rows[3] == {
+        "round": 2,
+        "split": "train",
+        "seconds": 0.5,
+        "bytes_up": 20,
+        "bytes_down": 20,
+        "gradient_evals": 30,
+        "failures": 0,
+        "step": 1.0,
+    }
+    assert rows[5] == {
+        "round": 2,
+        "split": "test",
+        "loss": 1.75,
+        "accuracy": 0.05,
+        "accuracy_mean": 0.1,
+        "worst_decile": 0.0,
+        "recovery": 1.5,
+    }  # ½ (|1 - 2| + |0 - 2|) for both clients
 
 
 def test_clients_csv(out):
@@ -80,7 +112,7 @@ def test_arrays_npz_has_the_history_and_the_truth(out):
     with np.load(out / "arrays.npz") as arrays:
         assert arrays["membership"].tolist() == [[[t, t], [t, t]] for t in range(1, 5)]
         assert arrays["membership_round"].tolist() == [1, 2, 3, 4]
-        assert arrays["big"].shape == (1, 200, 200)          # of a large one only the last
+        assert arrays["big"].shape == (1, 200, 200)  # of a large one only the last
         assert arrays["big_round"].tolist() == [4]
         assert arrays["truth_group"].tolist() == [0, 1]
 
@@ -90,27 +122,41 @@ def test_summary_json(out):
     assert (found["status"], found["method"], found["data"]) == ("finished", "fedavg", "digits")
     assert (found["seed"], found["rounds"], found["rounds_done"]) == (0, 4, 4)
     assert found["engine"] == "inprocess"
-    assert found["final"] == {"round": 4, "loss": 1.75, "accuracy": 0.1, "accuracy_mean": 0.2,
-                              "worst_decile": 0.0}
+    assert found["final"] == {
+        "round": 4,
+        "loss": 1.75,
+        "accuracy": 0.1,
+        "accuracy_mean": 0.2,
+        "worst_decile": 0.0,
+    }
     assert (found["best"]["round"], found["best"]["accuracy"]) == (2, 0.05)
     assert (found["best"]["valid_accuracy"], found["best"]["chosen_by"]) == (1, "valid accuracy")
     assert found["bytes"] == {"up": 100, "down": 80}
     assert (found["gradient_evals"], found["round_seconds"]) == (120, 2.0)
     assert found["notes"] == ["a note", "said at the end"]
     assert {"fedpers", "python", "torch", "flwr"} <= found["versions"].keys()
-    assert sorted(found["plots"]) == ["plots/big.png", "plots/learning_curves.png",
-                                      "plots/membership.png", "plots/partition.png"]
+    assert sorted(found["plots"]) == [
+        "plots/big.png",
+        "plots/learning_curves.png",
+        "plots/membership.png",
+        "plots/partition.png",
+    ]
     assert all((out / p).read_bytes()[:4] == PNG for p in found["plots"])
 
 
 def test_tensorboard_events(out):
     events = EventAccumulator(str(out)).Reload()
     assert [(e.step, round(e.value, 6)) for e in events.Scalars("test/accuracy")] == [
-        (1, 0.025), (2, 0.05), (3, 0.075), (4, 0.1)]
+        (1, 0.025),
+        (2, 0.05),
+        (3, 0.075),
+        (4, 0.1),
+    ]
     assert events.Scalars("train/bytes_up")[0].value == 10
 
 
 # ---- killed and resumed -------------------------------------------------------------------------
+
 
 def test_rows_are_on_disk_at_once(tmp_path):
     play(Recorder(tmp_path, CONFIG, FEDERATION), [1])
@@ -123,9 +169,9 @@ def test_resumed_is_as_if_never_stopped(tmp_path, out):
     killed = Recorder(folder, CONFIG, FEDERATION)
     play(killed, [1, 2])
     killed.flush()
-    play(killed, [3])                                        # after the checkpoint
+    play(killed, [3])  # after the checkpoint
     with (folder / "metrics.csv").open("a") as file:
-        file.write("4,train,0.")                             # cut off
+        file.write("4,train,0.")  # cut off
     again = Recorder(folder, CONFIG, FEDERATION, start=2)
     play(again, [3, 4])
     again.close()
@@ -145,6 +191,7 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(tmp_path):
 
 
 # ---- corners ------------------------------------------------------------------------------------
+
 
 def test_a_column_that_comes_later(tmp_path):
     recorder = Recorder(tmp_path, CONFIG, FEDERATION)
@@ -166,10 +213,10 @@ def test_no_evaluation_no_validation_and_nan(tmp_path):
     recorder.on_evaluation(1, table, {})
     recorder.close()
     rows, _ = files.read_csv(tmp_path / "b" / "metrics.csv")
-    assert [r["split"] for r in rows] == ["test"]            # no row for samples that nobody has
+    assert [r["split"] for r in rows] == ["test"]  # no row for samples that nobody has
     stored = json.loads((tmp_path / "b" / "summary.json").read_text())
     assert stored["best"] == {}
-    assert stored["final"]["loss"] is None                   # JSON has no infinity
+    assert stored["final"]["loss"] is None  # JSON has no infinity
 
 
 def test_best_prefers_accuracy_then_loss_then_the_earlier_round():
@@ -197,7 +244,7 @@ def test_a_failed_run_and_a_damaged_summary(tmp_path):
 
 def test_git_commit_outside_a_repository(tmp_path, monkeypatch):
     assert summary._git(tmp_path, "rev-parse", "HEAD") is None
-    monkeypatch.setenv("PATH", str(tmp_path))                # no git at all
+    monkeypatch.setenv("PATH", str(tmp_path))  # no git at all
     assert summary._git(tmp_path, "rev-parse", "HEAD") is None
 
 
@@ -210,29 +257,34 @@ def test_heat_maps_of_every_shape(tmp_path, shape):
 @pytest.mark.parametrize(("n", "classes"), [(3, 2), (100, 10), (5, 0)])
 def test_partition_pictures(tmp_path, n, classes):
     counts = np.ones((n, classes), int)
-    federation = Federation("toy", n, (3,), classes, "classification", nobody, np.ones(n),
-                            np.ones(n), counts, {})
+    federation = Federation(
+        "toy", n, (3,), classes, "classification", nobody, np.ones(n), np.ones(n), counts, {}
+    )
     assert heatmaps.partition(federation, tmp_path / "a.png").read_bytes()[:4] == PNG
 
 
 def test_clients_are_ordered_by_true_group_then_by_class():
     counts = np.array([[0, 5], [5, 0], [0, 5], [5, 0]])
     truth = {"group": np.array([1, 1, 0, 0])}
-    federation = Federation("toy", 4, (3,), 2, "classification", nobody, np.ones(4), np.ones(4),
-                            counts, truth)
+    federation = Federation(
+        "toy", 4, (3,), 2, "classification", nobody, np.ones(4), np.ones(4), counts, truth
+    )
     assert heatmaps.client_order(federation).tolist() == [3, 2, 1, 0]
 
 
 def test_series_leaves_out_what_is_missing():
-    rows = [{"round": 1, "split": "test", "loss": 2.0}, {"round": 2, "split": "test"},
-            {"round": 3, "split": "valid", "loss": 1.0}]
+    rows = [
+        {"round": 1, "split": "test", "loss": 2.0},
+        {"round": 2, "split": "test"},
+        {"round": 3, "split": "valid", "loss": 1.0},
+    ]
     assert plots.series(rows, "test", "loss") == ([1], [2.0])
 
 
 def test_colours_are_kept_and_never_shared_in_a_picture():
     known = list(METHODS)
     twins = known[0], known[len(figures.PALETTE)]
-    assert figures.colour(twins[0]) == figures.colour(twins[1])           # each alone has its own
+    assert figures.colour(twins[0]) == figures.colour(twins[1])  # each alone has its own
     many = [*known[: len(figures.PALETTE) - 1], twins[1]]
     assert len({figures.colour(n, many) for n in many}) == len(many)
     assert all(figures.colour(n, many) == figures.colour(n) for n in many[:-1])

@@ -12,28 +12,49 @@ from fedpers.results import files
 from fedpers.results.report.runs import find_runs, group
 from fedpers.results.report.tables import paper_tables, paper_value, results_table, spread
 
-PAPER = {"title": "T", "table": "Table 1", "metric": "accuracy", "percent": True, "column": "High",
-         "last": 2, "values": {"fedavg": {"High": [90.0, 0.5]}, "other": {"High": 1}}}
+PAPER = {
+    "title": "T",
+    "table": "Table 1",
+    "metric": "accuracy",
+    "percent": True,
+    "column": "High",
+    "last": 2,
+    "values": {"fedavg": {"High": [90.0, 0.5]}, "other": {"High": 1}},
+}
 
 
 def make(folder: Path, method="fedavg", seed=0, accuracy=(0.5, 0.7), status="finished", **extra):
     """A run directory as the recorder leaves it."""
     (folder / ".hydra").mkdir(parents=True)
-    config = {"method": {"name": method, "lr": extra.pop("lr", 0.1)}, "data": {"name": "digits"},
-              "model": {"name": "mlp"}, "rounds": len(accuracy), "seed": seed, **extra}
+    config = {
+        "method": {"name": method, "lr": extra.pop("lr", 0.1)},
+        "data": {"name": "digits"},
+        "model": {"name": "mlp"},
+        "rounds": len(accuracy),
+        "seed": seed,
+        **extra,
+    }
     (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
-    rows = [{"round": t, "split": "test", "accuracy": a, "accuracy_mean": a, "worst_decile": a / 2,
-             "loss": 1.0} for t, a in enumerate(accuracy, 1)]
+    rows = [
+        {"round": t, "split": "test", "accuracy": a, "accuracy_mean": a, "worst_decile": a / 2, "loss": 1.0}
+        for t, a in enumerate(accuracy, 1)
+    ]
     files.replace_csv(folder / "metrics.csv", rows, list(rows[0]) if rows else ["round", "split"])
     if status:
-        summary = {"status": status, "best": {"accuracy": 0.6}, "rounds_done": len(accuracy),
-                   "round_seconds": 1.0, "bytes": {"up": 2e6, "down": 4e6}, "gradient_evals": 8}
+        summary = {
+            "status": status,
+            "best": {"accuracy": 0.6},
+            "rounds_done": len(accuracy),
+            "round_seconds": 1.0,
+            "bytes": {"up": 2e6, "down": 4e6},
+            "gradient_evals": 8,
+        }
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
 def test_spread():
-    assert spread([0.5, 0.7], 100.0) == "60.00 ± 14.14"      # sqrt(0.02) = 0.1414: ddof = 1
+    assert spread([0.5, 0.7], 100.0) == "60.00 ± 14.14"  # sqrt(0.02) = 0.1414: ddof = 1
     assert spread([0.5]) == "0.5000"
     assert spread([math.nan]) == "-"
 
@@ -45,12 +66,19 @@ def test_mean_over_seeds_one_row_a_method(tmp_path):
     (setting,) = group(find_runs([tmp_path]))
     assert setting.name == "digits · mlp"
     table = results_table(setting)
-    assert table.columns == ["method", "n", "accuracy %", "client mean %", "worst tenth %", "loss",
-                             "best accuracy"]
+    assert table.columns == [
+        "method",
+        "n",
+        "accuracy %",
+        "client mean %",
+        "worst tenth %",
+        "loss",
+        "best accuracy",
+    ]
     assert table.rows == [
-        ["fedavg", "2", "70.00 ± 14.14", "70.00 ± 14.14", "35.00 ± 7.07", "1.0000 ± 0.0000",
-         "60.00 ± 0.00"],
-        ["local", "1", "70.00", "70.00", "35.00", "1.0000", "60.00"]]
+        ["fedavg", "2", "70.00 ± 14.14", "70.00 ± 14.14", "35.00 ± 7.07", "1.0000 ± 0.0000", "60.00 ± 0.00"],
+        ["local", "1", "70.00", "70.00", "35.00", "1.0000", "60.00"],
+    ]
 
 
 def test_other_overrides_make_groups_and_settings(tmp_path):
@@ -59,8 +87,10 @@ def test_other_overrides_make_groups_and_settings(tmp_path):
     make(tmp_path / "c", method="local", engine={"name": "ray"})
     make(tmp_path / "d", experiment="demo")
     settings = {s.name: [g.name for g in s.groups] for s in group(find_runs([tmp_path]))}
-    assert settings == {"digits · mlp": ["fedavg method.lr=0.1", "fedavg method.lr=0.2", "local"],
-                        "demo · digits · mlp": ["fedavg"]}
+    assert settings == {
+        "digits · mlp": ["fedavg method.lr=0.1", "fedavg method.lr=0.2", "local"],
+        "demo · digits · mlp": ["fedavg"],
+    }
 
 
 def test_the_same_seed_twice_is_said(tmp_path):
@@ -76,8 +106,10 @@ def test_beside_the_paper(tmp_path):
     (setting,) = group(find_runs([tmp_path]))
     (table,) = paper_tables(setting)
     assert table.title == "Beside the paper: T, Table 1"
-    assert table.rows == [["fedavg", "High", "1", "85.00", "90 ± 0.5", "-5.00"],
-                          ["local", "High", "1", "60.00", "-", "-"]]
+    assert table.rows == [
+        ["fedavg", "High", "1", "85.00", "90 ± 0.5", "-5.00"],
+        ["local", "High", "1", "60.00", "-", "-"],
+    ]
 
 
 def test_forms_of_a_papers_value():
@@ -96,12 +128,18 @@ def test_runs_that_do_not_count_are_listed(tmp_path, capsys):
     (tmp_path / "broken" / ".hydra" / "config.yaml").write_text("a: [")
     problems = {r.path.name: r.problem for r in find_runs([tmp_path])}
     assert problems == {
-        "good": "", "killed": "unfinished: round 2 of 2", "failed": "failed: no reason noted",
+        "good": "",
+        "killed": "unfinished: round 2 of 2",
+        "failed": "failed: no reason noted",
         "empty": "metrics.csv has no evaluation on the test split",
-        "broken": "its config cannot be read (ParserError)"}
+        "broken": "its config cannot be read (ParserError)",
+    }
     assert main(["report", str(tmp_path)]) == 0
-    for text in (capsys.readouterr().out, (tmp_path / "report.md").read_text(),
-                 (tmp_path / "report.html").read_text()):
+    for text in (
+        capsys.readouterr().out,
+        (tmp_path / "report.md").read_text(),
+        (tmp_path / "report.html").read_text(),
+    ):
         assert "unfinished: round 2 of 2" in text
         assert "70.00" in text
 
@@ -111,7 +149,7 @@ def test_the_html_holds_its_figures(tmp_path):
     assert main(["report", str(tmp_path / "a" / "x"), "--out", str(tmp_path / "r")]) == 0
     page = (tmp_path / "r" / "report.html").read_text()
     assert page.count('src="data:image/png;base64,') == 2
-    assert "src=\"report/" not in page
+    assert 'src="report/' not in page
     for name in ("curves", "final"):
         assert f"report/digits-mlp-{name}.png" in (tmp_path / "r" / "report.md").read_text()
         assert (tmp_path / "r" / "report" / f"digits-mlp-{name}.png").is_file()
@@ -126,10 +164,13 @@ def test_regression_has_losses_only(tmp_path):
     assert main(["report", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("nowhere", "nowhere: there is no such folder"),
-    (".", ".: no run in it or below (a run has .hydra/config.yaml)"),
-])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nowhere", "nowhere: there is no such folder"),
+        (".", ".: no run in it or below (a run has .hydra/config.yaml)"),
+    ],
+)
 def test_no_runs(tmp_path, monkeypatch, capsys, name, text):
     monkeypatch.chdir(tmp_path)
     assert main(["report", name]) == 2

@@ -67,15 +67,16 @@ def test_the_arithmetic_of_a_stack_can_be_chosen(tmp_path):
 def test_two_runs_never_write_one_directory(tmp_path):
     code = "import sys; from pathlib import Path; from fedpers.results.files import claimed\n"
     code += "with claimed(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
-    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     other.stdout.readline()
     with pytest.raises(FedpersError, match=r"being written by another process.*out="):
         run(config("method=fedavg"), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [".lock"]
     other.kill()
     other.wait()
-    run(config("method=fedavg", "rounds=1"), tmp_path)               # a kill lets go of it
+    run(config("method=fedavg", "rounds=1"), tmp_path)  # a kill lets go of it
 
 
 class Crash(Exception):
@@ -152,7 +153,7 @@ def test_killed_at_any_moment_and_resumed(tmp_path, rows):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     cfg = compose.load([*SMALL, "rounds=60", "checkpoint_every=3", "eval_every=5"])
-    if checkpoint.last_round(tmp_path / "part") is None:         # killed before the first one
+    if checkpoint.last_round(tmp_path / "part") is None:  # killed before the first one
         with pytest.raises(CheckpointError, match="no checkpoint to resume from; start anew"):
             run(replace(cfg, resume="x"), tmp_path / "part")
         return
@@ -197,18 +198,29 @@ def test_flowers_own_command_line_runs_the_same_app(tmp_path):
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(root / name, tmp_path / "app" / name)
     env = {
-        **os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "RAY_USAGE_STATS_ENABLED": "0", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        **os.environ,
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     overrides = f"data.num_clients=3 rounds=2 seed=4 out={tmp_path / 'run'}"
     command = [
-        flwr, "run", ".", "--stream", "--run-config", f"overrides='{overrides}'",
-        "--federation-config", "num-supernodes=3 client-resources-num-cpus=1",
+        flwr,
+        "run",
+        ".",
+        "--stream",
+        "--run-config",
+        f"overrides='{overrides}'",
+        "--federation-config",
+        "num-supernodes=3 client-resources-num-cpus=1",
     ]
     try:
-        done = subprocess.run(command, cwd=tmp_path / "app", env=env, capture_output=True, text=True,
-                              timeout=300, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path / "app", env=env, capture_output=True, text=True, timeout=300, check=False
+        )
     finally:
         subprocess.run(["pkill", "-f", f"{tmp_path / 'home'}"], check=False)
     assert (tmp_path / "run" / "summary.json").exists(), done.stdout + done.stderr

@@ -39,9 +39,7 @@ LINUX = pytest.mark.skipif(not hasattr(__import__("os"), "memfd_create"), reason
 def cohort(runner, sizes="ragged", model="mlp", local=None, **options):
     fed = toy_federation(7, SIZES[sizes], dim=30, classes=4, **options)
     extra = {"hidden": [16]} if model == "mlp" else {}
-    net = build_model(
-        model, input_shape=(30,), num_outputs=fed.num_classes, task=fed.task, **extra
-    )
+    net = build_model(model, input_shape=(30,), num_outputs=fed.num_classes, task=fed.task, **extra)
     config = FedAvgConfig(local=local or LocalConfig(lr=0.1, epochs=2, batch_size=5))
     return Cohort(FedAvgClient(config, net), fed, MemoryStore(), Plan(seed=1), runner)
 
@@ -54,12 +52,16 @@ def answers(c, ids=range(7), kind="train"):
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("model", ["mlp", "logistic"])
-@pytest.mark.parametrize("local", [
-    LocalConfig(lr=0.1, epochs=2, batch_size=5),
-    LocalConfig(lr=0.1, steps=7, batch_size=8, weight_decay=0.01),
-    LocalConfig(lr=0.1, epochs=3, batch_size=0, momentum=0.9),
-    LocalConfig(lr=0.01, epochs=2, batch_size=6, optimizer="adam"),
-], ids=["epochs", "steps", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalConfig(lr=0.1, epochs=2, batch_size=5),
+        LocalConfig(lr=0.1, steps=7, batch_size=8, weight_decay=0.01),
+        LocalConfig(lr=0.1, epochs=3, batch_size=0, momentum=0.9),
+        LocalConfig(lr=0.01, epochs=2, batch_size=6, optimizer="adam"),
+    ],
+    ids=["epochs", "steps", "momentum", "adam"],
+)
 def test_a_stack_is_the_loop(sizes, model, local):
     with autograd_only():
         loop = answers(cohort(RunnerConfig("loop"), sizes, model, local))
@@ -169,8 +171,10 @@ def test_convolutions_are_looped_on_a_cpu_and_stacked_if_asked():
 def test_convolutions_as_products_are_convolutions(padding):
     """Values and gradients, alone and under vmap, against torch's own in double precision."""
     draw = torch.Generator().manual_seed(0)
-    x, w, b = (torch.randn(*s, generator=draw, dtype=torch.float64)
-               for s in [(3, 5, 2, 7, 6), (3, 4, 2, 3, 3), (3, 4)])
+    x, w, b = (
+        torch.randn(*s, generator=draw, dtype=torch.float64)
+        for s in [(3, 5, 2, 7, 6), (3, 4, 2, 3, 3), (3, 4)]
+    )
 
     def slopes(x, w, b):
         energy = lambda x, w, b: convolve(x, w, b, padding).sin().sum()  # noqa: E731
@@ -210,7 +214,7 @@ def test_one_bad_client_does_not_take_its_stack_along():
 
 class Branching(FedAvgClient):
     def answer(self, order, memory, data, rng):
-        if float(data.mask.sum()) > 10:                  # vmap cannot branch on data
+        if float(data.mask.sum()) > 10:  # vmap cannot branch on data
             return order, None
         return super().answer(order, memory, data, rng)
 
@@ -245,8 +249,7 @@ class Random(FedAvgClient):
 def test_stacked_clients_draw_from_their_own_streams():
     c = cohort(RunnerConfig("stack"))
     client = Random(c.client.config, c.client.model)
-    both = [Cohort(client, c.federation, MemoryStore(), c.plan, RunnerConfig(r))
-            for r in ("loop", "stack")]
+    both = [Cohort(client, c.federation, MemoryStore(), c.plan, RunnerConfig(r)) for r in ("loop", "stack")]
     first, second = (answers(x) for x in both)
     assert same(first, second)
     assert not both[1].runner.looped
@@ -296,8 +299,8 @@ def test_the_tuner_takes_the_fastest_size():
     assert tuner.size(5, 1000) == 5
     assert tuner.size(1000, 3) == 3
     tuner.chunks = 0
-    assert [tuner.size(n, 1000) for n in (20, 30, 40)] == [20, 15, 14]       # equal parts
-    assert tuner.size(20, 16) == 10                                          # memory for 16
+    assert [tuner.size(n, 1000) for n in (20, 30, 40)] == [20, 15, 14]  # equal parts
+    assert tuner.size(20, 16) == 10  # memory for 16
     assert set(cost) <= set(CANDIDATES)
 
 
@@ -307,7 +310,7 @@ def test_the_tuner_tries_larger_sizes_first_and_the_whole_cohort():
         seen.append(tuner.size(100, 1000))
         tuner.add(seen[-1], cost[seen[-1]])
     assert seen == [16, 16, 32, 32, 64, 64, *[100] * 6]
-    assert [tuner.size(n, 1000) for n in (90, 60, 30)] == [90, 60, 30]       # 100 stands for 128
+    assert [tuner.size(n, 1000) for n in (90, 60, 30)] == [90, 60, 30]  # 100 stands for 128
     small = Tuner()
     for _ in range(8):
         small.add(small.size(7, 1000), 1.0)
@@ -315,7 +318,7 @@ def test_the_tuner_tries_larger_sizes_first_and_the_whole_cohort():
 
 
 def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
-    tuner, cost = Tuner(), {4: 4.0, 8: 9.0, 16: 8.0, 32: 9.5}     # 8 is the best, seen too late
+    tuner, cost = Tuner(), {4: 4.0, 8: 9.0, 16: 8.0, 32: 9.5}  # 8 is the best, seen too late
     for _ in range(100):
         size = tuner.size(1000, 1000)
         tuner.add(size, 1.0 if size == 8 and tuner.chunks > 9 else cost.get(size, 9.0))
@@ -332,7 +335,7 @@ def test_shared_memory_is_used_again_once_nobody_looks_at_it():
     def trip(value, size=1000):
         here.post(here.write("head", [{"a": torch.full((size,), value)}]))
         head, (tree,) = there.receive()
-        there.post(there.write(None, []))                          # says what is free
+        there.post(there.write(None, []))  # says what is free
         here.receive()
         assert head == "head" and bool((tree["a"] == value).all())
         return tree["a"]
@@ -340,11 +343,11 @@ def test_shared_memory_is_used_again_once_nobody_looks_at_it():
     kept = trip(1.0)
     for value in range(2, 9):
         trip(float(value))
-    assert bool((kept == 1.0).all())                  # its block was left alone
-    assert len(here._own) == 3                        # two more, in turns: one is free a trip later
+    assert bool((kept == 1.0).all())  # its block was left alone
+    assert len(here._own) == 3  # two more, in turns: one is free a trip later
     del kept
     trip(9.0)
-    trip(10.0, size=500)                              # a smaller message fits, too
+    trip(10.0, size=500)  # a smaller message fits, too
     assert len(here._own) == 3
     assert len(trip(11.0, size=5000)) == 5000
     assert len(here._own) == 4
@@ -402,8 +405,9 @@ def test_a_worker_that_dies_is_reported():
 
 
 @LINUX
-@pytest.mark.parametrize("strategy", [(FedAvg, FedAvgClient, FedAvgConfig),
-                                      (FedPer, FedPerClient, FedPerConfig)])
+@pytest.mark.parametrize(
+    "strategy", [(FedAvg, FedAvgClient, FedAvgConfig), (FedPer, FedPerClient, FedPerConfig)]
+)
 def test_whole_runs_with_workers(strategy):
     server, client, config = strategy
     case = make_case(server, client, config())
@@ -437,13 +441,13 @@ def test_trees_survive_a_parcel():
     trees = things()
     trees.append(trees[1])
     parcel = Parcel(trees)
-    assert parcel.size == Parcel(trees[:-1]).size        # what is there twice is packed once
+    assert parcel.size == Parcel(trees[:-1]).size  # what is there twice is packed once
     block = torch.zeros(max(parcel.size, 1), dtype=torch.uint8)
     parcel.write(block)
     back = open_parcel(parcel.content, block)
     assert [type(t) for t in back] == [type(t) for t in trees]
     assert all(same(a, b) for a, b in zip(trees, back, strict=True))
-    assert back[0].a is back[2].a                        # what was shared is shared
+    assert back[0].a is back[2].a  # what was shared is shared
     assert back[-1] is back[1]
 
 

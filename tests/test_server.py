@@ -77,9 +77,7 @@ class Broken(Cohort):
     def handle(self, requests):
         flat = [r.k % 2 == 0 and r.header["kind"] == "train" for r in requests]
         answers = super().handle(requests)
-        return [
-            RuntimeError("out of battery") if f else a for f, a in zip(flat, answers, strict=True)
-        ]
+        return [RuntimeError("out of battery") if f else a for f, a in zip(flat, answers, strict=True)]
 
 
 def test_a_failure_raises_by_default_and_is_counted_if_skipped():
@@ -140,7 +138,7 @@ def test_participants_are_assessed_right_after_their_local_work():
     c, seen = case(eval_protocol="participants_local"), Watching()
     server, cohort = c.server(), c.cohort()
     server.start(CohortGrid(cohort), num_rounds=1, observer=seen)
-    (_, table), = seen.evaluations
+    ((_, table),) = seen.evaluations
     assert len(table["partition_id"]) == 3
     k = int(table["partition_id"][0])
     fresh, again = c.server(), c.cohort()

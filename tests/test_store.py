@@ -40,9 +40,11 @@ def checkpoint(store, folder):
     store.committed()
 
 
-@pytest.mark.parametrize("make", [
-    MemoryStore, RowStore, lambda: RowStore(memory_mb=0), lambda: RowStore(memory_mb=0.01),
-], ids=["memory", "rows", "disk", "both"])
+@pytest.mark.parametrize(
+    "make",
+    [MemoryStore, RowStore, lambda: RowStore(memory_mb=0), lambda: RowStore(memory_mb=0.01)],
+    ids=["memory", "rows", "disk", "both"],
+)
 def test_a_store_gives_back_what_was_put(make):
     store = make()
     assert store.get(3, W) is None
@@ -75,7 +77,7 @@ def test_different_shapes_and_plain_values_live_side_by_side():
         store.put(k, W, thing)
     for k, thing in enumerate(things):
         assert same(store.get(k, W), thing)
-    store.put(0, W, memory(4, 7))                    # another kind of row than before
+    store.put(0, W, memory(4, 7))  # another kind of row than before
     assert same(store.get(0, W), memory(4, 7))
     assert same(store.get(1, W), memory(2, 7))
 
@@ -100,7 +102,7 @@ def test_while_a_checkpoint_is_written_the_one_before_stays(tmp_path):
     checkpoint(store, tmp_path / "one")
     store.put(0, W, memory(1))
     (tmp_path / "two").mkdir()
-    store.save(tmp_path / "two")                     # and the process dies before it is committed
+    store.save(tmp_path / "two")  # and the process dies before it is committed
     store.put(0, W, memory(2))
     for folder, value in (("one", 0), ("two", 1)):
         back = RowStore(tmp_path / "rows")
@@ -120,7 +122,7 @@ def test_a_checkpoint_copies_only_what_changed(tmp_path):
     store.put(7, W, memory(8))
     checkpoint(store, tmp_path / "two")
     assert len(written) == 1
-    for t in range(20):                              # rows are used again: the file stays small
+    for t in range(20):  # rows are used again: the file stays small
         store.put(7, W, memory(t))
         checkpoint(store, tmp_path / f"more{t}")
     assert max(file.high for file in store._files.values()) <= 53
@@ -188,6 +190,7 @@ def test_a_killed_process_leaves_its_checkpoint(tmp_path):
 @pytest.mark.parametrize("refuse", ["error", "short"])
 def test_a_disk_that_refuses_is_an_error_of_a_later_call(tmp_path, monkeypatch, refuse):
     """Rows are written by a thread; no checkpoint may be made of what is not there."""
+
     def pwrite(handle, content, at):
         if refuse == "error":
             raise OSError(28, "No space left on device")

@@ -34,8 +34,10 @@ def test_no_mixture_is_fedavg():
 
 def test_a_method_is_under_a_hundred_lines_of_code():
     lines = [
-        line for path in (DOCS / "template").glob("*.py")
-        for line in path.read_text().splitlines() if line.strip() and not line.strip().startswith("#")
+        line
+        for path in (DOCS / "template").glob("*.py")
+        for line in path.read_text().splitlines()
+        if line.strip() and not line.strip().startswith("#")
     ]
     code = len(lines) - sum(line.strip().startswith(('"""', "from ", "import ")) for line in lines)
     assert code < 100

@@ -26,14 +26,23 @@ from fedpers.results.report.runs import find_runs, group
 from fedpers.results.report.tables import report
 from tests.unified import W, federation, golden, linear_model, logistic, make
 
-SMALL = ["+experiment=unified_fig1_mx2", "data.num_clients=3", "data.dim=2", "data.train_per_client=30",
-         "data.test_per_client=5", "rounds=4", "eval_every=2", "checkpoint_every=0", "device=cpu"]
+SMALL = [
+    "+experiment=unified_fig1_mx2",
+    "data.num_clients=3",
+    "data.dim=2",
+    "data.train_per_client=30",
+    "data.test_per_client=5",
+    "rounds=4",
+    "eval_every=2",
+    "checkpoint_every=0",
+    "device=cpu",
+]
 
 
 def watched(name="acd", fed=None, **options):
     """A run of the golden problem (two clients, f'_m = 1/2 (b - b_m)², b = 0 and 2, λ = 2)."""
     fed = fed or golden()
-    strategy, cohort, grid = make(name, fed, lam=2.0, **options)
+    strategy, _, grid = make(name, fed, lam=2.0, **options)
     return Watch(strategy, grid)
 
 
@@ -93,7 +102,7 @@ def test_a_run_notes_the_distance_in_each_round_and_nothing_else_changes(tmp_pat
     with_it, without = (pd.read_csv(tmp_path / on / "metrics.csv") for on in ("true", "false"))
     noted = with_it[with_it.split == "train"]
     facts = summaries[0]["optimum"]
-    assert facts["start"] == pytest.approx(math.log(2), abs=1e-12)      # logistic loss of the model 0
+    assert facts["start"] == pytest.approx(math.log(2), abs=1e-12)  # logistic loss of the model 0
     assert noted[["objective", "suboptimality", "distance", "estimation"]].notna().all(axis=None)
     np.testing.assert_allclose(noted.objective - noted.suboptimality, facts["objective"], atol=1e-14)
     assert (noted.suboptimality > -1e-12).all() and facts["objective"] < facts["start"]
@@ -136,10 +145,13 @@ def test_too_many_parameters_are_refused():
         watched(fed=fed, mu=1.0)
 
 
-@pytest.mark.parametrize(("fed", "what"), [
-    (federation([[[1.0], [-1.0]]] * 2, [[True, False]] * 2, task="binary"), "infinity|singular"),
-    (federation([[[1.0, 1.0]]] * 2, [[0.0], [1.0]]), "singular|infinity"),
-])
+@pytest.mark.parametrize(
+    ("fed", "what"),
+    [
+        (federation([[[1.0], [-1.0]]] * 2, [[True, False]] * 2, task="binary"), "infinity|singular"),
+        (federation([[[1.0, 1.0]]] * 2, [[0.0], [1.0]]), "singular|infinity"),
+    ],
+)
 def test_no_one_minimum_is_said(fed, what):
     """Separable classes have theirs at infinity; one sample leaves a direction free."""
     f = make_objective(ObjectiveConfig(objective="mx2", lam=1.0), linear_model(fed), 2)
@@ -156,7 +168,7 @@ def test_the_gradient_vanishes_at_the_optimum(name):
     of_w = [f.grad_w(best.w, b, fed.client(m).train) for m, b in enumerate(best.betas)] if best.w else []
     of_b = [f.grad_beta(best.w, b, fed.client(m).train) for m, b in enumerate(best.betas) if b]
     shared = sum(g[W] for g in of_w) if of_w else torch.zeros(1)
-    assert shared.abs().max() < 1e-9                       # the solver stops at 1e-12 in F
+    assert shared.abs().max() < 1e-9  # the solver stops at 1e-12 in F
     assert all(g[W].abs().max() < 1e-9 for g in of_b)
 
 
@@ -180,9 +192,21 @@ def test_drawing_is_allowed_where_it_means_something(more):
 
 def rows(gaps, start=1):
     """Rounds with F* = 2: two iterations, one communication and half a second each."""
-    return [{"round": t, "split": "train", "seconds": 0.5, "iterations": 2 * t, "communications": t,
-             "w_sample_grads": 0, "beta_sample_grads": 4 * t, "objective": 2 + g, "suboptimality": g,
-             "distance": g * g} for t, g in enumerate(gaps, start)]
+    return [
+        {
+            "round": t,
+            "split": "train",
+            "seconds": 0.5,
+            "iterations": 2 * t,
+            "communications": t,
+            "w_sample_grads": 0,
+            "beta_sample_grads": 4 * t,
+            "objective": 2 + g,
+            "suboptimality": g,
+            "distance": g * g,
+        }
+        for t, g in enumerate(gaps, start)
+    ]
 
 
 def test_axes_add_up():
@@ -198,11 +222,16 @@ def test_no_picture_of_what_is_not_known(tmp_path):
 
 def test_a_panel_for_each_axis_that_moves(tmp_path, monkeypatch):
     labels = []
-    monkeypatch.setattr(plots_gap.style, "save", lambda figure, path: labels.extend(
-        (ax.get_xlabel(), ax.get_yscale()) for ax in figure.axes) or path)
+    monkeypatch.setattr(
+        plots_gap.style,
+        "save",
+        lambda figure, path: labels.extend((ax.get_xlabel(), ax.get_yscale()) for ax in figure.axes) or path,
+    )
     plots_gap.compare({"a": [rows([0.1, 0.01]), rows([0.2, 0.01])], "b": [rows([0.1, 1e-5])]}, tmp_path)
-    assert labels == [(plots_gap.AXES[a], "log") for a in (
-        "communications", "iterations", "beta_sample_grads", "seconds", "communications")]
+    assert labels == [
+        (plots_gap.AXES[a], "log")
+        for a in ("communications", "iterations", "beta_sample_grads", "seconds", "communications")
+    ]
 
 
 def test_lower_bounds_are_theorem_sixs():

@@ -83,7 +83,7 @@ def test_an_envelope_is_packed_only_when_read():
     assert header == {"t": 1}
     assert body.inner.values["a"] is not None
     assert "_data" not in envelope.__dict__
-    assert isinstance(envelope["arrays"], ArrayRecord)          # somebody reads: now it is packed
+    assert isinstance(envelope["arrays"], ArrayRecord)  # somebody reads: now it is packed
     header, body = open_content(envelope)
     assert header == {"t": 1}
     check(body)
@@ -120,8 +120,8 @@ def test_file_store_goes_back_to_the_last_checkpoint(tmp_path):
         store.put(0, (t, 0), Inner({"a": torch.tensor(float(t))}))
     value = lambda when: float(store.get(0, when).values["a"])  # noqa: E731
     assert value((8, 0)) == 7
-    assert value((5, 0)) == 4                                    # a server resumed at round 4
-    store.put(0, (5, 0), Inner({"a": torch.tensor(50.0)}))       # rounds 6 and 7 never were
+    assert value((5, 0)) == 4  # a server resumed at round 4
+    store.put(0, (5, 0), Inner({"a": torch.tensor(50.0)}))  # rounds 6 and 7 never were
     assert value((9, 0)) == 50
     assert store.get(1, (9, 0)) is None
     assert len(list((tmp_path / "0").iterdir())) <= 5

@@ -14,14 +14,14 @@ from fedpers.engines.memory.client_store import MemoryStore
 from fedpers.families.unified.objectives import make_objective
 from fedpers.learning.model import build_model
 
-CLASSES = {"lsgd": "LSGD", "acd": "ACD", "asvrcd": "ASVRCD", "ascd": "ASCD", "scd": "SCD",
-           "svrcd": "SVRCD"}
+CLASSES = {"lsgd": "LSGD", "acd": "ACD", "asvrcd": "ASVRCD", "ascd": "ASCD", "scd": "SCD", "svrcd": "SVRCD"}
 COORDINATE = ("scd", "ascd", "svrcd", "asvrcd")
 W = "head.weight"
 
 
 def federation(xs, ys, task="regression", dtype=torch.float64):
     """Clients with the given samples, which are also their test samples."""
+
     def data(x, y):
         y = torch.as_tensor(np.asarray(y))
         x = torch.as_tensor(np.asarray(x)).to(dtype)
@@ -30,16 +30,26 @@ def federation(xs, ys, task="regression", dtype=torch.float64):
     parts = [ClientData(*[data(x, y)] * 3) for x, y in zip(xs, ys, strict=True)]
     sizes = np.array([len(x) for x in xs])
     classes = int(max(np.max(y) for y in ys)) + 1 if task == "classification" else 1
-    return Federation("arrays", len(xs), np.shape(xs[0])[1:], classes, task, parts.__getitem__,
-                      sizes, sizes, np.zeros((len(xs), 0)))
+    return Federation(
+        "arrays",
+        len(xs),
+        np.shape(xs[0])[1:],
+        classes,
+        task,
+        parts.__getitem__,
+        sizes,
+        sizes,
+        np.zeros((len(xs), 0)),
+    )
 
 
 def linear_model(fed, **options):
     """A model without hidden layers and bias that starts at 0."""
     name = "linear" if fed.task == "regression" else "logistic"
     options = {"init": "zeros", "bias": False, **options}
-    return build_model(name, input_shape=fed.input_shape, num_outputs=fed.num_classes,
-                       task=fed.task, **options)
+    return build_model(
+        name, input_shape=fed.input_shape, num_outputs=fed.num_classes, task=fed.task, **options
+    )
 
 
 def quadratics(targets, curvatures=1.0):

@@ -16,7 +16,7 @@ from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.engines.memory.row_store import RowStore
 
 Body = Callable[[Grid], None]
-NODES = 64                                 # of a simulation on Ray, through which all clients are reached
+NODES = 64  # of a simulation on Ray, through which all clients are reached
 
 
 def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Body) -> None:
@@ -31,7 +31,7 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
     from fedpers.engines.inprocess_grid import CohortGrid
     from fedpers.engines.runner import RunnerConfig
 
-    torch.set_num_threads(1)                   # more only wait for each other, seen up to 25x slower
+    torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
     cuda = parts.plan.device.startswith("cuda")
     if engine.precision == "tf32" and not cuda:
         raise ConfigError("engine.precision=tf32 needs device=cuda; a CPU knows float32 and bf16")
@@ -41,8 +41,11 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
             f"fills the GPU"
         )
     runner = RunnerConfig(
-        engine.runner, engine.chunk, engine.workers,
-        convolution=engine.convolution, precision=engine.precision,
+        engine.runner,
+        engine.chunk,
+        engine.workers,
+        convolution=engine.convolution,
+        precision=engine.precision,
     )
     cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner)
     try:
@@ -66,16 +69,14 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
     try:
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise ConfigError(
-            f"engine=ray needs Ray: pip install 'flwr[simulation]' ({error})"
-        ) from error
+        raise ConfigError(f"engine=ray needs Ray: pip install 'flwr[simulation]' ({error})") from error
     server = ServerApp()
     failed: list[BaseException] = []
     nodes = min(parts.federation.num_clients, NODES)
 
     @server.main()
     def main(grid: Grid, context: Any) -> None:
-        torch.set_num_threads(1)               # holds for this thread; see `run_inprocess`
+        torch.set_num_threads(1)  # holds for this thread; see `run_inprocess`
         try:
             body(_fleet(grid, cfg.engine, parts, nodes))
         except BaseException as error:  # Flower's thread would only log it

@@ -65,11 +65,15 @@ def assemble(cfg: RunConfig) -> Parts:
 def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:
     r = cfg.clients_per_round
     if r is not None and r < num_clients:
-        raise ConfigError(f"clients_per_round={r}: method={cfg.method_name} takes all {num_clients} "
-                          "clients in every round; leave it null")
+        raise ConfigError(
+            f"clients_per_round={r}: method={cfg.method_name} takes all {num_clients} "
+            "clients in every round; leave it null"
+        )
     if cfg.participation != "fixed":
-        raise ConfigError(f"participation={cfg.participation}: method={cfg.method_name} takes all "
-                          "clients in every round; leave it fixed")
+        raise ConfigError(
+            f"participation={cfg.participation}: method={cfg.method_name} takes all "
+            "clients in every round; leave it fixed"
+        )
 
 
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
@@ -99,9 +103,7 @@ def choose_device(wanted: str) -> str:
 
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
-        raise ConfigError(
-            "device=cuda: torch finds no CUDA device here; use device=cpu or device=auto"
-        )
+        raise ConfigError("device=cuda: torch finds no CUDA device here; use device=cpu or device=auto")
     return "cuda" if wanted != "cpu" and has_cuda else "cpu"
 
 

@@ -12,14 +12,26 @@ from fedpers import __version__
 from fedpers.core.errors import ConfigError, FedpersError
 
 # Flower and Ray report usage, look for updates and install packages unless they are told not to.
-for _name, _value in {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
-                      "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-                      "RAY_USAGE_STATS_ENABLED": "0"}.items():
+for _name, _value in {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}.items():
     os.environ.setdefault(_name, _value)
 
 USER_MISTAKE, INTERRUPTED = 2, 130
-DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR,
-        errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)       # OSErrors that a user can mend
+DISK = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+)  # OSErrors that a user can mend
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,19 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(f"\n{stop or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:                     # fedpers list | head
+    except BrokenPipeError:  # fedpers list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         if error.errno not in DISK:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        return _complain(FedpersError(f"{where}{error.strerror}; choose another folder with out=, "
-                                      f"or make room there"))
+        return _complain(
+            FedpersError(f"{where}{error.strerror}; choose another folder with out=, or make room there")
+        )
 
 
 def _command(argv: list[str]) -> int:
-    if argv[:1] == ["run"]:                     # what follows is Hydra's, not argparse's
+    if argv[:1] == ["run"]:  # what follows is Hydra's, not argparse's
         from fedpers.app.launch import run
 
         return run(argv[1:])
@@ -71,11 +84,14 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("fedpers", description="Personalised federated learning.")
     top.add_argument("--version", action="version", version=f"fedpers {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    commands.add_parser("run", add_help=False,
-                        help="one run, or a sweep with -m; takes Hydra overrides such as "
-                             "method=fedavg rounds=50")
-    commands.add_parser("bench", add_help=False,
-                        help="speed and memory beside Flower's own simulation and other peers")
+    commands.add_parser(
+        "run",
+        add_help=False,
+        help="one run, or a sweep with -m; takes Hydra overrides such as method=fedavg rounds=50",
+    )
+    commands.add_parser(
+        "bench", add_help=False, help="speed and memory beside Flower's own simulation and other peers"
+    )
     _add_list(commands)
     _add_report(commands)
     _add_export(commands)
@@ -91,18 +107,23 @@ def _add_list(commands: Any) -> None:
 def _add_report(commands: Any) -> None:
     command = commands.add_parser("report", help="mean and spread over seeds of finished runs")
     command.add_argument("runs", nargs="+", type=Path, help="run directories, or a sweep's")
-    command.add_argument("--out", type=Path, help="folder of report.md and report.html; "
-                         "default: the sweep's directory, else here")
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="folder of report.md and report.html; default: the sweep's directory, else here",
+    )
     command.set_defaults(action=_report)
 
 
 def _add_export(commands: Any) -> None:
     command = commands.add_parser("export", help="a whole model of a run, for others to use")
     command.add_argument("run", type=Path, help="a run directory")
-    command.add_argument("--model", help="its name, such as global or center_0; may be left out "
-                         "if the method has one")
-    command.add_argument("--out", type=Path, help="folder of NAME.safetensors and NAME.json; "
-                         "default: RUN/export")
+    command.add_argument(
+        "--model", help="its name, such as global or center_0; may be left out if the method has one"
+    )
+    command.add_argument(
+        "--out", type=Path, help="folder of NAME.safetensors and NAME.json; default: RUN/export"
+    )
     command.set_defaults(action=_export)
 
 
@@ -111,8 +132,7 @@ def _add_data(commands: Any) -> None:
     actions = data.add_subparsers(required=True, metavar="ACTION")
     fetch = actions.add_parser("fetch", help="download a data set")
     fetch.add_argument("name")
-    fetch.add_argument("--root", type=Path, help="where to; default: $FEDPERS_DATA, "
-                       "else ~/.cache/fedpers")
+    fetch.add_argument("--root", type=Path, help="where to; default: $FEDPERS_DATA, else ~/.cache/fedpers")
     fetch.set_defaults(action=_fetch)
 
 

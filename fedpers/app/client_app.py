@@ -32,7 +32,7 @@ def fleet_app(config: str, memory: str) -> ClientApp:
 
 
 def _bundle(config: str, memory: str, message: Message, context: Context) -> Message:
-    cohort = _cohort(config, memory, False)          # the simulation's server flushes
+    cohort = _cohort(config, memory, False)  # the simulation's server flushes
     answers = cohort.handle(open_requests(message.content, cohort.device))
     return Message(seal_answers(answers), reply_to=message)
 
@@ -58,9 +58,7 @@ def _evaluate(message: Message, context: Context) -> Message:
     return _reply(message, [], n, metrics)
 
 
-def _open(
-    message: Message, context: Context
-) -> tuple[PersonalizedClient, list[Any], dict[str, Any]]:
+def _open(message: Message, context: Context) -> tuple[PersonalizedClient, list[Any], dict[str, Any]]:
     cohort, k = _seat(context)
     arrays, header = message.content[ARRAYS], message.content[CONFIG]
     if not isinstance(arrays, ArrayRecord):

@@ -44,10 +44,16 @@ def export(run: Path, name: str | None = None, out: Path | None = None) -> Path:
     name = _choose(name, models, cfg.method_name)
     folder = out or run / "export"
     about = {
-        "format": FORMAT, "model": cfg.model.name, "options": dict(cfg.model.options),
+        "format": FORMAT,
+        "model": cfg.model.name,
+        "options": dict(cfg.model.options),
         "input_shape": list(parts.federation.input_shape),
-        "classes": parts.federation.num_classes, "task": parts.federation.task,
-        "name": name, "method": cfg.method_name, "data": cfg.data.name, "seed": cfg.seed,
+        "classes": parts.federation.num_classes,
+        "task": parts.federation.task,
+        "name": name,
+        "method": cfg.method_name,
+        "data": cfg.data.name,
+        "seed": cfg.seed,
         "round": round_,
     }
     try:
@@ -66,8 +72,7 @@ def _choose(name: str | None, models: dict[str, Params], method: str) -> str:
     if name is None and len(models) == 1:
         return next(iter(models))
     if name is None:
-        raise ConfigError(f"{method} has several models; say which with --model: "
-                          f"{', '.join(models)}")
+        raise ConfigError(f"{method} has several models; say which with --model: {', '.join(models)}")
     if name not in models:
         raise ConfigError(unknown("model of this run", name, models))
     return name
@@ -87,8 +92,12 @@ def load_exported(path: Path) -> tuple[Model, Params]:
         if about["format"] > FORMAT:
             raise CheckpointError(f"{path} was written by a newer fedpers (format {about['format']})")
         model = build_model(
-            about["model"], input_shape=tuple(about["input_shape"]), num_outputs=about["classes"],
-            task=about["task"], **about["options"])
+            about["model"],
+            input_shape=tuple(about["input_shape"]),
+            num_outputs=about["classes"],
+            task=about["task"],
+            **about["options"],
+        )
         return model, load_file(path.with_suffix(".safetensors"))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{path} is missing, damaged or no exported model: {error!r}") from error

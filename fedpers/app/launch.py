@@ -20,7 +20,7 @@ from fedpers.config import compose
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.errors import ConfigError, FedpersError
 
-TRACES = ("metrics.csv", "summary.json", "checkpoint")     # what shows that a run was here
+TRACES = ("metrics.csv", "summary.json", "checkpoint")  # what shows that a run was here
 log = logging.getLogger("fedpers")
 
 
@@ -28,7 +28,7 @@ log = logging.getLogger("fedpers")
 class Session:
     """What happened in this command so far."""
 
-    out: Path | None = None                              # the run that is going on
+    out: Path | None = None  # the run that is going on
     failed: list[tuple[Path, Exception]] = field(default_factory=list)
     finished: int = 0
 
@@ -84,9 +84,9 @@ def _start(args: Any, session: Session) -> None:
         folder = Path(hydra.runtime.output_dir)
         try:
             _job(cfg, folder, session)
-        except Exception as error:             # kept, so that a sweep goes on and Hydra is silent
+        except Exception as error:  # kept, so that a sweep goes on and Hydra is silent
             if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
-                raise                          # another process; this list would not be ours
+                raise  # another process; this list would not be ours
             session.failed.append((folder, error))
             if hydra.mode == RunMode.MULTIRUN:
                 log.warning("failed: %s", error)
@@ -134,9 +134,11 @@ def save_config(cfg: RunConfig, out: Path) -> None:
 
 def _sentence(cfg: RunConfig, summary: dict[str, Any], out: Path) -> str:
     final = summary.get("final") or {}
-    parts = [f"{name.replace('_', ' ')} {final[name]:.4f}"
-             for name in ("loss", "accuracy", "worst_decile")
-             if isinstance(final.get(name), float) and final[name] == final[name]]
+    parts = [
+        f"{name.replace('_', ' ')} {final[name]:.4f}"
+        for name in ("loss", "accuracy", "worst_decile")
+        if isinstance(final.get(name), float) and final[name] == final[name]
+    ]
     result = f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}"
     return f"{result}\n{out}  (pictures in {out / 'plots'})"
 
@@ -148,19 +150,22 @@ def _claim(out: Path, sweep: bool) -> None:
         ConfigError: it cannot, or there is.
     """
     held = [t for t in TRACES if (out / t).exists()]
-    if held == ["summary.json"] and _failed(out):     # before its first round: nothing to keep
+    if held == ["summary.json"] and _failed(out):  # before its first round: nothing to keep
         held = []
     if held and not sweep:
-        raise ConfigError(f"out={out}: there is a run already ({', '.join(held)}); "
-                          f"choose another folder, or go on with it: fedpers run resume={out}")
+        raise ConfigError(
+            f"out={out}: there is a run already ({', '.join(held)}); "
+            f"choose another folder, or go on with it: fedpers run resume={out}"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".writable"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"out={out}: cannot be written ({error.strerror}); "
-                          f"choose another folder") from error
+        raise ConfigError(
+            f"out={out}: cannot be written ({error.strerror}); choose another folder"
+        ) from error
 
 
 def _failed(out: Path) -> bool:

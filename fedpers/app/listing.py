@@ -39,8 +39,11 @@ def described(group: str) -> list[tuple[str, str]]:
 
 def _comment(text: str) -> str:
     """The comment at the head of a file, its first sentence."""
-    lines = [line[1:].strip() for line in text.splitlines()
-             if line.startswith("#") and not line.startswith("# @package")]
+    lines = [
+        line[1:].strip()
+        for line in text.splitlines()
+        if line.startswith("#") and not line.startswith("# @package")
+    ]
     return lines[0] if lines else ""
 
 
@@ -53,8 +56,15 @@ def _print(console: Console, title: str, prefix: str, rows: Iterable[tuple[str, 
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False,
-                  header_style="dim", min_width=len(title))
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        min_width=len(title),
+    )
     for i, column in enumerate(columns):
         table.add_column(column, style="bold" if i == 0 else "", no_wrap=i == 0)
     return table

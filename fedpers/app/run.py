@@ -43,7 +43,7 @@ class Checkpointer(Observer):
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
             if self.run.cfg.engine.name == "ray":
-                flush_files()          # the memories that go with it
+                flush_files()  # the memories that go with it
             checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
 
 
@@ -58,9 +58,7 @@ class Everyone(Observer):
         for o in self.observers:
             o.on_round(t, log)
 
-    def on_evaluation(
-        self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]
-    ) -> None:
+    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """Pass on."""
         for o in self.observers:
             o.on_evaluation(t, clients, arrays)
@@ -118,7 +116,7 @@ def drive(run: Prepared, grid: Grid) -> None:
     with ProgressBar(run.cfg.method_name, run.cfg.rounds, strategy.rounds_done) as progress:
         observers = [run.recorder, Checkpointer(run), progress]
         if run.cfg.optimum:
-            observers.insert(0, watched := watch(strategy, grid))     # it adds to what is recorded
+            observers.insert(0, watched := watch(strategy, grid))  # it adds to what is recorded
             run.recorder.facts["optimum"] = watched.facts()
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=Everyone(observers))
     run.summary = run.recorder.close()

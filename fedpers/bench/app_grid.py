@@ -37,6 +37,6 @@ class AppGrid(MailGrid):
     def _run_app(self, message: Message) -> Message:
         try:
             return self._app(message, self.contexts[message.metadata.dst_node_id])
-        except Exception as error:              # a ClientApp's failure is its reply
+        except Exception as error:  # a ClientApp's failure is its reply
             log.debug("a ClientApp failed", exc_info=error)
             return error_reply(message, f"{type(error).__name__}: {error}")

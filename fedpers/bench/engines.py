@@ -36,7 +36,7 @@ def ours(work: Work, runner: str) -> dict[str, Any]:
     config = FedAvgConfig(local=LocalConfig(lr=LR, epochs=work.E, batch_size=work.B))
     model = make_model(work)
     strategy = Timed(config, model, Plan(clients_per_round=work.C, eval_every=0))
-    how = RunnerConfig(runner, workers=work.workers)            # type: ignore[arg-type]
+    how = RunnerConfig(runner, workers=work.workers)  # type: ignore[arg-type]
     client = FedAvgClient(config, model)
     cohort = Cohort(client, federation(work), MemoryStore(), strategy.plan, how)
     grid = CohortGrid(cohort)
@@ -102,8 +102,12 @@ def floor(work: Work) -> dict[str, Any]:
     w = torch.randn(64, 32, 5, 5).contiguous(memory_format=torch.channels_last)
     conv = lambda: torch.nn.functional.conv2d(x, w, padding=2)  # noqa: E731
     with torch.no_grad():
-        return {"seconds": [], "cpu": [], "sgemm": rate(2 * 1024**3, lambda: a @ a),
-                "conv": rate(2.0 * 20 * 196 * 64 * 800, conv)}
+        return {
+            "seconds": [],
+            "cpu": [],
+            "sgemm": rate(2 * 1024**3, lambda: a @ a),
+            "conv": rate(2.0 * 20 * 196 * 64 * 800, conv),
+        }
 
 
 OURS = {"auto": "auto", "loop": "loop", "stack": "stack"}
@@ -124,7 +128,7 @@ def main(argv: list[str]) -> int:
 
         found = getattr(peers, engine.replace("-", "_"))(work)
     found |= {"engine": engine, "work": asdict(work), "versions": versions()}
-    if os.environ.get("RANK", "0") == "0":             # of several processes the first one tells
+    if os.environ.get("RANK", "0") == "0":  # of several processes the first one tells
         print("RESULT " + json.dumps(found), flush=True)
     return 0
 

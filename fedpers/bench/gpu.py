@@ -33,7 +33,7 @@ WAYS = {
     "grouped, TF32": RunnerConfig("stack", COHORT, convolution="grouped", precision="tf32"),
     "products, bf16": RunnerConfig("stack", COHORT, convolution="products", precision="bf16"),
 }
-EXACT = ("products, float32", "products, TF32", "grouped, TF32")   # what may run all rounds
+EXACT = ("products, float32", "products, TF32", "grouped, TF32")  # what may run all rounds
 
 
 @dataclass
@@ -62,14 +62,21 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     print(f"all {args.rounds} rounds with {best}", flush=True)
     seconds, accuracy = run(WAYS[best], images, device, args.rounds, say=True)
     row = {
-        "benchmark": "pfl-cifar10", "device": name, "way": best, "rounds": args.rounds,
-        "seconds": sum(seconds), "median_round": statistics.median(seconds),
-        "first_round": seconds[0], "accuracy": accuracy, "data": images.source,
+        "benchmark": "pfl-cifar10",
+        "device": name,
+        "way": best,
+        "rounds": args.rounds,
+        "seconds": sum(seconds),
+        "median_round": statistics.median(seconds),
+        "first_round": seconds[0],
+        "accuracy": accuracy,
+        "data": images.source,
         "probed": {w: t for w, t in tried.items() if t is not None},
         "peak_gpu_mb": torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None,
     }
-    print(f"{row['seconds']:.1f} s in all, {row['median_round'] * 1e3:.2f} ms a round, "
-          f"accuracy {accuracy:.3f}")
+    print(
+        f"{row['seconds']:.1f} s in all, {row['median_round'] * 1e3:.2f} ms a round, accuracy {accuracy:.3f}"
+    )
     return [row]
 
 
@@ -112,8 +119,15 @@ def federation(images: Images) -> Federation:
     few = Data(images.test_x[:1], images.test_y[:1], one[:1])
     parts = [ClientData(Data(images.x[i], images.y[i], one), few, few) for i in order]
     return Federation(
-        "cifar10", USERS, (3, 32, 32), 10, "classification", parts.__getitem__,
-        np.full(USERS, order.shape[1]), np.ones(USERS), np.zeros((USERS, 10)),
+        "cifar10",
+        USERS,
+        (3, 32, 32),
+        10,
+        "classification",
+        parts.__getitem__,
+        np.full(USERS, order.shape[1]),
+        np.ones(USERS),
+        np.zeros((USERS, 10)),
     )
 
 
@@ -128,7 +142,7 @@ def attempt(way: str, images: Images, device: str, rounds: int) -> float | None:
     """Median seconds of a round; None if this machine cannot."""
     try:
         seconds, _ = run(WAYS[way], images, device, rounds)
-    except Exception as error:                  # the ways are tried to see which of them work
+    except Exception as error:  # the ways are tried to see which of them work
         print(f"{way}: {type(error).__name__}: {str(error)[:200]}", flush=True)
         return None
     middle = statistics.median(seconds[len(seconds) // 2 :])

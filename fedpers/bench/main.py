@@ -52,8 +52,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="fedpers bench", description=__doc__.split("\n")[0])
     found.add_argument(
-        "suite", nargs="?", default="rounds",
-        choices=["rounds", "methods", "population", "evaluation", "gpu"],
+        "suite", nargs="?", default="rounds", choices=["rounds", "methods", "population", "evaluation", "gpu"]
     )
     found.add_argument("--models", help="rounds: which settings; methods: names of models; all")
     found.add_argument("--methods", default="", help="methods: which; all")
@@ -62,7 +61,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
     found.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     found.add_argument(
-        "--python", action="append", default=[], metavar="ENGINE=PATH",
+        "--python",
+        action="append",
+        default=[],
+        metavar="ENGINE=PATH",
         help="rounds: another interpreter for a peer that needs its own environment",
     )
     found.add_argument("--out", default="benchmarks/results", help="folder for the results")
@@ -72,8 +74,7 @@ def parser() -> argparse.ArgumentParser:
 def engines(workers: int, elsewhere: Sequence[str] = ()) -> list[tuple[str, int]]:
     """(engine, processes): ours and the peers that are installed, here or `elsewhere`."""
     own = [("auto", 1), ("auto", workers), ("loop", 1), ("stack", 1), ("tight", 1)]
-    there = [name for name, module in PEERS.items()
-             if name in elsewhere or importlib.util.find_spec(module)]
+    there = [name for name, module in PEERS.items() if name in elsewhere or importlib.util.find_spec(module)]
     found = [*own, *((name, workers if name == "flower-ray" else 1) for name in there)]
     if "pfl-research" in there:
         found.append(("pfl-research", workers))
@@ -112,34 +113,43 @@ def summarise(work: Work, taken: dict[tuple[str, int], list[Result]]) -> list[Re
         middle = statistics.median(seconds)
         cpu = statistics.median(s for r in results for s in r["cpu"][1:])
         own = engine != "flower-ray" and workers == 1
-        rows.append({
-            **asdict(work), "engine": engine, "processes": workers, "seconds": middle,
-            "cpu": cpu if own else None, "fastest": min(seconds), "slowest": max(seconds),
-            "count": len(seconds),
-            "first": statistics.median(r["seconds"][0] for r in results),
-            "peak_mb": max(r["peak_mb"] for r in results),
-            "gflops": work.flops / middle / 1e9, "ceiling_gflops": ceiling,
-            "share_of_ceiling": work.flops / middle / 1e9 / (ceiling * workers),
-            "versions": results[0].get("versions", {}),
-        })
+        rows.append(
+            {
+                **asdict(work),
+                "engine": engine,
+                "processes": workers,
+                "seconds": middle,
+                "cpu": cpu if own else None,
+                "fastest": min(seconds),
+                "slowest": max(seconds),
+                "count": len(seconds),
+                "first": statistics.median(r["seconds"][0] for r in results),
+                "peak_mb": max(r["peak_mb"] for r in results),
+                "gflops": work.flops / middle / 1e9,
+                "ceiling_gflops": ceiling,
+                "share_of_ceiling": work.flops / middle / 1e9 / (ceiling * workers),
+                "versions": results[0].get("versions", {}),
+            }
+        )
     best = min((r["seconds"] for r in rows if r["engine"] == "auto"), default=float("nan"))
     for row in rows:
         row["times_ours"] = row["seconds"] / best
     return sorted(rows, key=lambda row: float(row["seconds"]))
 
 
-def run_one(
-    engine: str, work: Work, python: str = sys.executable, timeout: float = 1800
-) -> Result | None:
+def run_one(engine: str, work: Work, python: str = sys.executable, timeout: float = 1800) -> Result | None:
     """One engine in a process of its own; None if it fails."""
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(work.workers)]
-    launch = launch if engine == "pfl-research" and work.workers > 1 else []     # its own way
+    launch = launch if engine == "pfl-research" and work.workers > 1 else []  # its own way
     command = [python, *launch, "-m", "fedpers.bench.engines", engine, json.dumps(asdict(work))]
     quiet = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, **quiet, "PYTHONPATH": path},
     )
     peak = Peak(process.pid)
@@ -202,9 +212,14 @@ def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
         lines = [x for x in info.read_text().splitlines() if x.startswith("model name")]
         cpu = lines[0].split(":")[1].strip() if lines else cpu
     merged = {name: v for row in rows for name, v in row.get("versions", {}).items()}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(),
-            "versions": versions() | merged, "load": os.getloadavg()[0],
-            "date": time.strftime("%Y-%m-%d")}
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions() | merged,
+        "load": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def write(rows: list[Result], name: str, out: Path) -> Path:

@@ -36,16 +36,21 @@ def flower_ray(work: Work) -> dict[str, Any]:
     @server.main()
     def main(grid: Any, context: Any) -> None:
         strategy = Timed(
-            fraction_train=work.C / work.M, fraction_evaluate=0.0, min_train_nodes=work.C,
+            fraction_train=work.C / work.M,
+            fraction_evaluate=0.0,
+            min_train_nodes=work.C,
             min_available_nodes=work.M,
         )
         first = ArrayRecord(module.state_dict())
         strategy.start(grid=grid, initial_arrays=first, num_rounds=work.rounds)
 
     init: Any = {"num_cpus": work.workers, "log_to_driver": False, "include_dashboard": False}
-    run_simulation(server, app, work.M, backend_config={
-        "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}, "init_args": init,
-    })
+    run_simulation(
+        server,
+        app,
+        work.M,
+        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}, "init_args": init},
+    )
     return clock.result()
 
 
@@ -66,8 +71,12 @@ def flower_grid(work: Work) -> dict[str, Any]:
             clock.done()
             return found
 
-    strategy = Timed(fraction_train=work.C / work.M, fraction_evaluate=0.0,
-                     min_train_nodes=work.C, min_available_nodes=work.M)
+    strategy = Timed(
+        fraction_train=work.C / work.M,
+        fraction_evaluate=0.0,
+        min_train_nodes=work.C,
+        min_available_nodes=work.M,
+    )
     first = ArrayRecord(as_module(make_model(work)).state_dict())
     strategy.start(grid=grid, initial_arrays=first, num_rounds=work.rounds)
     return clock.result()
@@ -111,10 +120,13 @@ def pfl_research(work: Work) -> dict[str, Any]:
     data = FederatedDataset(lambda u: Dataset([x[u], y[u]], user_id=str(u)), sampler)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=work.rounds, evaluation_frequency=10**6,
-            train_cohort_size=work.C, val_cohort_size=0,
+            central_num_iterations=work.rounds,
+            evaluation_frequency=10**6,
+            train_cohort_size=work.C,
+            val_cohort_size=0,
         ),
-        backend=SimulatedBackend(training_data=data, val_data=data), model=model,
+        backend=SimulatedBackend(training_data=data, val_data=data),
+        model=model,
         model_train_params=NNTrainHyperParams(
             local_num_epochs=work.E, local_learning_rate=LR, local_batch_size=work.B
         ),
@@ -125,9 +137,7 @@ def pfl_research(work: Work) -> dict[str, Any]:
 
 def fedjax(work: Work) -> dict[str, Any]:
     """google/fedjax: fed_avg with its default backend, jitted steps; lr and mlp only."""
-    os.environ["XLA_FLAGS"] = (
-        "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    )
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     import fedjax as fj
     import jax
     import jax.numpy as jnp
@@ -145,12 +155,8 @@ def fedjax(work: Work) -> dict[str, Any]:
 
     if work.model not in ("lr", "mlp"):
         raise SystemExit("fedjax is compared on lr and mlp")
-    data = fj.InMemoryFederatedData(
-        {str(k): {"x": np.asarray(x[k]), "y": y[k]} for k in range(work.M)}
-    )
-    batches = fj.ShuffleRepeatBatchHParams(
-        batch_size=work.B, num_epochs=work.E, drop_remainder=True
-    )
+    data = fj.InMemoryFederatedData({str(k): {"x": np.asarray(x[k]), "y": y[k]} for k in range(work.M)})
+    batches = fj.ShuffleRepeatBatchHParams(batch_size=work.B, num_epochs=work.E, drop_remainder=True)
     algorithm = fed_avg.federated_averaging(
         jax.grad(loss), fj.optimizers.sgd(LR), fj.optimizers.sgd(1.0), batches
     )
@@ -162,5 +168,3 @@ def fedjax(work: Work) -> dict[str, Any]:
         jax.block_until_ready(state.params)
         clock.done()
     return clock.result()
-
-

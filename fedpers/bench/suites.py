@@ -23,7 +23,8 @@ def methods(args: argparse.Namespace) -> list[Result]:
     ways = {
         "inprocess": ["engine=inprocess"],
         "workers": ["engine=inprocess", f"engine.workers={args.workers}"],
-        "ray": ["engine=ray"], "messages": ["engine=ray", "engine.chunk=1"],
+        "ray": ["engine=ray"],
+        "messages": ["engine=ray", "engine.chunk=1"],
     }
     rows = []
     for model in args.models.split(",") if args.models else ("logistic", "mlp"):
@@ -47,9 +48,18 @@ def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
         out = Path(folder) / "run"
         count = args.rounds or 20
         command = [
-            sys.executable, "-m", "fedpers", "run", *overrides,
-            "data=digits", "data.num_clients=100", "data.partition=iid",
-            f"rounds={count}", "eval_every=0", "checkpoint_every=0", f"out={out}",
+            sys.executable,
+            "-m",
+            "fedpers",
+            "run",
+            *overrides,
+            "data=digits",
+            "data.num_clients=100",
+            "data.partition=iid",
+            f"rounds={count}",
+            "eval_every=0",
+            "checkpoint_every=0",
+            f"out={out}",
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -68,9 +78,7 @@ def population(args: argparse.Namespace) -> list[Result]:
     rows = []
     for number in (1000, 1_000_000):
         code = f"from fedpers.bench.suites import heads; heads({number}, {args.rounds or 8})"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         seconds, megabytes, disk = map(float, done.stdout.split()[-3:])
         rows.append({"clients": number, "seconds": seconds, "peak_mb": megabytes, "disk_mb": disk})
         print(rows[-1], flush=True)
@@ -106,10 +114,8 @@ def heads(number: int, rounds: int) -> None:
         return parts[k % 1000]
 
     counts = np.full(number, n)
-    fed = Federation("heads", number, (dim,), 10, "classification", client, counts, counts,
-                     np.zeros((1, 10)))
-    model = build_model("mlp", input_shape=(dim,), num_outputs=10, task="classification",
-                        hidden=[512])
+    fed = Federation("heads", number, (dim,), 10, "classification", client, counts, counts, np.zeros((1, 10)))
+    model = build_model("mlp", input_shape=(dim,), num_outputs=10, task="classification", hidden=[512])
     config = FedPerConfig(local=LocalConfig(lr=0.05, batch_size=10))
     strategy = FedPer(config, model, Plan(clients_per_round=1000, eval_every=0, eval_clients=10))
     seconds: list[float] = []
@@ -141,7 +147,7 @@ def evaluation(args: argparse.Namespace) -> list[Result]:
         taken: dict[str, list[float]] = {e: [] for e in runs}
         for run in runs.values():
             run()
-        for _ in range(5 * args.passes):             # chunk sizes are tried in the first few
+        for _ in range(5 * args.passes):  # chunk sizes are tried in the first few
             for engine, run in runs.items():
                 began = time.perf_counter()
                 run()
@@ -175,8 +181,17 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
         for k in range(work.M)
     ]
     counts = np.full(work.M, 50)
-    fed = Federation("bench", work.M, work.shape, 10, "classification", parts.__getitem__, counts,
-                     counts, np.zeros((work.M, 10)))
+    fed = Federation(
+        "bench",
+        work.M,
+        work.shape,
+        10,
+        "classification",
+        parts.__getitem__,
+        counts,
+        counts,
+        np.zeros((work.M, 10)),
+    )
     own = [Memory(model.init_head(k)) for k in range(work.M)]
     order = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
     header = {"kind": "evaluate", "t": 1, "e": 0}
@@ -204,8 +219,12 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
             found.append(right / len(test))
         return found
 
-    return {"dataloader": loader, "loop": cohort(RunnerConfig("loop")),
-            "auto": cohort(RunnerConfig()), f"auto x{workers}": cohort(RunnerConfig(workers=workers))}
+    return {
+        "dataloader": loader,
+        "loop": cohort(RunnerConfig("loop")),
+        "auto": cohort(RunnerConfig()),
+        f"auto x{workers}": cohort(RunnerConfig(workers=workers)),
+    }
 
 
 def gpu(args: argparse.Namespace) -> list[Result]:

@@ -52,8 +52,10 @@ def _machines(found: Sequence[Row]) -> list[str]:
     for m in found:
         where = f"{m['date']} on {m['cpu']}, {m['cores']} cores, Python {m['python']}"
         versions.setdefault(where, {}).update(m["versions"])
-    return [f"Measured {where}: {', '.join(f'{n} {v}' for n, v in sorted(of.items()))}."
-            for where, of in sorted(versions.items())]
+    return [
+        f"Measured {where}: {', '.join(f'{n} {v}' for n, v in sorted(of.items()))}."
+        for where, of in sorted(versions.items())
+    ]
 
 
 def _ms(key: str) -> Callable[[Row], str]:
@@ -78,8 +80,11 @@ def _whole(key: str) -> Callable[[Row], str]:
 
 ROUNDS = {
     "work": lambda r: f"{r['model']} M={r['M']} C={r['C']}",
-    "engine": _text("engine"), "processes": _text("processes"), "ms a round": _ms("seconds"),
-    "times our fastest": _times("times_ours"), "peak MB": _whole("peak_mb"),
+    "engine": _text("engine"),
+    "processes": _text("processes"),
+    "ms a round": _ms("seconds"),
+    "times our fastest": _times("times_ours"),
+    "peak MB": _whole("peak_mb"),
     "of the cores' GFLOP/s": lambda r: f"{r['share_of_ceiling']:.0%} of {r['ceiling_gflops']:.0f}",
 }
 SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
@@ -87,7 +92,8 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "A round of FedAvg",
         "C of M clients, 200 samples each, one epoch of batches of 20, then the average. *auto*, "
         "*loop*, *stack*: ours; *tight*: the best plain loop, with no server; *flower-grid*: stock "
-        "`flwr` FedAvg and a stock ClientApp on our in-process grid.", ROUNDS,
+        "`flwr` FedAvg and a stock ClientApp on our in-process grid.",
+        ROUNDS,
     ),
     "methods": (
         "Each method in process and on Ray",
@@ -95,28 +101,49 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "with `engine=ray`, which sends each of as many actors one message for a bundle of clients, and "
         "with `engine.chunk=1`, a message a client as Flower has it. Ratios to the faster of ours; medians "
         "of the second half of 20 rounds.",
-        {"model": _text("model"), "method": _text("method"), "in process, ms a round": _ms("inprocess"),
-         "with workers": _ms("workers"), "Ray, bundles": _ms("ray"), "ratio": _times("times_ray"),
-         "Ray, a message a client": _ms("messages"), "ratio ": _times("times_messages")},
+        {
+            "model": _text("model"),
+            "method": _text("method"),
+            "in process, ms a round": _ms("inprocess"),
+            "with workers": _ms("workers"),
+            "Ray, bundles": _ms("ray"),
+            "ratio": _times("times_ray"),
+            "Ray, a message a client": _ms("messages"),
+            "ratio ": _times("times_messages"),
+        },
     ),
     "population": (
         "A population of a million",
         "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients.",
-        {"clients": lambda r: f"{r['clients']:,}", "ms a round": _ms("seconds"),
-         "peak MB": _whole("peak_mb"), "MB on disk": _whole("disk_mb"), "ratio": _times("times")},
+        {
+            "clients": lambda r: f"{r['clients']:,}",
+            "ms a round": _ms("seconds"),
+            "peak MB": _whole("peak_mb"),
+            "MB on disk": _whole("disk_mb"),
+            "ratio": _times("times"),
+        },
     ),
     "evaluation": (
         "Evaluation",
         "500 personal models (shared body, own head), 50 test samples each.",
-        {"model": _text("model"), "engine": _text("engine"), "ms": _ms("seconds"),
-         "faster than a DataLoader loop": _times("times")},
+        {
+            "model": _text("model"),
+            "engine": _text("engine"),
+            "ms": _ms("seconds"),
+            "faster than a DataLoader loop": _times("times"),
+        },
     ),
     "gpu": (
         "One GPU",
         "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "
         "batch 10, 1,500 rounds, its simple_cnn without dropout.",
-        {"device": _text("device"), "way": _text("way"), "rounds": _text("rounds"),
-         "seconds in all": _whole("seconds"), "ms a round": _ms("median_round"),
-         "accuracy": lambda r: f"{r['accuracy']:.3f} ({r['data']})"},
+        {
+            "device": _text("device"),
+            "way": _text("way"),
+            "rounds": _text("rounds"),
+            "seconds in all": _whole("seconds"),
+            "ms a round": _ms("median_round"),
+            "accuracy": lambda r: f"{r['accuracy']:.3f} ({r['data']})",
+        },
     ),
 }

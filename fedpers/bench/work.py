@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-LR = 0.05                                     # rate of the local steps
+LR = 0.05  # rate of the local steps
 
 
 @dataclass(frozen=True)
 class Work:
     """One setting."""
 
-    model: str = "lr"                         # a name of MODELS below
+    model: str = "lr"  # a name of MODELS below
     M: int = 1000
     C: int = 100
     n: int = 200
@@ -49,7 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "lenet": ("lenet", {"padding": 0}),
     "cnn": ("cnn_mcmahan", {}),
 }
-FLOPS = {                                     # multiply-adds a sample: all, and the first layer's
+FLOPS = {  # multiply-adds a sample: all, and the first layer's
     "lr": (7840, 7840),
     "mlp": (784 * 200 + 2000, 784 * 200),
     "lenet": (784 * 6 * 75 + 100 * 16 * 150 + 48000 + 10080 + 840, 784 * 6 * 75),
@@ -62,9 +62,7 @@ def make_model(work: Work) -> Any:
     from fedpers.learning.model import build_model
 
     name, options = MODELS[work.model]
-    return build_model(
-        name, input_shape=work.shape, num_outputs=10, task="classification", **options
-    )
+    return build_model(name, input_shape=work.shape, num_outputs=10, task="classification", **options)
 
 
 def arrays(work: Work) -> tuple[np.ndarray, np.ndarray]:
@@ -91,13 +89,17 @@ def federation(work: Work) -> Any:
     x, y = (torch.from_numpy(a) for a in arrays(work))
     ones, few = torch.ones(work.n), work.n // 10
     cut = lambda a, b, m: Data(a[:m], b[:m], ones[:m])  # noqa: E731
-    parts = [
-        ClientData(cut(a, b, work.n), cut(a, b, 0), cut(a, b, few))
-        for a, b in zip(x, y, strict=True)
-    ]
+    parts = [ClientData(cut(a, b, work.n), cut(a, b, 0), cut(a, b, few)) for a, b in zip(x, y, strict=True)]
     return Federation(
-        "bench", work.M, work.shape, 10, "classification", parts.__getitem__,
-        np.full(work.M, work.n), np.full(work.M, few), np.zeros((work.M, 10)),
+        "bench",
+        work.M,
+        work.shape,
+        10,
+        "classification",
+        parts.__getitem__,
+        np.full(work.M, work.n),
+        np.full(work.M, few),
+        np.zeros((work.M, 10)),
     )
 
 
@@ -127,12 +129,6 @@ class Clock:
         return {"seconds": self.seconds, "cpu": self.cpu}
 
 
-
-
-
-
-
-
 def versions() -> dict[str, str]:
     """Of the packages that matter, where they are installed in this process's environment."""
     found = {}
@@ -142,11 +138,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-
-
-
-
-SETTING = "FEDPERS_BENCH_WORK"                # the work, for Ray's actors
+SETTING = "FEDPERS_BENCH_WORK"  # the work, for Ray's actors
 
 
 def as_module(model: Any) -> Any:

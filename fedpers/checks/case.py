@@ -45,8 +45,12 @@ class Case:
 
 
 def make_case(
-    strategy: type[PersonalizedStrategy], client: type[PersonalizedClient], config: Any,
-    task: str = "classification", model: str | None = None, **options: Any,
+    strategy: type[PersonalizedStrategy],
+    client: type[PersonalizedClient],
+    config: Any,
+    task: str = "classification",
+    model: str | None = None,
+    **options: Any,
 ) -> Case:
     """A case on toy data; the model is an MLP for classes, else linear."""
     federation = toy_federation(task=task)
@@ -68,8 +72,7 @@ def same(a: Any, b: Any) -> bool:
     """Equal trees, tensors bit for bit."""
     first, second = leaves(a), leaves(b)
     return len(first) == len(second) and all(
-        torch.equal(x, y) if isinstance(x, Tensor) else x == y
-        for x, y in zip(first, second, strict=True)
+        torch.equal(x, y) if isinstance(x, Tensor) else x == y for x, y in zip(first, second, strict=True)
     )
 
 
@@ -82,8 +85,7 @@ def close(a: Any, b: Any, tolerance: float = 1e-4) -> bool:
         return torch.allclose(one, two, rtol=tolerance, atol=tolerance, equal_nan=True)
 
     return len(first) == len(second) and all(
-        near(x, y) if isinstance(x, Tensor | float) else x == y
-        for x, y in zip(first, second, strict=True)
+        near(x, y) if isinstance(x, Tensor | float) else x == y for x, y in zip(first, second, strict=True)
     )
 
 

@@ -1,7 +1,7 @@
 """The contract tests that every method must pass; public, for methods of other packages too.
 
-    check_method(MyStrategy, MyClient, MyConfig())          # runs them all
-    @pytest.mark.parametrize("check", CHECKS, ids=check_name) # or one by one
+check_method(MyStrategy, MyClient, MyConfig())          # runs them all
+@pytest.mark.parametrize("check", CHECKS, ids=check_name) # or one by one
 """
 
 import os
@@ -160,7 +160,7 @@ def stacked_equals_looped(case: Case) -> None:
 
 def workers_change_nothing(case: Case) -> None:
     """Two worker processes give the same state and memories as none, bit for bit."""
-    if not hasattr(os, "memfd_create"):           # there are no workers on this system
+    if not hasattr(os, "memfd_create"):  # there are no workers on this system
         return
     alone, first = run(case)
     both = case.cohort(runner=RunnerConfig(workers=2))

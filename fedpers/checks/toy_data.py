@@ -32,9 +32,7 @@ def toy_federation(
         n = sizes[k % len(sizes)]
         x = rng.normal(size=(n + 10, dim))
         y = x @ rules[k % groups] + 0.1 * rng.normal(size=(n + 10, outputs))
-        target = {"classification": y.argmax(1), "binary": (y[:, 0] > 0).astype(np.int64)}.get(
-            task, y
-        )
+        target = {"classification": y.argmax(1), "binary": (y[:, 0] > 0).astype(np.int64)}.get(task, y)
         cuts = (slice(0, n), slice(n, n + 4), slice(n + 4, n + 10))
         parts.append(ClientData(*(_data(x[c], target[c], dtype) for c in cuts)))
         labels = target[:n] if task == "classification" else np.zeros(0, dtype=np.int64)

@@ -89,17 +89,22 @@ def resumed(folder: Path, overrides: Sequence[str]) -> RunConfig:
     """
     path = folder / ".hydra" / "config.yaml"
     if not path.is_file():
-        raise ConfigError(f"resume={folder}: no run there ({path} does not exist); "
-                          f"give a run directory, such as runs/<date>/<time>-...")
+        raise ConfigError(
+            f"resume={folder}: no run there ({path} does not exist); "
+            f"give a run directory, such as runs/<date>/<time>-..."
+        )
     try:
         saved: Any = OmegaConf.load(path)
-    except Exception as error:        # whatever YAML finds wrong with a damaged file
+    except Exception as error:  # whatever YAML finds wrong with a damaged file
         raise ConfigError(f"resume={folder}: {path} cannot be read: {first_line(error)}") from error
     with _hydra():
         lines, problems = _tidy(overrides, sweep=False)
         keys = [o.key_or_group for o in OverridesParser.create().parse_overrides(lines)]
-        problems += [f"{k} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can"
-                     for k in keys if k.split(".")[0] not in RESUMABLE]
+        problems += [
+            f"{k} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can"
+            for k in keys
+            if k.split(".")[0] not in RESUMABLE
+        ]
         if problems:
             raise ConfigError(*problems)
         changed = _changes(lines, keys)
@@ -116,6 +121,7 @@ def _changes(lines: list[str], keys: list[str]) -> DictConfig:
 
 
 # --- inside Hydra --------------------------------------------------------------------------------
+
 
 @contextmanager
 def _hydra(config_dir: str | None = None) -> Iterator[None]:
@@ -150,7 +156,7 @@ def _offer_foreign_methods() -> None:
     for name in registry.methods().keys() - registry.METHODS.keys():
         try:
             node = {"name": name, **asdict(registry.method(name).config_class()())}
-        except Exception:        # broken: the registry has warned, and choosing it says why
+        except Exception:  # broken: the registry has warned, and choosing it says why
             node = {"name": name}
         if name not in _choices("method"):
             ConfigStore.instance().store(group="method", name=name, node=node, provider="fedpers")
@@ -180,14 +186,23 @@ def _tidy(overrides: Sequence[str], sweep: bool) -> tuple[list[str], list[str]]:
     lines = [_group_line(o) for o in parsed if _is_group(o)]
     wrong = {o.key_or_group: p for o in parsed if _is_group(o) for p in _wrong_choice(o)}
     problems += wrong.values()
-    problems += [f"{o.input_line} is a sweep over several values: add -m, or put quotes around it"
-                 for o in parsed if o.is_sweep_override() and not sweep]
-    good = [o for o in parsed if not (o.is_sweep_override() and not sweep)
-            and o.key_or_group.split(".")[0] not in wrong]
+    problems += [
+        f"{o.input_line} is a sweep over several values: add -m, or put quotes around it"
+        for o in parsed
+        if o.is_sweep_override() and not sweep
+    ]
+    good = [
+        o
+        for o in parsed
+        if not (o.is_sweep_override() and not sweep) and o.key_or_group.split(".")[0] not in wrong
+    ]
     lines = [_group_line(o) for o in good if _is_group(o)]
-    base = hydra.compose("config", overrides=[
-        line for o, line in zip(filter(_is_group, good), lines, strict=True)
-        if not o.is_sweep_override()])
+    base = hydra.compose(
+        "config",
+        overrides=[
+            line for o, line in zip(filter(_is_group, good), lines, strict=True) if not o.is_sweep_override()
+        ],
+    )
     lines += [_value_line(o, base) for o in good if not _is_group(o)]
     return lines, problems
 
@@ -206,8 +221,7 @@ def _is_group(override: Override) -> bool:
 
 def _wrong_choice(override: Override) -> Iterator[str]:
     group, known = override.key_or_group, _choices(override.key_or_group)
-    values = (list(override.sweep_string_iterator()) if override.is_sweep_override()
-              else [override.value()])
+    values = list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.value()]
     for value in values:
         if str(value) not in known:
             yield unknown({"data": "data set"}.get(group, group), str(value), known)
@@ -233,10 +247,11 @@ def _jobs(lines: list[str]) -> list[list[str]]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     loader = GlobalHydra.instance().config_loader()
-    settings = loader.load_configuration("config", lines, RunMode.MULTIRUN,
-                                         validate_sweep_overrides=False).hydra
+    settings = loader.load_configuration(
+        "config", lines, RunMode.MULTIRUN, validate_sweep_overrides=False
+    ).hydra
     if not settings.sweeper._target_.endswith(".BasicSweeper"):
-        return []                      # another sweeper chooses its runs while it goes on
+        return []  # another sweeper chooses its runs while it goes on
     params = [f"{k}={v}" for k, v in (settings.sweeper.params or {}).items()]
     parsed = OverridesParser.create(loader).parse_overrides([*params, *settings.overrides.task])
     batches = BasicSweeper.split_arguments(parsed, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpers.core.errors import ConfigError, unknown
 
-GROUP = "fedpers.methods"        # entry points by which other packages add their methods
+GROUP = "fedpers.methods"  # entry points by which other packages add their methods
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Method:
     """A method: its two halves, its config dataclass and where it comes from."""
 
     name: str
-    strategy: str        # "module:Class"
+    strategy: str  # "module:Class"
     client: str
     config: str
     paper: str
-    status: str          # verified | runs | untried: docs/adr/0009
+    status: str  # verified | runs | untried: docs/adr/0009
     summary: str = ""
 
     def strategy_class(self) -> Any:
@@ -53,10 +53,18 @@ def _resolve(spec: str, owner: str) -> Any:
 
 def _row(name: str, stem: str, paper: str, status: str, summary: str) -> Method:
     """A row whose files and classes are named as usual."""
-    return Method(name, f"fedpers.strategies.{name}:{stem}", f"fedpers.clients.{name}:{stem}Client",
-                  f"fedpers.clients.{name}:{stem}Config", paper, status, summary)
+    return Method(
+        name,
+        f"fedpers.strategies.{name}:{stem}",
+        f"fedpers.clients.{name}:{stem}Client",
+        f"fedpers.clients.{name}:{stem}Config",
+        paper,
+        status,
+        summary,
+    )
 
 
+# fmt: off
 METHODS: dict[str, Method] = {row.name: row for row in (
     Method("local", "fedpers.strategies.local:Local", "fedpers.clients.local:LocalClient",
            "fedpers.clients.local:LocalTrainingConfig",
@@ -122,6 +130,7 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("ppfl", "PPFL", "Di, Yang, Ye, Chang, arXiv 2310.14337", "verified",
          "K canonical models, blended by each client's membership vector"),
 )}
+# fmt: on
 
 
 def methods() -> dict[str, Method]:
@@ -132,8 +141,10 @@ def methods() -> dict[str, Method]:
     table = dict(METHODS)
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in METHODS:
-            _warn_once(f"the entry point {GROUP}: {entry.name} = {entry.value} is left out: "
-                       f"fedpers has a method of that name")
+            _warn_once(
+                f"the entry point {GROUP}: {entry.name} = {entry.value} is left out: "
+                f"fedpers has a method of that name"
+            )
         else:
             table[entry.name] = _load(entry)
     return table
@@ -145,7 +156,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> Method:
         if isinstance(row, Method):
             return row
         problem = f"it is a {type(row).__name__}, not a fedpers.config.registry.Method"
-    except Exception as error:       # whatever a foreign module does while it is imported
+    except Exception as error:  # whatever a foreign module does while it is imported
         problem = f"{type(error).__name__}: {error}"
     _warn_once(f"the method '{entry.name}' ({entry.value}) cannot be used: {problem}")
     return Method(entry.name, "", "", "", entry.value, "broken", problem)

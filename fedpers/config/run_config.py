@@ -10,7 +10,7 @@ from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.datasets.config import DataConfig
 
-RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")   # may change later
+RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
 
 
 @dataclass(frozen=True)
@@ -18,21 +18,21 @@ class EngineConfig:
     """Where the clients run; the keys of other engines are ignored."""
 
     name: Literal["inprocess", "ray", "deployment"] = "inprocess"
-    runner: Literal["auto", "loop", "stack"] = "auto"    # inprocess: one by one, or stacked (vmap)
-    chunk: int | None = None                 # clients in a stack, null: measured; ray: in a message
-    workers: int = 1                         # inprocess: processes that share the clients
-    memory_mb: float = 512                   # inprocess: RAM for clients' memories; the rest: files
-    precision: Literal["float32", "tf32", "bf16"] = "float32"   # inprocess: of a stack's products
-    convolution: Literal["auto", "grouped", "products"] = "auto"   # inprocess: in a stack
-    num_cpus: float = 1                      # ray: CPUs that one actor takes
-    num_gpus: float = 0                      # ray: share of a GPU that one actor takes
-    address: str | None = None               # ray: a running cluster; deployment: the SuperLink
+    runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
+    chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
+    workers: int = 1  # inprocess: processes that share the clients
+    memory_mb: float = 512  # inprocess: RAM for clients' memories; the rest: files
+    precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
+    convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
+    num_cpus: float = 1  # ray: CPUs that one actor takes
+    num_gpus: float = 0  # ray: share of a GPU that one actor takes
+    address: str | None = None  # ray: a running cluster; deployment: the SuperLink
 
     def check(self) -> list[str]:
         """Problems of values."""
-        return (bounds(self, chunk=(1, None), workers=(1, None), memory_mb=(0, None),
-                              num_gpus=(0, None))
-                + above(self, num_cpus=0))
+        return bounds(
+            self, chunk=(1, None), workers=(1, None), memory_mb=(0, None), num_gpus=(0, None)
+        ) + above(self, num_cpus=0)
 
 
 @dataclass(frozen=True)
@@ -54,35 +54,46 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     rounds: int = 20
     seed: int = 0
-    clients_per_round: int | None = None                     # null = all
+    clients_per_round: int | None = None  # null = all
     participation: Literal["fixed", "bernoulli"] = "fixed"
-    eval_every: int = 1                                      # 0 = after the last round only
-    eval_clients: int | None = None                          # a fixed sample of them; null = all
-    eval_train: bool = False                                 # on clients' training data as well
-    optimum: bool = False                                    # solve it; note how far it is
+    eval_every: int = 1  # 0 = after the last round only
+    eval_clients: int | None = None  # a fixed sample of them; null = all
+    eval_train: bool = False  # on clients' training data as well
+    optimum: bool = False  # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
-    new_clients: int = 0                                     # the last ones never train
-    checkpoint_every: int = 10                               # 0 = never
+    new_clients: int = 0  # the last ones never train
+    checkpoint_every: int = 10  # 0 = never
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     failures: Literal["raise", "skip"] = "raise"
-    out: str | None = None                                   # the run directory
-    resume: str | None = None                                # the run directory to go on with
-    experiment: str | None = None                            # name in conf/experiment
-    paper: Mapping[str, Any] = field(default_factory=dict)   # the paper's numbers, for the report
+    out: str | None = None  # the run directory
+    resume: str | None = None  # the run directory to go on with
+    experiment: str | None = None  # name in conf/experiment
+    paper: Mapping[str, Any] = field(default_factory=dict)  # the paper's numbers, for the report
 
     def check(self) -> list[str]:
         """Problems of values."""
-        return bounds(self, rounds=(1, None), seed=(0, None), clients_per_round=(1, None),
-                             eval_every=(0, None), eval_clients=(1, None),
-                             new_clients=(0, None),
-                             checkpoint_every=(0, None)) + self._off_line()
+        return (
+            bounds(
+                self,
+                rounds=(1, None),
+                seed=(0, None),
+                clients_per_round=(1, None),
+                eval_every=(0, None),
+                eval_clients=(1, None),
+                new_clients=(0, None),
+                checkpoint_every=(0, None),
+            )
+            + self._off_line()
+        )
 
     def _off_line(self) -> list[str]:
         if not self.optimum or (self.engine.name == "inprocess" and not self.new_clients):
             return []
-        return ["optimum=true: needs engine=inprocess and new_clients=0, for it looks at all data and "
-                "memories; choose these or set optimum=false"]
+        return [
+            "optimum=true: needs engine=inprocess and new_clients=0, for it looks at all data and "
+            "memories; choose these or set optimum=false"
+        ]
 
 
 def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> RunConfig:
@@ -98,8 +109,12 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
     hyper = cfg.pop("hyper", None) or {}
     cfg.setdefault("paper", {})
     name, method = _method(cfg.get("method"), hyper, explicit, problems)
-    cfg |= {"method_name": name, "method": method, "paper": cfg["paper"] or {},
-            "model": _model(cfg.get("model"), problems)}
+    cfg |= {
+        "method_name": name,
+        "method": method,
+        "paper": cfg["paper"] or {},
+        "model": _model(cfg.get("model"), problems),
+    }
     known = [f.name for f in fields(RunConfig) if f.name != "method_name"]
     problems += schema.unknown_keys([k for k in values if k != "hyper"], known)
     kept = {k: v for k, v in cfg.items() if k in (*known, "method_name")}
@@ -109,8 +124,9 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
     return run
 
 
-def _method(values: Any, hyper: Mapping[str, Any], explicit: Sequence[str],
-            problems: list[str]) -> tuple[str, Any]:
+def _method(
+    values: Any, hyper: Mapping[str, Any], explicit: Sequence[str], problems: list[str]
+) -> tuple[str, Any]:
     """(name, config) of the method; the config is None where something was wrong."""
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         problems.append(f"method={show(values)}: expected the name of a method")
@@ -129,8 +145,9 @@ def _method(values: Any, hyper: Mapping[str, Any], explicit: Sequence[str],
     return name, schema.build(cls, settings, "method", problems)
 
 
-def _overlay(base: Mapping[str, Any], extra: Mapping[str, Any], path: str,
-             explicit: Sequence[str]) -> dict[str, Any]:
+def _overlay(
+    base: Mapping[str, Any], extra: Mapping[str, Any], path: str, explicit: Sequence[str]
+) -> dict[str, Any]:
     """`base` with the values of `extra`, but for the keys that the user set himself."""
     result = dict(base)
     for key, value in extra.items():
@@ -163,12 +180,15 @@ def _model(values: Any, problems: list[str]) -> Any:
 def to_mapping(run: RunConfig) -> dict[str, Any]:
     """Plain values for .hydra/config.yaml; `from_mapping` makes an equal run of them."""
     plain = {f.name: getattr(run, f.name) for f in fields(run) if f.name != "method_name"}
-    return _plain(plain | {
-        "method": {"name": run.method_name, **asdict(run.method)},
-        "model": {"name": run.model.name, **run.model.options},
-        "data": asdict(run.data),
-        "engine": asdict(run.engine),
-    })
+    return _plain(
+        plain
+        | {
+            "method": {"name": run.method_name, **asdict(run.method)},
+            "model": {"name": run.model.name, **run.model.options},
+            "data": asdict(run.data),
+            "engine": asdict(run.engine),
+        }
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from fedpers.core.bounds import show
 from fedpers.core.errors import FedpersError
 
 T = TypeVar("T")
-BAD: Any = object()          # what a reader returns after it noted a problem
+BAD: Any = object()  # what a reader returns after it noted a problem
 
 
 def build(cls: type[T], values: Any, path: str, problems: list[str]) -> T | None:
@@ -38,20 +38,27 @@ def _dataclass(cls: Any, values: Any, path: str, problems: list[str]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     found = len(problems)
     problems += unknown_keys(values, fields, path)
-    read = {k: _read(hints[k], v, join(path, k), problems)
-            for k, v in values.items() if k in fields}
-    problems += [f"{join(path, k)} is missing: expected {describe(hints[k])}"
-                 for k, f in fields.items() if k not in values and _required(f)]
+    read = {k: _read(hints[k], v, join(path, k), problems) for k, v in values.items() if k in fields}
+    problems += [
+        f"{join(path, k)} is missing: expected {describe(hints[k])}"
+        for k, f in fields.items()
+        if k not in values and _required(f)
+    ]
     return _checked(cls, fields, read, path, problems, found)
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
-    return (field.default is dataclasses.MISSING
-            and field.default_factory is dataclasses.MISSING)
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _checked(cls: Any, fields: Mapping[str, "dataclasses.Field[Any]"], read: dict[str, Any],
-             path: str, problems: list[str], found: int) -> Any:
+def _checked(
+    cls: Any,
+    fields: Mapping[str, "dataclasses.Field[Any]"],
+    read: dict[str, Any],
+    path: str,
+    problems: list[str],
+    found: int,
+) -> Any:
     """Make the instance and run its `check`, also beside fields that are already known as wrong."""
     good = {k: v for k, v in read.items() if v is not BAD}
     absent = {k: None for k, f in fields.items() if k not in good and _required(f)}
@@ -62,7 +69,7 @@ def _checked(cls: Any, fields: Mapping[str, "dataclasses.Field[Any]"], read: dic
         problems += [p for p in str(error).splitlines() if p not in problems]
         return BAD
     except (TypeError, ValueError, AttributeError):
-        if absent:            # it stumbled over what is missing, and that is reported
+        if absent:  # it stumbled over what is missing, and that is reported
             return BAD
         raise
     for text in texts:
@@ -99,9 +106,8 @@ def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-
-
 # --- one value -----------------------------------------------------------------------------------
+
 
 def _read(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
     """`value` as a `kind`, or BAD with a problem noted."""
@@ -125,7 +131,7 @@ def _union(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
         if not trial and result is not BAD:
             return result
         if dataclasses.is_dataclass(member) and isinstance(value, Mapping):
-            problems += trial                     # what is wrong inside says more
+            problems += trial  # what is wrong inside says more
             return BAD
     problems.append(f"{path}={show(value)}: expected {describe(kind)}{_guess(kind, value)}")
     return BAD
@@ -169,7 +175,7 @@ def _bool(value: Any) -> Any:
 
 
 def _int(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():      # rounds=1e3
+    if isinstance(value, float) and value.is_integer():  # rounds=1e3
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else BAD
 
@@ -182,7 +188,7 @@ def _float(value: Any) -> Any:
 
 def _str(value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)                                    # a folder called 2024
+        return str(value)  # a folder called 2024
     return value if isinstance(value, str) else BAD
 
 
@@ -195,11 +201,21 @@ def _none(value: Any) -> Any:
 
 
 SCALARS: dict[Any, Callable[[Any], Any]] = {
-    bool: _bool, int: _int, float: _float, str: _str, Path: _path, type(None): _none,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+    Path: _path,
+    type(None): _none,
 }
 NAMES: dict[Any, str] = {
-    bool: "true or false", int: "an integer", float: "a number", str: "text", Path: "a path",
-    type(None): "null", Any: "a value",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    type(None): "null",
+    Any: "a value",
 }
 
 
@@ -212,8 +228,11 @@ def describe(kind: Any) -> str:
         return f"one of {', '.join(map(show, args))}" if len(args) > 1 else show(args[0])
     if origin in (tuple, list, Sequence):
         many = origin is not tuple or args[-1] is Ellipsis
-        return (f"a list, each {describe(args[0])}" if many
-                else f"a list of {len(args)}: {', '.join(map(describe, args))}")
+        return (
+            f"a list, each {describe(args[0])}"
+            if many
+            else f"a list of {len(args)}: {', '.join(map(describe, args))}"
+        )
     if origin in (dict, Mapping) or dataclasses.is_dataclass(kind):
         return "keys and values"
     return NAMES.get(kind, str(kind))
@@ -227,6 +246,3 @@ def _guess(kind: Any, value: Any) -> str:
 
 
 # --- ranges, for check() -------------------------------------------------------------------------
-
-
-

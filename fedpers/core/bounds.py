@@ -34,6 +34,8 @@ def bounds(config: Any, **limits: tuple[float | None, float | None]) -> list[str
 
 def above(config: Any, **limits: float) -> list[str]:
     """Problems of the fields that are not strictly above their limit; null values pass."""
-    return [f"{name}={show(getattr(config, name))}: must be above {low}"
-            for name, low in limits.items()
-            if getattr(config, name) is not None and not getattr(config, name) > low]
+    return [
+        f"{name}={show(getattr(config, name))}: must be above {low}"
+        for name, low in limits.items()
+        if getattr(config, name) is not None and not getattr(config, name) > low
+    ]

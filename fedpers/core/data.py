@@ -16,9 +16,9 @@ from fedpers.core.pytree import record
 class Data:
     """One split of one client."""
 
-    x: Tensor        # [n, ...] inputs, floating point
-    y: Tensor        # [n] class numbers (int64), or [n] / [n, out] targets for regression
-    mask: Tensor     # [n] 1 for a sample, 0 for padding (only stacked clients are padded)
+    x: Tensor  # [n, ...] inputs, floating point
+    y: Tensor  # [n] class numbers (int64), or [n] / [n, out] targets for regression
+    mask: Tensor  # [n] 1 for a sample, 0 for padding (only stacked clients are padded)
 
     def __len__(self) -> int:
         return self.mask.shape[0]
@@ -76,12 +76,12 @@ class Federation:
     name: str
     num_clients: int
     input_shape: tuple[int, ...]
-    num_classes: int                             # outputs that a model needs (1 for regression)
-    task: str                                    # classification | binary | regression
+    num_classes: int  # outputs that a model needs (1 for regression)
+    task: str  # classification | binary | regression
     client: Callable[[int], ClientData]
-    num_train: np.ndarray                        # [N] training samples a client
-    num_test: np.ndarray                         # [N]
-    label_counts: np.ndarray                     # [N, classes] training labels; [N, 0] for regression
-    truth: dict[str, np.ndarray] = field(default_factory=dict)   # e.g. group [N], membership [N, K]
-    notes: tuple[str, ...] = ()                  # what a reader of the results must know
-    holdout: dict[str, Data] = field(default_factory=dict)   # test samples of each source
+    num_train: np.ndarray  # [N] training samples a client
+    num_test: np.ndarray  # [N]
+    label_counts: np.ndarray  # [N, classes] training labels; [N, 0] for regression
+    truth: dict[str, np.ndarray] = field(default_factory=dict)  # e.g. group [N], membership [N, K]
+    notes: tuple[str, ...] = ()  # what a reader of the results must know
+    holdout: dict[str, Data] = field(default_factory=dict)  # test samples of each source

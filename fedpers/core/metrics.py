@@ -7,7 +7,7 @@ import numpy as np
 
 Columns = dict[str, np.ndarray]
 
-WORST = 0.1        # share of the clients that `worst_decile` is about
+WORST = 0.1  # share of the clients that `worst_decile` is about
 
 
 def tabulate(rows: Mapping[int, Mapping[str, float]], new: Collection[int]) -> Columns:
@@ -24,7 +24,7 @@ def tabulate(rows: Mapping[int, Mapping[str, float]], new: Collection[int]) -> C
 
 def _as_new(row: Mapping[str, float]) -> dict[str, float]:
     prefix = "test_"
-    return {f"new_{n[len(prefix):]}": v for n, v in row.items() if n.startswith(prefix)}
+    return {f"new_{n[len(prefix) :]}": v for n, v in row.items() if n.startswith(prefix)}
 
 
 def _absent(name: str) -> float:
@@ -49,8 +49,7 @@ def summarise(clients: dict[str, np.ndarray], split: str) -> dict[str, float]:
 
 def on_training_data(clients: dict[str, np.ndarray]) -> dict[str, float]:
     """train_loss and train_accuracy, clients counting equally, where clients measure them."""
-    found = {n: np.asarray(clients[n], dtype=float) for n in ("train_loss", "train_accuracy")
-             if n in clients}
+    found = {n: np.asarray(clients[n], dtype=float) for n in ("train_loss", "train_accuracy") if n in clients}
     return {n: float(v[~np.isnan(v)].mean()) for n, v in found.items() if not np.isnan(v).all()}
 
 
@@ -91,5 +90,5 @@ def _worst(values: np.ndarray) -> float:
     """Mean of the smallest ceil(N/10) values; a nan is worse than any number."""
     if not len(values):
         return math.nan
-    ranked = np.sort(np.where(np.isnan(values), -np.inf, values))[:math.ceil(WORST * len(values))]
+    ranked = np.sort(np.where(np.isnan(values), -np.inf, values))[: math.ceil(WORST * len(values))]
     return float(ranked.mean()) if np.isfinite(ranked).all() else math.nan

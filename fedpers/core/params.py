@@ -25,7 +25,7 @@ def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
     _same_names(a, b)
     if isinstance(scale, Tensor):
         return {k: a[k] + scale * b[k] for k in a}
-    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}        # one pass over memory, not two
+    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}  # one pass over memory, not two
 
 
 def sub(a: Params, b: Params) -> Params:
@@ -89,7 +89,7 @@ def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -
         for v, factor in zip(column, factors, strict=True):
             total.add_(v, alpha=factor)
         return total.to(column[0].dtype)
-    for i in range(0, len(column), at_once):       # a kernel a client would cost more than the sum
+    for i in range(0, len(column), at_once):  # a kernel a client would cost more than the sum
         rows = torch.stack(column[i : i + at_once]).double()
         total += torch.tensordot(torch.tensor(factors[i : i + at_once]).to(rows), rows, 1)
     return total.to(column[0].dtype)

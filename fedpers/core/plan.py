@@ -16,6 +16,6 @@ class Plan:
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     failures: Literal["raise", "skip"] = "raise"
     num_clients: int | None = None  # wait for so many; None: those there are
-    new_clients: int = 0                                 # the last ones never train: split "new"
+    new_clients: int = 0  # the last ones never train: split "new"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"

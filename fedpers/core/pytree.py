@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpers.core.errors import FedpersError
 
 T = TypeVar("T")
-RECORDS: dict[str, type] = {}          # what may be read back from a message or a file
+RECORDS: dict[str, type] = {}  # what may be read back from a message or a file
 _NAMES: dict[type, str] = {}
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
@@ -34,7 +34,7 @@ def record(named: Any) -> Any:
 
 def _make_record(cls: type[T], name: str) -> type[T]:
     data = dataclass(frozen=True)(cls)
-    fields_of = [f.name for f in fields(data)]      # type: ignore[arg-type]
+    fields_of = [f.name for f in fields(data)]  # type: ignore[arg-type]
     known = RECORDS.get(name)
     if known is None:
         pytree.register_pytree_node(
@@ -43,9 +43,11 @@ def _make_record(cls: type[T], name: str) -> type[T]:
             lambda children, _: data(*children),
             serialized_type_name=name,
         )
-    elif _file_of(known) != _file_of(data):          # a file that is imported twice is no conflict
-        raise FedpersError(f"two records are called {name}: in {known.__module__} and in "
-                           f'{data.__module__}; name one of them: @record("package.Name")')
+    elif _file_of(known) != _file_of(data):  # a file that is imported twice is no conflict
+        raise FedpersError(
+            f"two records are called {name}: in {known.__module__} and in "
+            f'{data.__module__}; name one of them: @record("package.Name")'
+        )
     RECORDS[name], _NAMES[data], _FIELDS[data] = data, name, tuple(fields_of)
     return data
 
@@ -64,7 +66,7 @@ def leaves(tree: Any) -> list[Any]:
     return pytree.tree_leaves(tree)
 
 
-LEAF = None                            # the structure of a leaf
+LEAF = None  # the structure of a leaf
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -88,7 +90,7 @@ def _walk(tree: Any, found: list[Any]) -> Any:
         return LEAF
     inner: list[Any] = []
     for part in parts:
-        if type(part) is Tensor:                   # no call for what is there most
+        if type(part) is Tensor:  # no call for what is there most
             found.append(part)
             inner.append(LEAF)
         else:
@@ -108,8 +110,8 @@ def _build(structure: Any, values: Iterator[Any]) -> Any:
     if names is None:
         return kind([next(values) if s is LEAF else _build(s, values) for s in inner])
     made: Any = {} if kind is dict else object.__new__(kind)
-    named = made if kind is dict else made.__dict__        # a frozen dataclass sets its fields one by one
-    for name, part in zip(names, inner):                   # noqa: B905  (as long as each other, asked often)
+    named = made if kind is dict else made.__dict__  # a frozen dataclass sets its fields one by one
+    for name, part in zip(names, inner):  # noqa: B905  (as long as each other, asked often)
         named[name] = next(values) if part is LEAF else _build(part, values)
     return made
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SERVER = 0                     # first key of the server's streams
-CLIENT = 1                     # first key of the clients' streams
+SERVER = 0  # first key of the server's streams
+CLIENT = 1  # first key of the clients' streams
 
 
 def server_rng(seed: int, t: int) -> np.random.Generator:
@@ -21,7 +21,7 @@ def server_rng(seed: int, t: int) -> np.random.Generator:
 class Stream:
     """What one client draws in one exchange. The generator is made at the first draw."""
 
-    ragged = False                 # whether some steps of a schedule may hold no sample
+    ragged = False  # whether some steps of a schedule may hold no sample
 
     def __init__(self, seed: int, t: int, client: int, exchange: int = 0) -> None:
         self.key = [seed, CLIENT, t, client, exchange]

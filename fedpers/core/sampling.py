@@ -17,7 +17,9 @@ def draw(rng: np.random.Generator, probs: np.ndarray, size: int, replace: bool) 
     probs = np.asarray(probs, dtype=np.float64)
     possible = int((probs > 0).sum())
     if not replace and size > possible:
-        raise FedpersError(f"{size} different clients are to be drawn, but only {possible} have a "
-                           "positive probability; draw fewer, or with replacement")
+        raise FedpersError(
+            f"{size} different clients are to be drawn, but only {possible} have a "
+            "positive probability; draw fewer, or with replacement"
+        )
     drawn = rng.choice(len(probs), size=size, replace=replace, p=probs / probs.sum())
     return sorted(int(i) for i in drawn)

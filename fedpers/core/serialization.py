@@ -18,7 +18,7 @@ from fedpers.core.errors import CheckpointError, FedpersError
 from fedpers.core.pytree import RECORDS, flatten, record_name
 
 Arrays = list[np.ndarray]
-SMALL = 2**16                          # bytes from which copying an array costs more than naming it
+SMALL = 2**16  # bytes from which copying an array costs more than naming it
 Leaves = Sequence[np.ndarray | Tensor]
 
 
@@ -106,7 +106,7 @@ def leaf_bytes(flat: list[Any]) -> int:
 SKELETON, FORMAT = "skeleton", "format"
 
 
-VERSION = "2"                              # of the files; 1 named records by their module
+VERSION = "2"  # of the files; 1 named records by their module
 
 
 def write_record(path: Path, body: Any, durable: bool = True) -> None:
@@ -146,6 +146,8 @@ def read_record(path: Path, device: str = "cpu") -> Any:
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is missing, truncated or not a fedpers file: {error}") from error
     if (version := about.get(FORMAT, "1")) != VERSION:
-        raise CheckpointError(f"{path} is of format {version}, this fedpers ({__version__}) reads format "
-                              f"{VERSION}: start the run anew, or go on with the version in summary.json")
+        raise CheckpointError(
+            f"{path} is of format {version}, this fedpers ({__version__}) reads format "
+            f"{VERSION}: start the run anew, or go on with the version in summary.json"
+        )
     return unpack(skeleton, [arrays[str(i)] for i in range(len(arrays))], device)

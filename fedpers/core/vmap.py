@@ -43,6 +43,6 @@ def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
     if args:
         return on_stacks(lambda _, *stacks: [make(*stacks)], client, *args)[0]
     # what vmap itself does with its arguments
-    with temporarily_clear_interpreter_stack():     # plain tensors, also inside a gradient
+    with temporarily_clear_interpreter_stack():  # plain tensors, also inside a gradient
         whole = make()
     return _add_batch_dim(whole, 0, maybe_get_level(client))

@@ -24,10 +24,10 @@ class Line:
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
-        self._own: dict[int, Tensor] = {}             # blocks made here
+        self._own: dict[int, Tensor] = {}  # blocks made here
         self._free: list[int] = []
-        self._theirs: dict[int, mmap.mmap] = {}       # blocks made at the other end
-        self._unused: list[int] = []                  # of those, what nobody here refers to now
+        self._theirs: dict[int, mmap.mmap] = {}  # blocks made at the other end
+        self._unused: list[int] = []  # of those, what nobody here refers to now
 
     def write(self, head: Any, trees: Sequence[Any]) -> tuple[bytes, list[int]]:
         """A message, to be posted, of a small picklable head and trees of tensors."""

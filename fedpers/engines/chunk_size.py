@@ -5,23 +5,23 @@ from collections import deque
 from dataclasses import dataclass, field
 
 log = logging.getLogger("fedpers")
-FIRST = 16                                    # tried first
+FIRST = 16  # tried first
 LARGER = (FIRST, 32, 64, 128, 256, 512, 1024)
-SMALLER = (8, 4)                              # tried if the first is the best of the larger
+SMALLER = (8, 4)  # tried if the first is the best of the larger
 CANDIDATES = (*SMALLER, *LARGER)
-AGAIN = 16                                    # after so many chunks a neighbouring size is tried
-LEAST = 0.7                                   # of a candidate: a chunk of that size counts for it
-ALIKE = 1.05                                  # times so near are equal: larger stacks need fewer calls
-RECENT = 4                                    # measurements that count: machines have moods
+AGAIN = 16  # after so many chunks a neighbouring size is tried
+LEAST = 0.7  # of a candidate: a chunk of that size counts for it
+ALIKE = 1.05  # times so near are equal: larger stacks need fewer calls
+RECENT = 4  # measurements that count: machines have moods
 
 
 @dataclass
 class Tuner:
     """Finds the chunk size with the least time a client, on chunks that are needed anyway."""
 
-    name: str = ""                            # of what is tuned, for the log
+    name: str = ""  # of what is tuned, for the log
     seconds: dict[int, deque[float]] = field(default_factory=dict)
-    limit: int | None = None                  # learned from running out of memory
+    limit: int | None = None  # learned from running out of memory
     chunks: int = 0
     told: int = 0
 
@@ -76,7 +76,7 @@ class Tuner:
         best = self._fastest()
         if best != self.told:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in sorted(self.seconds.items()))
-            level = logging.DEBUG if self.told else logging.INFO          # later ones are fine tuning
+            level = logging.DEBUG if self.told else logging.INFO  # later ones are fine tuning
             log.log(level, "stacks of %d clients for %s (microseconds a sample: %s)", best, self.name, took)
             self.told = best
         return best

@@ -19,7 +19,11 @@ class Cohort(Population):
     """
 
     def __init__(
-        self, client: PersonalizedClient, federation: Federation, store: Store, plan: Plan,
+        self,
+        client: PersonalizedClient,
+        federation: Federation,
+        store: Store,
+        plan: Plan,
         runner: RunnerConfig = RunnerConfig(),  # noqa: B008
     ) -> None:
         super().__init__(client, federation, store, plan)

@@ -18,7 +18,7 @@ from fedpers.flower.messages import Envelope, Request, error_reply, open_content
 from fedpers.flower.roster import Roster, Shifted
 
 log = logging.getLogger("fedpers")
-FIRST_NODE = 2                                  # Flower keeps 0 and 1 for itself
+FIRST_NODE = 2  # Flower keeps 0 and 1 for itself
 
 
 class MailGrid(Grid):
@@ -40,7 +40,11 @@ class MailGrid(Grid):
         return self._run
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
         ttl: float | None = None,
     ) -> Message:
         """Flower's deprecated way to make a message."""
@@ -135,5 +139,3 @@ def _reply(message: Message, error: str | None, header: Any, body: Any) -> Messa
     if error is not None:
         return error_reply(message, error)
     return Message(Envelope(header, body), reply_to=message)
-
-

@@ -21,9 +21,7 @@ from fedpers.learning.model import initial_params
 class Population:
     """Everything that is needed to answer for any client, one at a time."""
 
-    def __init__(
-        self, client: PersonalizedClient, federation: Federation, store: Store, plan: Plan
-    ) -> None:
+    def __init__(self, client: PersonalizedClient, federation: Federation, store: Store, plan: Plan) -> None:
         self.client, self.federation, self.store, self.plan = client, federation, store, plan
         self.device = plan.device
         self._data: dict[int, ClientData] = {}
@@ -33,7 +31,7 @@ class Population:
         """The answer of one client, run alone."""
         try:
             return self._one(request)
-        except Exception as error:          # one client's failure must not take the others along
+        except Exception as error:  # one client's failure must not take the others along
             return error
 
     def properties(self, k: int, needs: Sequence[str]) -> dict[str, Any]:
@@ -76,8 +74,11 @@ class Population:
         sizes = len(parts.train), len(parts.valid), len(parts.test)
         if sizes not in self._padded:
             top_train, top_test = self._tops
-            padded = (padded_size(sizes[0], top_train), padded_size(sizes[1]),
-                      padded_size(sizes[2], top_test))
+            padded = (
+                padded_size(sizes[0], top_train),
+                padded_size(sizes[1]),
+                padded_size(sizes[2], top_test),
+            )
             self._padded[sizes] = padded
         return self._padded[sizes]
 
@@ -99,7 +100,7 @@ class Population:
         if header.get("assess"):
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, kept, data, rng))
-        kept = None if kept is memory else own_leaves(kept)            # what did not change is not kept anew
+        kept = None if kept is memory else own_leaves(kept)  # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
     def settle(

@@ -19,18 +19,23 @@ from fedpers.engines.inprocess_grid import CohortGrid
 from fedpers.engines.workers import balance
 from fedpers.flower.messages import Answer, Request, open_many, seal_many
 
-BUNDLE = "train.bundle"                   # the type of these messages
-BUNDLE_BYTES = 64 * 2**20                 # of a bundle's answers, if they are as large as its orders
-PAUSE = 0.01                              # seconds between two looks for replies
+BUNDLE = "train.bundle"  # the type of these messages
+BUNDLE_BYTES = 64 * 2**20  # of a bundle's answers, if they are as large as its orders
+PAUSE = 0.01  # seconds between two looks for replies
 NO_REPLY = "no reply"
-Outcome = Answer | str                    # what a client answered, or why it did not
+Outcome = Answer | str  # what a client answered, or why it did not
 
 
 class Fleet:
     """Stands for a `Cohort` where the clients are elsewhere: hands requests to nodes, in bundles."""
 
     def __init__(
-        self, grid: Grid, nodes: Sequence[int], actors: int, federation: Federation, device: str,
+        self,
+        grid: Grid,
+        nodes: Sequence[int],
+        actors: int,
+        federation: Federation,
+        device: str,
         chunk: int | None = None,
     ) -> None:
         self.grid, self.nodes, self.actors, self.chunk = grid, nodes, actors, chunk
@@ -42,8 +47,12 @@ class Fleet:
         shares = self._shares(requests)
         outcomes: list[Outcome] = [NO_REPLY] * len(requests)
         messages = [
-            Message(seal_requests([requests[i] for i in share]), self.nodes[number % len(self.nodes)],
-                    BUNDLE, group_id=str(number))
+            Message(
+                seal_requests([requests[i] for i in share]),
+                self.nodes[number % len(self.nodes)],
+                BUNDLE,
+                group_id=str(number),
+            )
             for number, share in enumerate(shares)
         ]
         for reply in self._replies(messages):
@@ -83,10 +92,10 @@ class Fleet:
 class FleetGrid(CohortGrid):
     """A grid whose nodes are all clients of a federation, on top of one with some nodes."""
 
-    cohort: Fleet                          # type: ignore[assignment]
+    cohort: Fleet  # type: ignore[assignment]
 
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)            # type: ignore[arg-type]
+        super().__init__(fleet)  # type: ignore[arg-type]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -31,11 +31,11 @@ class RunnerConfig:
     """How the in-process engine runs its clients."""
 
     runner: Literal["auto", "loop", "stack"] = "auto"
-    chunk: int | None = None              # clients in a stack; None: measured
-    workers: int = 1                      # processes that share the clients
-    memory_mb: int = 0                    # of one stack; 0: 1024, or half of what a GPU has free
+    chunk: int | None = None  # clients in a stack; None: measured
+    workers: int = 1  # processes that share the clients
+    memory_mb: int = 0  # of one stack; 0: 1024, or half of what a GPU has free
     convolution: Literal["auto", "grouped", "products"] = "auto"  # in a stack; auto: CUDA products
-    precision: Literal["float32", "tf32", "bf16"] = "float32"     # of products, on CUDA
+    precision: Literal["float32", "tf32", "bf16"] = "float32"  # of products, on CUDA
 
 
 class Runner:
@@ -43,9 +43,9 @@ class Runner:
 
     def __init__(self, config: RunnerConfig) -> None:
         self.config = config
-        self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})    # of the three splits
+        self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
         self._tuners: dict[Any, Tuner] = {}
-        self.looped: set[Any] = set()         # kinds of request that vmap could not take
+        self.looped: set[Any] = set()  # kinds of request that vmap could not take
         self._likes: dict[Any, _Like] = {}
         self._seen: dict[int, tuple[Any, _Like, list[Any]]] = {}
 
@@ -68,7 +68,7 @@ class Runner:
         for place, request in enumerate(requests):
             try:
                 key, leaves = self._key(population, request)
-            except Exception:               # data or memory cannot be read: the loop finds out why
+            except Exception:  # data or memory cannot be read: the loop finds out why
                 key, leaves = None, []
             groups[key].append((place, request, leaves))
         return groups

@@ -20,7 +20,7 @@ class Column:
     offset: int
     shape: tuple[int, ...]
     dtype: torch.dtype
-    rows: int                              # 0: all trees share one tensor
+    rows: int  # 0: all trees share one tensor
 
     @property
     def count(self) -> int:
@@ -37,7 +37,7 @@ class Group:
 
     places: list[int]
     structure: Any
-    columns: list[Any]                     # a Column, or the list of plain values
+    columns: list[Any]  # a Column, or the list of plain values
 
 
 class Parcel:

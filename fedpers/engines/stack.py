@@ -14,7 +14,7 @@ from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_da
 from fedpers.flower.messages import Answer
 from fedpers.learning.gradients import stacked
 
-Sizes = tuple[int, int, int]                 # what the splits of clients are padded to
+Sizes = tuple[int, int, int]  # what the splits of clients are padded to
 
 
 def run_chunk(
@@ -55,9 +55,7 @@ class Columns:
     convolutions are never repeated; that would be slow.
     """
 
-    def __init__(
-        self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool
-    ) -> None:
+    def __init__(self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool) -> None:
         self.structure, self.leaves = structure, list(flat[0])
         self.stacks: list[Tensor] = []
         self.places: list[int] = []
@@ -89,21 +87,27 @@ def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor 
     return None
 
 
-_TENSOR = object()                           # where a tensor was, among the leaves
+_TENSOR = object()  # where a tensor was, among the leaves
 
 
 class _Work:
     """The function that vmap runs; it keeps what vmap cannot return: structures and plain values."""
 
     def __init__(
-        self, client: Any, header: dict[str, Any], data: list[ClientData], streams: list[Stream],
-        sizes: Sizes, given: Columns, scratch: Any,
+        self,
+        client: Any,
+        header: dict[str, Any],
+        data: list[ClientData],
+        streams: list[Stream],
+        sizes: Sizes,
+        given: Columns,
+        scratch: Any,
     ) -> None:
         self.client, self.header, self.data, self.streams = client, header, data, streams
         self.given = given
         splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
         self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
-        self.forms: list[tuple[Any, list[Any]]] = []     # of reply, memory and metrics
+        self.forms: list[tuple[Any, list[Any]]] = []  # of reply, memory and metrics
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         order, memory = self.given.row(rows)
@@ -123,7 +127,7 @@ class _Work:
         found = None
         if self.header.get("assess"):
             found = self.client.assess(self.client.local_model(order, reply), kept, data, rng)
-        return reply, None if kept is memory else kept, found          # what did not change is not kept anew
+        return reply, None if kept is memory else kept, found  # what did not change is not kept anew
 
     def answers(self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:
         """What came out of vmap, client by client."""
@@ -152,7 +156,7 @@ def _column(stack: Tensor, kind: str) -> Sequence[Any]:
     if kind == "numbers":
         numbers: list[float] = stack.double().tolist()
         return numbers
-    if len(stack) > 1 and stack.stride(0) == 0:         # the same for all
+    if len(stack) > 1 and stack.stride(0) == 0:  # the same for all
         return [stack[0].clone() if kind == "copies" else stack[0]] * len(stack)
     rows = stack.unbind(0)
     return [row.clone() for row in rows] if kind == "copies" else rows

@@ -17,7 +17,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
 from fedpers.core.vmap import lift
 
-STEP = 1.4                     # ratio of neighbouring padded sizes: at most 40 % padding
+STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
 
 
 def padded_size(n: int, top: int | None = None) -> int:
@@ -35,12 +35,6 @@ def padded_size(n: int, top: int | None = None) -> int:
     return size
 
 
-
-
-
-
-
-
 class Block:
     """One split of a chunk of clients, padded to `size` rows each.
 
@@ -48,9 +42,7 @@ class Block:
     as much as the copy. This is for what outlives no chunk, as data in an evaluation.
     """
 
-    def __init__(
-        self, parts: Sequence[Data], size: int, scratch: dict[Any, Tensor] | None = None
-    ) -> None:
+    def __init__(self, parts: Sequence[Data], size: int, scratch: dict[Any, Tensor] | None = None) -> None:
         self.parts, self.size, self.scratch = parts, size, scratch
         self._kept: dict[str, Tensor] = {}
 
@@ -106,7 +98,7 @@ class StackedData(Data):
     """One split of the client that vmap is at."""
 
     _client: Tensor
-    _block: Block | None = None        # None: the fields are given, as after dataclasses.replace
+    _block: Block | None = None  # None: the fields are given, as after dataclasses.replace
     _given: dict[str, Any]
 
     def __init__(self, x: Any = None, y: Any = None, mask: Any = None) -> None:
@@ -127,9 +119,9 @@ class StackedData(Data):
         block = self._block
         return self._given[name] if block is None else lift(self._client, lambda: block.stack(name))
 
-    x = property(lambda self: self._field("x"))                         # type: ignore[assignment]
-    y = property(lambda self: self._field("y"))                         # type: ignore[assignment]
-    mask = property(lambda self: self._field("mask"))                   # type: ignore[assignment]
+    x = property(lambda self: self._field("x"))  # type: ignore[assignment]
+    y = property(lambda self: self._field("y"))  # type: ignore[assignment]
+    mask = property(lambda self: self._field("mask"))  # type: ignore[assignment]
 
     @property
     def num(self) -> Tensor:
@@ -163,9 +155,7 @@ def stacked_client_data(client: Tensor, blocks: Sequence[Block]) -> ClientData:
 class StackedStream(Stream):
     """The streams of a chunk of clients, as one: everybody draws from their own."""
 
-    def __init__(
-        self, client: Tensor, streams: Sequence[Stream], sizes: Sequence[int], top: int
-    ) -> None:
+    def __init__(self, client: Tensor, streams: Sequence[Stream], sizes: Sequence[int], top: int) -> None:
         self.client, self.streams, self.sizes, self.top = client, streams, sizes, top
         self.ragged = any(n != top for n in sizes)
 

@@ -26,7 +26,7 @@ from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner
 from fedpers.flower.messages import Answer, Request
 
-PRELOAD = 8 * 2**30                        # bytes of data that are decoded before the fork, at most
+PRELOAD = 8 * 2**30  # bytes of data that are decoded before the fork, at most
 
 
 class Carrier:
@@ -73,7 +73,7 @@ class Pool:
         *shares, own = balance([_weight(population, r) for r in requests], len(self._lines) + 1)
         busy = [(line, share) for line, share in zip(self._lines, shares, strict=True) if share]
         letters = [self._letter(line, [requests[i] for i in share]) for line, share in busy]
-        for (line, _), letter in zip(busy, letters, strict=True):      # one that runs would slow the writing
+        for (line, _), letter in zip(busy, letters, strict=True):  # one that runs would slow the writing
             self._talk(line.post, letter)
         answers: list[Any] = [None] * len(requests)
         for i, answer in zip(own, self.runner.run(population, [requests[i] for i in own]), strict=True):
@@ -95,8 +95,7 @@ class Pool:
             return how(*args)
         except (EOFError, ConnectionError) as error:
             raise FedpersError(
-                "a worker process died (for lack of memory?); try engine.workers=1 or a smaller "
-                "engine.chunk"
+                "a worker process died (for lack of memory?); try engine.workers=1 or a smaller engine.chunk"
             ) from error
 
     def _take_back(
@@ -152,7 +151,7 @@ def _child(population: Population, runner: Runner, line: Line, others: Sequence[
     """The life of a worker; it never returns."""
     status = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)      # the parent decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         for other in others:
             other.close()
         torch.set_num_threads(1)
@@ -161,7 +160,7 @@ def _child(population: Population, runner: Runner, line: Line, others: Sequence[
             while True:
                 _serve(population, runner, carrier, line)
         status = 0
-    except BaseException:                                 # the parent sees the end and not the reason
+    except BaseException:  # the parent sees the end and not the reason
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -178,7 +177,7 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, line: Line)
     for i, (request, answer) in enumerate(zip(requests, runner.run(population, requests), strict=True)):
         if isinstance(answer, Exception):
             heads.append(_plain(answer))
-        elif request.header["kind"] == "evaluate":        # numbers by name, no tensors
+        elif request.header["kind"] == "evaluate":  # numbers by name, no tensors
             heads.append(answer)
         else:
             heads.append(Answer(None, answer.num_examples, answer.work))
@@ -196,7 +195,3 @@ def _plain(error: Exception) -> Exception:
 
 
 # ---- through the socket ------------------------------------------------------------------------
-
-
-
-

@@ -26,15 +26,15 @@ class PersonalizedClient(NumPyClient, ABC):
     are pure: nothing is stored on the object, nothing is written in place, randomness is an argument.
     """
 
-    vectorized: ClassVar[bool] = True            # False: `answer` cannot run under vmap
-    private: ClassVar[tuple[str, ...]] = ()      # fields of the memory that must never be sent
+    vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
+    private: ClassVar[tuple[str, ...]] = ()  # fields of the memory that must never be sent
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
         """A class that says how it predicts does not inherit the personal model of another method."""
         super().__init_subclass__()
         if "predict" in vars(cls) and "personal" not in vars(cls):
-            cls.personal = PersonalizedClient.personal    # type: ignore[method-assign]
+            cls.personal = PersonalizedClient.personal  # type: ignore[method-assign]
 
     def __init__(self, config: Any, model: Model) -> None:
         self.config, self.model = config, model
@@ -88,9 +88,7 @@ class PersonalizedClient(NumPyClient, ABC):
 
     # ---- evaluation -----------------------------------------------------------------------------
 
-    def assess(
-        self, shared: Any, memory: Any, data: ClientData, rng: Stream
-    ) -> dict[str, Tensor]:
+    def assess(self, shared: Any, memory: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
         """Loss and accuracy of the personal model on the client's own splits.
 
         Columns: {valid,test}_{num,loss,accuracy}; with local adaptation these are after it, and

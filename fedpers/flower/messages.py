@@ -17,7 +17,7 @@ from fedpers.core.serialization import pack, stack_equals, unpack, unstack
 
 ARRAYS, CONFIG = "arrays", "config"
 _SKELETON, _WHICH = "skeleton", "which"
-Header = dict[str, Any]            # plain numbers and strings
+Header = dict[str, Any]  # plain numbers and strings
 
 
 class Envelope(RecordDict):
@@ -46,8 +46,18 @@ def _packing(name: str) -> Any:
 
 
 for _name in (
-    "__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__", "__eq__",
-    "__repr__", "keys", "values", "items", "copy",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__iter__",
+    "__len__",
+    "__contains__",
+    "__eq__",
+    "__repr__",
+    "keys",
+    "values",
+    "items",
+    "copy",
 ):  # every way in which RecordDict reads its content
     setattr(Envelope, _name, _packing(_name))
 
@@ -99,9 +109,9 @@ class Assessed:
 class Request(NamedTuple):
     """One message to one client."""
 
-    k: int                        # partition id
-    order: Any                    # of an exchange, or what the client predicts with (evaluation)
-    header: dict[str, Any]        # kind, t (round), e (exchange), assess
+    k: int  # partition id
+    order: Any  # of an exchange, or what the client predicts with (evaluation)
+    header: dict[str, Any]  # kind, t (round), e (exchange), assess
 
     @property
     def when(self) -> tuple[int, int]:

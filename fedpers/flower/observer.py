@@ -23,9 +23,7 @@ class Observer:
     def on_round(self, t: int, log: RoundLog) -> None:
         """Round t is done; the strategy's state is new."""
 
-    def on_evaluation(
-        self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]
-    ) -> None:
+    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """Clients were evaluated after round t: one column a metric, one row a client."""
 
     def after_round(self, t: int) -> None:

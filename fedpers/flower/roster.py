@@ -75,9 +75,7 @@ def rows_of(ids: Sequence[int]) -> Mapping[int, int]:
     return {k: i for i, k in enumerate(ids)}
 
 
-def call_roll(
-    grid: Grid, needs: Sequence[str], num_clients: int | None
-) -> tuple[Mapping[int, int], Roster]:
+def call_roll(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tuple[Mapping[int, int], Roster]:
     """({partition id: node id}, roster), asked of every node with one query message.
 
     Raises:
@@ -97,9 +95,7 @@ def call_roll(
         header, answer = open_content(message.content)
         k = int(header["k"])
         if k in node_of:
-            raise ReplyError(
-                f"two nodes say they hold partition {k}; give each its own partition-id"
-            )
+            raise ReplyError(f"two nodes say they hold partition {k}; give each its own partition-id")
         node_of[k], answers[k] = node, answer
     if len(node_of) < len(nodes):
         silent = len(nodes) - len(node_of)

@@ -49,7 +49,7 @@ class PersonalizedStrategy(Strategy, ABC):
     counting) is here, once. `state` is replaced only when a round is complete.
     """
 
-    takes_all: ClassVar[bool] = False        # True: every client is in every round, none is drawn
+    takes_all: ClassVar[bool] = False  # True: every client is in every round, none is drawn
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
         self.config, self.model, self.plan = config, model, plan
@@ -59,7 +59,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.newcomers: tuple[int, ...] = ()
         self.round_log = RoundLog()
         self.client_metrics: dict[str, np.ndarray] = {}
-        self.holdout: Mapping[str, Data] = {}    # the server's own test samples, by source
+        self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
         self._last_round: int | None = None
 
     # ---- what a method writes -------------------------------------------------------------------
@@ -208,9 +208,7 @@ class PersonalizedStrategy(Strategy, ABC):
         orders = {k: self.share(self.state, k) for k in (*ids, *self.newcomers)}
         return self._address("evaluate", server_round, orders)
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect the clients' metrics, a row a client, in `client_metrics`."""
         rows = self.post.assessed
         if self.post.orders:
@@ -235,7 +233,7 @@ class PersonalizedStrategy(Strategy, ABC):
     def _advance(self, t: int, replies: Replies | None) -> Sequence[Message]:
         """Let the round go on to its next exchange, or take the state that it ends with."""
         try:
-            return self._address("train", t, self._generator.send(replies))   # type: ignore
+            return self._address("train", t, self._generator.send(replies))  # type: ignore
         except StopIteration as done:
             self.state, self._generator, self.post.orders = done.value, None, {}
             return []

@@ -36,9 +36,7 @@ class Post:
         # What stays in this process is not packed.
         self._wrap = Envelope if hasattr(grid, "roster") else seal
 
-    def address(
-        self, header: dict[str, Any], orders: Orders, log: RoundLog
-    ) -> Sequence[Message]:
+    def address(self, header: dict[str, Any], orders: Orders, log: RoundLog) -> Sequence[Message]:
         """Messages for the orders; what they cost on a network is counted."""
         self.orders, self._kind = orders, header["kind"]
         if self._kind == "train":

@@ -36,7 +36,7 @@ class Inspector:
             fault = shape_problem(order, reply, self._first.get(type(order)))
             if fault:
                 return fault
-            self._first.setdefault(type(order), reply)      # a bad first reply sets no example
+            self._first.setdefault(type(order), reply)  # a bad first reply sets no example
             self._seen.add(key)
         return None if all(map(self._is_finite, flat)) else not_finite(reply)
 
@@ -55,7 +55,7 @@ class Inspector:
             return True
         stack = leaf if leaf._base is None else leaf._base
         known = self._finite.get(id(stack))
-        if known is None:                       # the tensor is kept, so that its id stays its own
+        if known is None:  # the tensor is kept, so that its id stays its own
             known = self._finite[id(stack)] = (stack, math.isfinite(float(stack.sum())))
         return known[1]
 

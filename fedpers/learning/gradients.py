@@ -42,7 +42,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         found = gradient_of(f, *args)
         return by_autograd(*args) if found is None else found
 
-    own = getattr(f, "gradient", None)               # of a loss that knows it
+    own = getattr(f, "gradient", None)  # of a loss that knows it
     return gradient
 
 
@@ -54,16 +54,13 @@ def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[
         leaves = {i: pytree.tree_flatten(args[i]) for i in wanted}
         fresh = {i: [t.detach().requires_grad_() for t in flat] for i, (flat, _) in leaves.items()}
         full = [
-            pytree.tree_unflatten(fresh[i], leaves[i][1]) if i in leaves else a
-            for i, a in enumerate(args)
+            pytree.tree_unflatten(fresh[i], leaves[i][1]) if i in leaves else a for i, a in enumerate(args)
         ]
         with torch.enable_grad():
             value = f(*full)
         inputs = [t for i in wanted for t in fresh[i]]
         flat_grads = iter(torch.autograd.grad(value, inputs, materialize_grads=True))
-        trees = [
-            pytree.tree_unflatten([next(flat_grads) for _ in fresh[i]], leaves[i][1]) for i in wanted
-        ]
+        trees = [pytree.tree_unflatten([next(flat_grads) for _ in fresh[i]], leaves[i][1]) for i in wanted]
         return trees[0] if isinstance(argnums, int) else tuple(trees)
 
     return gradient

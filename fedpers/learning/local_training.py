@@ -22,22 +22,19 @@ from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
 
 
-def minimise(
-    loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None
-) -> Params:
+def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None) -> Params:
     """Local training from `params` with a fresh optimiser; `lr` overrides the configured one."""
     return minimise_from(loss, params, new_slots(params, cfg), data, rng, cfg, lr)[0]
 
 
 def minimise_from(
-    loss: Loss, params: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig,
-    lr: Any = None,
+    loss: Loss, params: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None
 ) -> tuple[Params, Slots]:
     """Local training that goes on with the optimiser's memory; returns both."""
-    if not params:                           # nothing to train: a model may be all head, or all body
+    if not params:  # nothing to train: a model may be all head, or all body
         return params, slots
     lr = cfg.lr if lr is None else lr
-    shorter = getattr(loss, "minimise", None)          # of a loss that knows a way
+    shorter = getattr(loss, "minimise", None)  # of a loss that knows a way
     if shorter is not None and (found := shorter(params, slots, data, rng, cfg, lr)) is not None:
         return found, slots
     dense = _without_autograd(loss, params, slots, data, cfg, lr)
@@ -76,9 +73,7 @@ def _alone() -> bool:
     return not _stacked.get() and not torch.is_grad_enabled()
 
 
-def _without_autograd(
-    loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any
-) -> Any:
+def _without_autograd(loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
     if not kernels_allowed() or (_stacked.get() and type(data) is Data):
         return None
@@ -125,7 +120,7 @@ def minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[Data]:
             yield data
         return
     index, weight = _schedule(data, rng, cfg)
-    per_pass = -(-len(data) // min(cfg.batch_size, len(data)))    # rows are gathered pass by pass
+    per_pass = -(-len(data) // min(cfg.batch_size, len(data)))  # rows are gathered pass by pass
     for i, w in zip(index.split(per_pass), weight.split(per_pass), strict=True):
         yield from data.take(i, w)
 
@@ -145,7 +140,3 @@ def _where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:
         return new
     some = mask.sum() > 0
     return pytree.tree_map(lambda a, b: torch.where(some, a, b), new, old)
-
-
-
-

@@ -106,7 +106,7 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """-log softmax(outputs)_y, [n]."""
     if torch.is_grad_enabled():
         return F.cross_entropy(outputs, y, reduction="none")
-    z = outputs - outputs.amax(1, keepdim=True)        # a few classes: five times as fast
+    z = outputs - outputs.amax(1, keepdim=True)  # a few classes: five times as fast
     return z.exp().sum(1).log() - z.gather(1, y.unsqueeze(1)).squeeze(1)
 
 

@@ -15,10 +15,10 @@ class LocalConfig:
     """How a client trains between two messages."""
 
     lr: float = 0.05
-    epochs: int = 1                     # passes over the local data
-    steps: int = 0                      # minibatch steps instead of epochs, if > 0
-    batch_size: int = 10                # 0: the whole local data at each step
-    momentum: float = 0.0               # SGD only
+    epochs: int = 1  # passes over the local data
+    steps: int = 0  # minibatch steps instead of epochs, if > 0
+    batch_size: int = 10  # 0: the whole local data at each step
+    momentum: float = 0.0  # SGD only
     weight_decay: float = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
 
@@ -54,25 +54,24 @@ class LocalConfig:
 class Slots:
     """What an optimiser remembers; dicts like the parameters (empty where unused)."""
 
-    step: Tensor        # scalar, steps made
-    m: Params           # momentum, or Adam's first moment
-    v: Params           # Adam's second moment
+    step: Tensor  # scalar, steps made
+    m: Params  # momentum, or Adam's first moment
+    v: Params  # Adam's second moment
 
 
 def new_slots(params: Params, cfg: LocalConfig) -> Slots:
     """The optimiser's memory before the first step."""
+
     def zeros() -> Params:
         return {k: torch.zeros_like(p) for k, p in params.items()}
 
-    like = next(iter(params.values()), torch.zeros(()))       # a model may be all head, or all body
+    like = next(iter(params.values()), torch.zeros(()))  # a model may be all head, or all body
     uses_m = cfg.optimizer == "adam" or cfg.momentum > 0
     step = torch.zeros((), dtype=like.dtype, device=like.device)
     return Slots(step, zeros() if uses_m else {}, zeros() if cfg.optimizer == "adam" else {})
 
 
-def sgd_step(
-    params: Params, g: Params, slots: Slots, cfg: LocalConfig, lr: Any
-) -> tuple[Params, Slots]:
+def sgd_step(params: Params, g: Params, slots: Slots, cfg: LocalConfig, lr: Any) -> tuple[Params, Slots]:
     """One step of SGD (with momentum) or Adam, as torch.optim defines them."""
     if cfg.weight_decay:
         g = {k: torch.add(v, params[k], alpha=cfg.weight_decay) for k, v in g.items()}
@@ -87,15 +86,18 @@ def sgd_step(
 
 
 def adam_step(
-    params: Params, g: Params, slots: Slots, lr: Any,
-    beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+    params: Params,
+    g: Params,
+    slots: Slots,
+    lr: Any,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
 ) -> tuple[Params, Slots]:
     """One step of Adam (Kingma & Ba, Algorithm 1); `lr` may be a tensor."""
     step = slots.step + 1
     m = {k: beta1 * slots.m[k] + (1 - beta1) * v for k, v in g.items()}
     v = {k: beta2 * slots.v[k] + (1 - beta2) * x * x for k, x in g.items()}
     rate = lr / (1 - beta1**step)
-    new = {
-        k: params[k] - rate * m[k] / ((v[k] / (1 - beta2**step)).sqrt() + eps) for k in params
-    }
+    new = {k: params[k] - rate * m[k] / ((v[k] / (1 - beta2**step)).sqrt() + eps) for k in params}
     return new, Slots(step, m, v)

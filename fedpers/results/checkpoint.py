@@ -49,9 +49,7 @@ def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
         if store is not None:
             store.committed()
     except OSError as error:
-        raise CheckpointError(
-            f"cannot write {final}: {error}; free space or choose another out="
-        ) from error
+        raise CheckpointError(f"cannot write {final}: {error}; free space or choose another out=") from error
     for t_old, old in _existing(out):
         if t_old < t:
             shutil.rmtree(old, ignore_errors=True)
@@ -65,9 +63,7 @@ def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[in
     """
     found = _existing(out)
     if not found:
-        raise CheckpointError(
-            f"{out} has no checkpoint to resume from; start anew with another out="
-        )
+        raise CheckpointError(f"{out} has no checkpoint to resume from; start anew with another out=")
     t, folder = found[-1]
     state = read_record(folder / STATE, device)["state"]
     if store is not None:

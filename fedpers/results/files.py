@@ -25,17 +25,16 @@ def claimed(folder: Path) -> Iterator[None]:
     """
     try:
         import fcntl
-    except ImportError:                                # Windows
+    except ImportError:  # Windows
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)     # worker processes do not inherit it
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # worker processes do not inherit it
         except OSError as error:
             raise FedpersError(
-                f"{folder} is being written by another process; wait for it, stop it, or choose "
-                f"another out="
+                f"{folder} is being written by another process; wait for it, stop it, or choose another out="
             ) from error
         yield
 
@@ -56,7 +55,7 @@ def replace_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """An .npz file."""
     beside = path.with_name(f".{path.name}.tmp")
     with beside.open("wb") as file:
-        np.savez_compressed(file, **arrays)       # type: ignore[arg-type]
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     beside.replace(path)
 
 
@@ -86,13 +85,16 @@ def read_csv(path: Path) -> tuple[list[Row], list[str]]:
     A last row that was cut off when its writer was killed is dropped.
     """
     text = path.read_text(encoding="utf-8")
-    complete = text[:text.rfind("\n") + 1]
+    complete = text[: text.rfind("\n") + 1]
     lines = list(csv.reader(complete.splitlines()))
     if not lines:
         return [], []
     columns = lines[0]
-    return [{k: _number(v) for k, v in zip(columns, cells, strict=True) if v != ""}
-            for cells in lines[1:] if len(cells) == len(columns)], columns
+    return [
+        {k: _number(v) for k, v in zip(columns, cells, strict=True) if v != ""}
+        for cells in lines[1:]
+        if len(cells) == len(columns)
+    ], columns
 
 
 def _line(row: Row, columns: Sequence[str]) -> str:

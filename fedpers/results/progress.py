@@ -21,7 +21,7 @@ from rich.progress import (
 from fedpers.core.metrics import summarise
 from fedpers.flower.strategy import Observer, RoundLog
 
-QUIET = 2.0        # seconds between two lines where there is no terminal
+QUIET = 2.0  # seconds between two lines where there is no terminal
 
 
 class ProgressBar(Observer):
@@ -30,16 +30,20 @@ class ProgressBar(Observer):
     Use it as a context manager. `start` rounds of a resumed run are behind it.
     """
 
-    def __init__(self, title: str, rounds: int, start: int = 0,
-                 console: Console | None = None) -> None:
-        self.console = console or Console(stderr=sys.stderr.isatty())   # plain lines: to stdout
+    def __init__(self, title: str, rounds: int, start: int = 0, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=sys.stderr.isatty())  # plain lines: to stdout
         self.title, self.rounds = title, rounds
         self.best = -math.inf
         self._last_line = 0.0
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[score]}"), TimeRemainingColumn(),
-            console=self.console, disable=not self.console.is_terminal, transient=True,
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[score]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
         )
         self._task = self._bar.add_task(title, total=rounds, completed=start, score="")
 
@@ -54,8 +58,7 @@ class ProgressBar(Observer):
         """One step further."""
         self._bar.update(self._task, completed=t)
 
-    def on_evaluation(self, t: int, clients: dict[str, np.ndarray],
-                      arrays: dict[str, np.ndarray]) -> None:
+    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """Show how good the personal models are."""
         numbers = summarise(clients, "test")
         score = self._score(numbers)
@@ -63,8 +66,9 @@ class ProgressBar(Observer):
             self._bar.update(self._task, score=score)
         elif time.monotonic() - self._last_line > QUIET or t == self.rounds:
             self._last_line = time.monotonic()
-            self.console.print(f"{self.title}: round {t}/{self.rounds}  {score}", highlight=False,
-                               soft_wrap=True)
+            self.console.print(
+                f"{self.title}: round {t}/{self.rounds}  {score}", highlight=False, soft_wrap=True
+            )
 
     def _score(self, numbers: dict[str, float]) -> str:
         accuracy = numbers["accuracy"]
@@ -77,13 +81,12 @@ class ProgressBar(Observer):
 @contextmanager
 def download_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for a download: call what it yields with (bytes so far, bytes in all or 0)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
-               TransferSpeedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, console=Console(stderr=True))
     task = bar.add_task(title, total=None)
 
     def update(done: int, total: int) -> None:
-        bar.start()                              # not before there is something to show
+        bar.start()  # not before there is something to show
         bar.update(task, completed=done, total=total or None)
 
     try:

@@ -25,10 +25,21 @@ from fedpers.results import files, membership_recovery, summary
 from fedpers.results.files import Row
 from fedpers.results.plots import curves
 
-COLUMNS = ("round", "split", "seconds", "loss", "accuracy", "accuracy_mean", "worst_decile",
-           "bytes_up", "bytes_down", "gradient_evals", "failures")
+COLUMNS = (
+    "round",
+    "split",
+    "seconds",
+    "loss",
+    "accuracy",
+    "accuracy_mean",
+    "worst_decile",
+    "bytes_up",
+    "bytes_down",
+    "gradient_evals",
+    "failures",
+)
 SPLITS = ("valid", "test", "new")
-LARGE = 2**18          # bytes; of a larger array only the last evaluation's is kept
+LARGE = 2**18  # bytes; of a larger array only the last evaluation's is kept
 
 
 class Recorder(Observer):
@@ -38,16 +49,15 @@ class Recorder(Observer):
     of later rounds is dropped, for they will be run again.
     """
 
-    def __init__(self, out: Path, config: RunConfig, federation: Federation,
-                 start: int = 0) -> None:
+    def __init__(self, out: Path, config: RunConfig, federation: Federation, start: int = 0) -> None:
         self.out, self.config, self.federation = out, config, federation
         self.rows: list[Row] = []
-        self.facts: dict[str, Any] = {}                        # for summary.json as they are
+        self.facts: dict[str, Any] = {}  # for summary.json as they are
         self.columns = list(COLUMNS)
-        self.arrays: dict[int, dict[str, np.ndarray]] = {}     # round -> what explains it
+        self.arrays: dict[int, dict[str, np.ndarray]] = {}  # round -> what explains it
         self._began = time.monotonic()
         out.mkdir(parents=True, exist_ok=True)
-        (out / "summary.json").unlink(missing_ok=True)         # it says that a run is finished
+        (out / "summary.json").unlink(missing_ok=True)  # it says that a run is finished
         if start:
             self._read_back(start)
         files.replace_csv(out / "metrics.csv", self.rows, self.columns)
@@ -60,19 +70,31 @@ class Recorder(Observer):
 
     def on_round(self, t: int, log: RoundLog) -> None:
         """A row of what the round cost."""
-        row = {"round": t, "split": "train", "seconds": log.seconds, "bytes_up": log.bytes_up,
-               "bytes_down": log.bytes_down, "gradient_evals": log.gradient_evals,
-               "failures": log.failures, **log.extra}
+        row = {
+            "round": t,
+            "split": "train",
+            "seconds": log.seconds,
+            "bytes_up": log.bytes_up,
+            "bytes_down": log.bytes_down,
+            "gradient_evals": log.gradient_evals,
+            "failures": log.failures,
+            **log.extra,
+        }
         self._write([row])
 
-    def on_evaluation(self, t: int, clients: dict[str, np.ndarray],
-                      arrays: dict[str, np.ndarray]) -> None:
+    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """A row a split, the table of clients, and what the method explains itself with."""
-        more = {"test": {**on_training_data(clients), **self._center_columns(arrays),
-                         **membership_recovery.columns(arrays, self.federation.truth)}}
+        more = {
+            "test": {
+                **on_training_data(clients),
+                **self._center_columns(arrays),
+                **membership_recovery.columns(arrays, self.federation.truth),
+            }
+        }
         rows = {s: {**summarise(clients, s), **more.get(s, {})} for s in SPLITS if f"{s}_num" in clients}
-        self._write([{"round": t, "split": s, **row} for s, row in rows.items()
-                     if any(v == v for v in row.values())])              # nobody may have such samples
+        self._write(
+            [{"round": t, "split": s, **row} for s, row in rows.items() if any(v == v for v in row.values())]
+        )  # nobody may have such samples
         table, columns = _client_table(clients, self.federation)
         files.replace_csv(self.out / "clients.csv", table, columns)
         self._keep(t, arrays)
@@ -88,10 +110,15 @@ class Recorder(Observer):
         self.flush()
         self._events.close()
         wall = time.monotonic() - self._began + self._seconds_before
-        result = {"status": "finished", **summary.describe(self.config),
-                  **summary.results(self.rows), **self.facts, "wall_seconds": wall,
-                  "notes": [*self.federation.notes, *notes]}
-        files.replace_json(self.out / "summary.json", result)      # even if a picture fails
+        result = {
+            "status": "finished",
+            **summary.describe(self.config),
+            **summary.results(self.rows),
+            **self.facts,
+            "wall_seconds": wall,
+            "notes": [*self.federation.notes, *notes],
+        }
+        files.replace_json(self.out / "summary.json", result)  # even if a picture fails
         pictures = curves.draw_run(self.out, self.federation, self._last_arrays())
         result["plots"] = [str(p.relative_to(self.out)) for p in pictures]
         files.replace_json(self.out / "summary.json", result)
@@ -100,10 +127,10 @@ class Recorder(Observer):
     # ---- rows -----------------------------------------------------------------------------------
 
     def _write(self, rows: list[Row]) -> None:
-        rows = [{k: v for k, v in row.items() if v == v} for row in rows]     # nan: no value
+        rows = [{k: v for k, v in row.items() if v == v} for row in rows]  # nan: no value
         self.rows += rows
         new = dict.fromkeys(k for row in rows for k in row if k not in self.columns)
-        if new:                                  # a column that no row had before: a new header
+        if new:  # a column that no row had before: a new header
             self.columns += new
             files.replace_csv(self.out / "metrics.csv", self.rows, self.columns)
         else:
@@ -151,13 +178,14 @@ def read_summary(out: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"status": "failed", "error": "no summary in it"}
 
 
-def _client_table(clients: Mapping[str, np.ndarray],
-                  federation: Federation) -> tuple[list[Row], list[str]]:
+def _client_table(clients: Mapping[str, np.ndarray], federation: Federation) -> tuple[list[Row], list[str]]:
     """(rows, columns) of clients.csv: the test split's numbers without a prefix, then the rest."""
     ids = np.asarray(clients["partition_id"]).astype(int)
     table: dict[str, np.ndarray] = {
-        "partition_id": ids, "num_train": np.asarray(federation.num_train)[ids],
-        "num_test": clients["test_num"].astype(int), "loss": clients["test_loss"],
+        "partition_id": ids,
+        "num_train": np.asarray(federation.num_train)[ids],
+        "num_test": clients["test_num"].astype(int),
+        "loss": clients["test_loss"],
         "accuracy": clients["test_accuracy"],
     }
     for name, values in clients.items():
@@ -170,8 +198,10 @@ def _client_table(clients: Mapping[str, np.ndarray],
 
 # ---- arrays.npz: NAME [evaluations, ...], NAME_round [evaluations], truth_* as it is -----------
 
-def _stack(arrays: Mapping[int, Mapping[str, np.ndarray]],
-           truth: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+
+def _stack(
+    arrays: Mapping[int, Mapping[str, np.ndarray]], truth: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     stacked = {f"truth_{k}": np.asarray(v) for k, v in truth.items()}
     for name in dict.fromkeys(k for found in arrays.values() for k in found):
         have = {t: found[name] for t, found in arrays.items() if name in found}
@@ -198,10 +228,13 @@ def _unstack(path: Path, start: int) -> dict[int, dict[str, np.ndarray]]:
 
 # ---- TensorBoard ---------------------------------------------------------------------------------
 
+
 def _scalars(row: Row) -> Event:
-    values = [Summary.Value(tag=f"{row['split']}/{name}", simple_value=float(value))
-              for name, value in row.items()
-              if name not in ("round", "split")]
+    values = [
+        Summary.Value(tag=f"{row['split']}/{name}", simple_value=float(value))
+        for name, value in row.items()
+        if name not in ("round", "split")
+    ]
     return Event(wall_time=time.time(), step=row["round"], summary=Summary(value=values))
 
 
@@ -209,5 +242,4 @@ def _restart(step: int) -> Event:
     """Makes TensorBoard forget what was written of `step` and later."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
-    return Event(wall_time=time.time(), step=step,
-                 session_log=SessionLog(status=SessionLog.START))
+    return Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))

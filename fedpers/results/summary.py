@@ -20,9 +20,15 @@ METRICS = ("loss", "accuracy", "accuracy_mean", "worst_decile")
 def describe(cfg: RunConfig) -> dict[str, Any]:
     """What is known before the first round."""
     return {
-        "method": cfg.method_name, "data": cfg.data.name, "model": cfg.model.name,
-        "experiment": cfg.experiment, "seed": cfg.seed, "rounds": cfg.rounds,
-        "engine": cfg.engine.name, "versions": versions(), "git_commit": git_commit(),
+        "method": cfg.method_name,
+        "data": cfg.data.name,
+        "model": cfg.model.name,
+        "experiment": cfg.experiment,
+        "seed": cfg.seed,
+        "rounds": cfg.rounds,
+        "engine": cfg.engine.name,
+        "versions": versions(),
+        "git_commit": git_commit(),
     }
 
 
@@ -53,9 +59,11 @@ def best(rows: Sequence[Row]) -> dict[str, Any]:
     if not valid:
         return {}
     top = min(valid, key=_rank)
-    return {**_metrics(tests[top["round"]]),
-            "chosen_by": "valid accuracy" if "accuracy" in top else "valid loss",
-            **{f"valid_{k}": top[k] for k in ("loss", "accuracy") if k in top}}
+    return {
+        **_metrics(tests[top["round"]]),
+        "chosen_by": "valid accuracy" if "accuracy" in top else "valid loss",
+        **{f"valid_{k}": top[k] for k in ("loss", "accuracy") if k in top},
+    }
 
 
 def _rank(row: Row) -> tuple[float, float, int]:
@@ -86,7 +94,7 @@ def versions() -> dict[str, str]:
 def git_commit() -> str | None:
     """The commit that fedpers' source is at, "+" if it was changed; None outside a repository."""
     package = Path(fedpers.__file__).parent
-    if not _git(package, "ls-files", "__init__.py"):      # no git, no repository, or not in it
+    if not _git(package, "ls-files", "__init__.py"):  # no git, no repository, or not in it
         return None
     changed = _git(package, "status", "--porcelain", "--untracked-files=no")
     commit = _git(package, "rev-parse", "HEAD")
@@ -95,8 +103,9 @@ def git_commit() -> str | None:
 
 def _git(folder: Path, *args: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True,
-                              timeout=10, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

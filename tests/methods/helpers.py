@@ -63,8 +63,15 @@ def regression(xs: list[Any], ys: list[Any]) -> Federation:
         parts.append(ClientData(part, part, part))
     sizes = np.array([len(p.train) for p in parts])
     return Federation(
-        "arrays", len(parts), tuple(parts[0].train.x.shape[1:]), 1, "regression",
-        parts.__getitem__, sizes, sizes, np.zeros((len(parts), 0)),
+        "arrays",
+        len(parts),
+        tuple(parts[0].train.x.shape[1:]),
+        1,
+        "regression",
+        parts.__getitem__,
+        sizes,
+        sizes,
+        np.zeros((len(parts), 0)),
     )
 
 

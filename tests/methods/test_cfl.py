@@ -12,15 +12,7 @@ from fedpers.engines.memory.client_store import MemoryStore
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import LocalConfig, Plan
 from fedpers.strategies.cfl import CFL
-from tests.methods.helpers import (
-    config,
-    contract_case,
-    doubles,
-    network,
-    quadratics,
-    simulated,
-    smoke,
-)
+from tests.methods.helpers import config, contract_case, doubles, network, quadratics, simulated, smoke
 from tests.oracles.cfl import least_maximum_across, opposite
 
 # thresholds at which the toy run splits in its first rounds, with and without a second exchange
@@ -41,10 +33,12 @@ def test_the_contract_case_does_split():
 
 
 def test_cosines():
-    items = [{"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])},
-             {"a": torch.tensor([0.0, 1.0]), "b": torch.tensor([0.0])},
-             {"a": torch.tensor([-6.0, 0.0]), "b": torch.tensor([-8.0])},
-             {"a": torch.zeros(2), "b": torch.zeros(1)}]
+    items = [
+        {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])},
+        {"a": torch.tensor([0.0, 1.0]), "b": torch.tensor([0.0])},
+        {"a": torch.tensor([-6.0, 0.0]), "b": torch.tensor([-8.0])},
+        {"a": torch.zeros(2), "b": torch.zeros(1)},
+    ]
     want = [[1, 0, -1, 0], [0, 1, 0, 0], [-1, 0, 1, 0], [0, 0, 0, 0]]
     np.testing.assert_allclose(cosines(items).numpy(), want, atol=1e-15)
 

@@ -5,15 +5,7 @@ import torch
 
 from fedpers.clients.ditto import DittoConfig
 from fedpers.method import LocalConfig
-from tests.methods.helpers import (
-    config,
-    doubles,
-    network,
-    quadratics,
-    same,
-    simulated,
-    smoke,
-)
+from tests.methods.helpers import config, doubles, network, quadratics, same, simulated, smoke
 from tests.oracles.ditto import one_round, stationary_global, stationary_personal
 
 A, C, N = (1.0, 4.0, 0.25), (-1.0, 0.5, 3.0), (2, 3, 5)
@@ -54,8 +46,7 @@ def test_rounds_on_quadratics_are_the_closed_form():
 @pytest.mark.parametrize("lam", [0.5, 5.0])
 def test_it_converges_to_the_regularised_optimum(lam):
     fed, cfg = quadratics(A, C, N), DittoConfig(lam, LocalConfig(lr=0.12, batch_size=0))
-    strategy, cohort = simulated("ditto", cfg, fed, network(fed, "linear", bias=False), 250,
-                                 eval_every=0)
+    strategy, cohort = simulated("ditto", cfg, fed, network(fed, "linear", bias=False), 250, eval_every=0)
     w = stationary_global(A, C, N)
     assert float(strategy.state.params["head.weight"]) == pytest.approx(w, abs=1e-9)
     for k in range(3):

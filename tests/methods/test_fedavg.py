@@ -66,7 +66,9 @@ def test_local_is_fedavg_with_one_client():
     model = logistic(fed)
     alone = simulate(
         Local(LocalTrainingConfig(local), model, Plan(**DOUBLE)),
-        LocalClient(LocalTrainingConfig(local), model), fed, 3,
+        LocalClient(LocalTrainingConfig(local), model),
+        fed,
+        3,
     )
     server = FedAvg(FedAvgConfig(local), model, Plan(**DOUBLE))
     simulate(server, FedAvgClient(FedAvgConfig(local), model), fed, 3)
@@ -88,12 +90,13 @@ def test_fedper_without_a_body_is_local_training():
     fed, local = federation(), LocalConfig(lr=0.1, batch_size=4)
     model = logistic(fed)
     fedper = simulate(
-        FedPer(FedPerConfig(local), model, Plan(**DOUBLE)), FedPerClient(FedPerConfig(local), model),
-        fed, 2,
+        FedPer(FedPerConfig(local), model, Plan(**DOUBLE)), FedPerClient(FedPerConfig(local), model), fed, 2
     )
     alone = simulate(
         Local(LocalTrainingConfig(local), model, Plan(**DOUBLE)),
-        LocalClient(LocalTrainingConfig(local), model), fed, 2,
+        LocalClient(LocalTrainingConfig(local), model),
+        fed,
+        2,
     )
     for k in range(6):
         for name, value in alone.store.memories[k].params.items():

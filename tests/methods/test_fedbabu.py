@@ -54,8 +54,9 @@ def test_an_orthogonal_head_has_orthonormal_rows_or_columns(classes, hidden):
     assert not strategy.state.head["head.bias"].any()
 
 
-@pytest.mark.parametrize(("part", "moved"), [
-    ("full", {"head", "dense1"}), ("head", {"head"}), ("body", {"dense1"})])
+@pytest.mark.parametrize(
+    ("part", "moved"), [("full", {"head", "dense1"}), ("head", {"head"}), ("body", {"dense1"})]
+)
 def test_fine_tuning_moves_what_it_should(part, moved):
     fed = doubles()
     model = network(fed, "mlp")

@@ -9,14 +9,7 @@ import torch
 from fedpers.clients.fedem import Components, FedEMClient, FedEMConfig, Memory
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.method import LocalConfig, Stream
-from tests.methods.helpers import (
-    config,
-    doubles,
-    network,
-    same,
-    simulated,
-    smoke,
-)
+from tests.methods.helpers import config, doubles, network, same, simulated, smoke
 from tests.oracles.fedem import client_round
 
 
@@ -28,9 +21,11 @@ def test_one_component_is_fedavg_bit_for_bit():
     theirs, _ = simulated("fedavg", config("fedavg", local=local), fed, model, 3, **plan)
     assert same(ours.state.thetas[0], theirs.state.params)
     np.testing.assert_array_equal(
-        ours.client_metrics["test_accuracy"], theirs.client_metrics["test_accuracy"])
+        ours.client_metrics["test_accuracy"], theirs.client_metrics["test_accuracy"]
+    )
     np.testing.assert_allclose(
-        ours.client_metrics["test_loss"], theirs.client_metrics["test_loss"], rtol=1e-13)
+        ours.client_metrics["test_loss"], theirs.client_metrics["test_loss"], rtol=1e-13
+    )
 
 
 def components(model, count):
@@ -69,14 +64,13 @@ def test_each_sample_meets_its_own_responsibility_in_every_minibatch():
     model, cfg = network(fed), FedEMConfig(2, LocalConfig(lr=0.4, epochs=2, batch_size=5))
     thetas, data = components(model, 2), fed.client(0).train
     pi = torch.tensor([0.3, 0.7], dtype=torch.float64)
-    reply, memory = FedEMClient(cfg, model).answer(
-        Components(thetas), Memory(pi), data, Stream(1, 1, 0))
+    reply, memory = FedEMClient(cfg, model).answer(Components(thetas), Memory(pi), data, Stream(1, 1, 0))
     stream, n = Stream(1, 1, 0), len(data)
-    schedules = [[i[w > 0].numpy() for i, w in zip(*stream.schedule(n, 5, 2, 0), strict=True)]
-                 for _ in range(2)]
+    schedules = [
+        [i[w > 0].numpy() for i, w in zip(*stream.schedule(n, 5, 2, 0), strict=True)] for _ in range(2)
+    ]
     plain = [{"w": th["head.weight"].numpy(), "b": th["head.bias"].numpy()} for th in thetas]
-    want, weights, _ = client_round(
-        plain, pi.numpy(), data.x.numpy(), data.y.numpy(), schedules, 0.4)
+    want, weights, _ = client_round(plain, pi.numpy(), data.x.numpy(), data.y.numpy(), schedules, 0.4)
     for got, expected in zip(reply.thetas, want, strict=True):
         np.testing.assert_allclose(got["head.weight"].numpy(), expected["w"], rtol=0, atol=1e-13)
         np.testing.assert_allclose(got["head.bias"].numpy(), expected["b"], rtol=0, atol=1e-13)

@@ -115,9 +115,7 @@ def plain(phi):
 
 
 def arrays(fed):
-    return [
-        (d.x.numpy(), d.y.numpy()) for d in (fed.client(k).train for k in range(fed.num_clients))
-    ]
+    return [(d.x.numpy(), d.y.numpy()) for d in (fed.client(k).train for k in range(fed.num_clients))]
 
 
 def asked(cohort):
@@ -137,9 +135,7 @@ def asked(cohort):
 def test_equals_the_numpy_restatement(unseen, M, beta):
     strategy, cohort, _ = run(6, unseen=unseen, num_neighbours=M, beta=beta, **GRAD)
     start = [plain(m.phi) for m in initial(**GRAD)]
-    phis, W, last, average = federico(
-        start, arrays(FED), asked(cohort), beta, 0.01, unseen == "mask"
-    )
+    phis, W, last, average = federico(start, arrays(FED), asked(cohort), beta, 0.01, unseen == "mask")
     np.testing.assert_allclose(strategy.explain(strategy.state)["collaboration"], W, atol=1e-12)
     for i, phi in enumerate(phis):
         memory = cohort.store.memories[i]
@@ -237,7 +233,7 @@ def test_without_neighbours_it_is_local_training_bit_for_bit(optimizer, dtype):
         mine, theirs = cohort.store.memories[k], other.store.memories[k].params
         assert all(torch.equal(mine.phi[n], theirs[n]) for n in theirs)
         assert mine.scores.w.tolist() == [float(j == k) for j in range(5)]
-    for n, v in strategy.client_metrics.items():      # local training's is measured by a kernel
+    for n, v in strategy.client_metrics.items():  # local training's is measured by a kernel
         np.testing.assert_allclose(v, alone.client_metrics[n], rtol=1e-5 if dtype == "float32" else 0)
 
 
@@ -246,20 +242,14 @@ def test_one_gradient_without_neighbours_is_local_gradient_descent_bit_for_bit()
     own = LocalTrainingConfig(LocalConfig(lr=0.1, batch_size=0))
     other = simulate(Local(own, MLP, Plan(seed=2, dtype="float64")), LocalClient(own, MLP), FED, 5)
     for k, memory in other.store.memories.items():
-        assert all(
-            torch.equal(v, cohort.store.memories[k].phi[n]) for n, v in memory.params.items()
-        )
+        assert all(torch.equal(v, cohort.store.memories[k].phi[n]) for n, v in memory.params.items())
 
 
 def test_one_client_is_local_training():
     one = toy_federation(num_clients=1, dtype=torch.float64)
-    strategy, cohort, _ = run(
-        3, fed=one, mode="em", loss="sum", update="grad", eta=0.01, start="common"
-    )
+    strategy, cohort, _ = run(3, fed=one, mode="em", loss="sum", update="grad", eta=0.01, start="common")
     own = LocalTrainingConfig(LocalConfig(lr=0.01 * 12, batch_size=0))
-    other = simulate(
-        Local(own, MODEL, Plan(seed=2, dtype="float64")), LocalClient(own, MODEL), one, 3
-    )
+    other = simulate(Local(own, MODEL, Plan(seed=2, dtype="float64")), LocalClient(own, MODEL), one, 3)
     for n, v in other.store.memories[0].params.items():
         torch.testing.assert_close(cohort.store.memories[0].phi[n], v, rtol=0, atol=1e-13)
     assert strategy.state.w.tolist() == [[1.0]]
@@ -281,9 +271,7 @@ def test_sharp_weights_on_oneself_are_local_training():
 
 def test_all_to_all_from_equal_models_is_fedsgd_for_ever():
     """Each round is a step of rate η n / K on the pooled mean loss, for all owners to the bit."""
-    strategy, _, _ = run(
-        60, model=MLP, num_neighbours=4, start="common", plan={"eval_every": 0}, **GRAD
-    )
+    strategy, _, _ = run(60, model=MLP, num_neighbours=4, start="common", plan={"eval_every": 0}, **GRAD)
     data = [FED.client(k).train for k in range(5)]
     phi = {n: v.clone() for n, v in initial_params(MLP, Plan(seed=2, dtype="float64")).items()}
     for _ in range(60):
@@ -305,13 +293,7 @@ def assert_all_alike(strategy, K):
 def test_all_to_all_from_equal_models_is_fedavg_for_ever():
     local = LocalConfig(lr=0.3, epochs=3, batch_size=0)
     strategy, _, _ = run(
-        40,
-        fed=EVEN,
-        model=MLP,
-        num_neighbours=5,
-        start="common",
-        local=local,
-        plan={"eval_every": 0},
+        40, fed=EVEN, model=MLP, num_neighbours=5, start="common", local=local, plan={"eval_every": 0}
     )
     cfg = FedAvgConfig(local)
     average = FedAvg(cfg, MLP, Plan(seed=2, dtype="float64"))
@@ -341,10 +323,13 @@ def test_a_model_that_nobody_uses_stays_where_it_is():
     """One client's labels are turned round, so that nobody gives its bad model any weight."""
     noise = torch.Generator().manual_seed(0)
     far = {
-        k: replace(m, phi={
-            n: v + (100.0 if k == 3 else 0) * torch.randn(v.shape, generator=noise, dtype=v.dtype)
-            for n, v in m.phi.items()
-        })
+        k: replace(
+            m,
+            phi={
+                n: v + (100.0 if k == 3 else 0) * torch.randn(v.shape, generator=noise, dtype=v.dtype)
+                for n, v in m.phi.items()
+            },
+        )
         for k, m in enumerate(initial())
     }
     strategy, cohort, _ = run(3, mode="em", memories=far, **GRAD)
@@ -355,10 +340,7 @@ def test_a_model_that_nobody_uses_stays_where_it_is():
 def test_renaming_clients_permutes_everything():
     perm = [3, 0, 4, 1, 2]
     renamed = replace(
-        FED,
-        client=lambda k: FED.client(perm[k]),
-        num_train=FED.num_train[perm],
-        num_test=FED.num_test[perm],
+        FED, client=lambda k: FED.client(perm[k]), num_train=FED.num_train[perm], num_test=FED.num_test[perm]
     )
     first = dict(enumerate(initial()))
     moved = {k: first[p] for k, p in enumerate(perm)}
@@ -469,9 +451,7 @@ def test_a_client_predicts_with_the_weighted_probabilities_of_all_it_has():
         shared, memory = strategy.share(strategy.state, k), cohort.store.memories[k]
         got = client.predict(shared, memory, x).exp()
         phis = [cohort.store.memories[j].phi for j in range(5)]
-        want = sum(
-            w * MODEL(phi, x).softmax(1) for w, phi in zip(memory.scores.w, phis, strict=True)
-        )
+        want = sum(w * MODEL(phi, x).softmax(1) for w, phi in zip(memory.scores.w, phis, strict=True))
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(got.sum(1), torch.ones(len(x), dtype=torch.float64))
 
@@ -565,12 +545,7 @@ def test_it_beats_local_and_fedavg_and_weights_find_the_own_group(groups):
 
 def test_added_losses_are_sharper_than_averaged_ones_and_beta_makes_weights_change_faster():
     def moves(**options):
-        cfg = {
-            "num_neighbours": 4,
-            "kappa": 5.0,
-            "local": LocalConfig(lr=0.1, batch_size=0),
-            **options,
-        }
+        cfg = {"num_neighbours": 4, "kappa": 5.0, "local": LocalConfig(lr=0.1, batch_size=0), **options}
         strategy, cohort, _ = run(1, **cfg)
         total, w = 0.0, strategy.state.w
         for t in range(2, 6):
@@ -597,9 +572,7 @@ def test_ray_equals_inprocess(tmp_path):
     whole_run(compose.load(options), tmp_path / "inprocess")
     whole_run(compose.load([*options, "engine=ray"]), tmp_path / "ray")
     (_, ours), (_, theirs) = (
-        checkpoint.load(
-            tmp_path / name, RowStore(tmp_path / "inprocess" / "memory") if keep else None
-        )
+        checkpoint.load(tmp_path / name, RowStore(tmp_path / "inprocess" / "memory") if keep else None)
         for name, keep in (("inprocess", True), ("ray", False))
     )
     assert close(ours, theirs)

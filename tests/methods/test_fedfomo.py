@@ -25,9 +25,7 @@ def numbers(n):
     return Data(torch.arange(n).double()[:, None], torch.arange(n), torch.ones(n))
 
 
-@pytest.mark.parametrize(
-    ("n", "fraction", "kept"), [(20, 0.2, 4), (21, 0.2, 4), (3, 0.2, 1), (10, 0.5, 5)]
-)
+@pytest.mark.parametrize(("n", "fraction", "kept"), [(20, 0.2, 4), (21, 0.2, 4), (3, 0.2, 1), (10, 0.5, 5)])
 def test_the_kept_samples_are_those_that_are_not_trained_on(n, fraction, kept):
     fit, back = keep_back(numbers(n), fraction)
     assert len(back) == kept and sorted([*fit.y.tolist(), *back.y.tolist()]) == list(range(n))
@@ -46,9 +44,7 @@ def test_a_client_equals_the_numpy_restatement(others):
     local = LocalConfig(lr=0.3, batch_size=0)
     client = FedFomoClient(FedFomoConfig(local=local), MODEL)
     data = FED.client(0).train
-    order = Forward(
-        torch.tensor([2, *others]), tuple(model(s, 3.0) for s in others), torch.zeros(6).double()
-    )
+    order = Forward(torch.tensor([2, *others]), tuple(model(s, 3.0) for s in others), torch.zeros(6).double())
     reply, memory = client.answer(order, Memory(model(1), model(2)), data, Stream(0, 1, 0))
     fit, back = keep_back(data, 0.2)
     mixed, trained, w = fedfomo_client(
@@ -106,6 +102,4 @@ def test_clients_receive_the_models_that_helped_them_most():
         others = s.affinity[i].clone()
         others[i] = -1
         chosen = strategy._choose(s, i, rng)
-        assert (
-            set(others[chosen].tolist()) == set(others.topk(2).values.tolist()) and i not in chosen
-        )
+        assert set(others[chosen].tolist()) == set(others.topk(2).values.tolist()) and i not in chosen

@@ -1,6 +1,5 @@
 """FedRep against a restatement, and beside FedAlt where clients have equal sizes."""
 
-
 from fedpers.clients.fedrep import FedRepConfig
 from fedpers.method import LocalConfig
 from tests.methods.helpers import (

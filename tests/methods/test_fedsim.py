@@ -26,8 +26,10 @@ def test_contract_with_a_personal_body(check):
     check(contract_case("fedsim", FedSimConfig("body", ratio=2.0)))
 
 
-@pytest.mark.parametrize(("personal", "name", "shared", "own"), [
-    ("head", "fedper", "theta", "head"), ("body", "lgfedavg", "g", "body")])
+@pytest.mark.parametrize(
+    ("personal", "name", "shared", "own"),
+    [("head", "fedper", "theta", "head"), ("body", "lgfedavg", "g", "body")],
+)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @autograd_only()
 def test_one_rate_is_fedper_or_lgfedavg_bit_for_bit(personal, name, shared, own, optimizer):
@@ -57,8 +59,9 @@ def test_two_rates_equal_a_numpy_restatement(ratio):
 
 
 def test_two_rates_and_adam_are_refused():
-    assert "needs local.optimizer=sgd" in FedSimConfig(
-        ratio=2.0, local=LocalConfig(optimizer="adam")).check()[0]
+    assert (
+        "needs local.optimizer=sgd" in FedSimConfig(ratio=2.0, local=LocalConfig(optimizer="adam")).check()[0]
+    )
     assert "must be above 0" in FedSimConfig(ratio=0.0).check()[0]
 
 

@@ -66,14 +66,16 @@ class Listening(Cohort):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("options", [{"K": 3}, {"K": 4, "optimizer_state": "reset", "tau": 1}],
-                         ids=["persist", "reset"])
+@pytest.mark.parametrize(
+    "options", [{"K": 3}, {"K": 4, "optimizer_state": "reset", "tau": 1}], ids=["persist", "reset"]
+)
 def test_contract(check, options):
     local = LocalConfig(lr=0.01, epochs=1, optimizer="adam")
     check(make_case(FedSoft, FedSoftClient, FedSoftConfig(local=local, **options)))
 
 
 # ---- estimation ---------------------------------------------------------------------------------
+
 
 def test_importance_of_four_points_by_hand():
     """Targets 0, 1, 2, 10 at x = 1; centers predict 0 and 4: the first three are nearer to 0."""
@@ -82,9 +84,9 @@ def test_importance_of_four_points_by_hand():
     reply, _ = client(model).answer(estimate([[0.0], [4.0]]), None, data, None)
     assert reply.u.tolist() == [0.75, 0.25] and float(reply.n) == 4
     reply, _ = client(model, sigma=1e-3).answer(estimate([[0.0], [99.0]]), None, data, None)
-    assert reply.u.tolist() == [1.0, 1e-3]                        # a zero share is exactly σ
+    assert reply.u.tolist() == [1.0, 1e-3]  # a zero share is exactly σ
     reply, _ = client(model).answer(estimate([[5.0], [5.0]]), None, data, None)
-    assert reply.u.tolist() == [1.0, 1e-4]                        # ties go to the first
+    assert reply.u.tolist() == [1.0, 1e-4]  # ties go to the first
 
 
 def test_padding_does_not_count():
@@ -101,8 +103,9 @@ def test_importance_and_aggregation_weights(S):
     data = blends(rng.dirichlet(np.ones(S), 6), theta, rng.integers(10, 30, 6), rng)
     sigma = 0.01
     model = linear(3)
-    replies = [client(model, S=S, sigma=sigma).answer(
-        estimate(centers), None, part(x, y), None)[0] for x, y in data]
+    replies = [
+        client(model, S=S, sigma=sigma).answer(estimate(centers), None, part(x, y), None)[0] for x, y in data
+    ]
     u = torch.stack([r.u for r in replies])
     np.testing.assert_allclose(u, [importance(centers, x, y, sigma) for x, y in data], atol=1e-15)
     assert (u >= sigma).all()
@@ -127,8 +130,7 @@ def test_misclassified_points_bias_the_weights_as_theorem_1_says():
         first = np.arange(100) < share * 100
         near_first = first ^ (rng.random(100) < p)
         data = part(np.ones((100, 1)), np.where(near_first, 0.0, 4.0))
-        reply, _ = client(linear(1), sigma=sigma).answer(
-            estimate([[0.0], [4.0]]), None, data, None)
+        reply, _ = client(linear(1), sigma=sigma).answer(estimate([[0.0], [4.0]]), None, data, None)
         found.append(float(reply.u[0]))
     assert np.mean(found) <= (1 - p) * share + p + sigma
     assert np.mean(found) == pytest.approx((1 - p) * share + p * (1 - share), abs=0.01)
@@ -146,7 +148,7 @@ def test_estimation_happens_every_tau_rounds_from_the_first(tau):
         estimated = [r for r in grid.cohort.seen if isinstance(r.order, Estimate)]
         trained = [r for r in grid.cohort.seen if isinstance(r.order, Train)]
         assert len(estimated) == (6 if (t - 1) % tau == 0 else 0)
-        assert len({r.k for r in trained}) == len(trained) > 0           # once each
+        assert len({r.k for r in trained}) == len(trained) > 0  # once each
         if not estimated:
             assert torch.equal(server.state.u, before)
         for r in trained:
@@ -156,29 +158,34 @@ def test_estimation_happens_every_tau_rounds_from_the_first(tau):
 
 # ---- the local problem --------------------------------------------------------------------------
 
+
 def test_a_step_follows_the_gradient_of_equation_4():
     """One SGD step: w - η (∇f + λ(ūw - c̄)), where Σ u is not 1; by autograd of Eq. 4 as printed."""
     rng = np.random.default_rng(1)
     model = build_model("mlp", input_shape=(3,), num_outputs=2, task="classification", hidden=[4])
     w, *centers = ({k: v.double() for k, v in model.init(s).items()} for s in range(4))
-    data = Data(torch.tensor(rng.normal(size=(7, 3))), torch.tensor([0, 1, 1, 0, 1, 0, 0]),
-                torch.ones(7).double())
+    data = Data(
+        torch.tensor(rng.normal(size=(7, 3))), torch.tensor([0, 1, 1, 0, 1, 0, 0]), torch.ones(7).double()
+    )
     u, lam = torch.tensor([0.5, 0.4, 0.3]).double(), 0.7
     leaf = {k: v.clone().requires_grad_() for k, v in w.items()}
     h = model.loss(leaf, data) + lam / 2 * sum(
-        u_s * sum(((leaf[k] - c[k]) ** 2).sum() for k in c) for u_s, c in zip(u, centers, strict=True))
+        u_s * sum(((leaf[k] - c[k]) ** 2).sum() for k in c) for u_s, c in zip(u, centers, strict=True)
+    )
     expected = dict(zip(leaf, torch.autograd.grad(h, leaf.values()), strict=True))
     one = LocalConfig(lr=0.1, steps=1, batch_size=0)
     me = client(model, S=3, lam=lam, local=one)
     with torch.no_grad():
         reply, memory = me.answer(
-            Train(tuple(centers), u), Memory(w, me.initial_memory(w, data, None).slots), data,
-            Stream(0, 1, 0))
+            Train(tuple(centers), u), Memory(w, me.initial_memory(w, data, None).slots), data, Stream(0, 1, 0)
+        )
     for k in w:
         torch.testing.assert_close(reply.w[k], w[k] - 0.1 * expected[k], rtol=0, atol=1e-14)
         assert torch.equal(memory.w[k], reply.w[k])
-    loss = {k: g - lam * (u.sum() * w[k] - sum(
-        u_s * c[k] for u_s, c in zip(u, centers, strict=True))) for k, g in expected.items()}
+    loss = {
+        k: g - lam * (u.sum() * w[k] - sum(u_s * c[k] for u_s, c in zip(u, centers, strict=True)))
+        for k, g in expected.items()
+    }
     plain = {k: v.clone().requires_grad_() for k, v in w.items()}
     f = torch.autograd.grad(model.loss(plain, data), plain.values())
     for g, k in zip(f, w, strict=True):
@@ -197,9 +204,9 @@ def test_the_exact_solver_in_general_and_at_both_ends():
     x, y, centers, u = rng.normal(size=(20, 4)), rng.normal(size=20), rng.normal(size=(2, 4)), [0.7, 0.5]
     data = part(x, y)
     np.testing.assert_allclose(
-        solve(data, u, centers, 0.8), local_solution(x, y, np.array(u), centers, 0.8), atol=1e-12)
-    np.testing.assert_allclose(
-        solve(data, u, centers, 0.0), np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-12)
+        solve(data, u, centers, 0.8), local_solution(x, y, np.array(u), centers, 0.8), atol=1e-12
+    )
+    np.testing.assert_allclose(solve(data, u, centers, 0.0), np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-12)
     cbar = (0.7 * centers[0] + 0.5 * centers[1]) / 1.2
     np.testing.assert_allclose(solve(data, u, centers, 1e9), cbar, atol=1e-7)
 
@@ -238,8 +245,13 @@ def test_one_adam_lives_for_the_whole_run_or_for_a_round(state):
     """Against torch.optim.Adam, which sees λ's pull as part of the loss."""
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=(10, 3)), rng.normal(size=10)
-    cfg = FedSoftConfig(lam=0.5, participation="full", u_update="given", optimizer_state=state,
-                        local=LocalConfig(0.01, epochs=3, batch_size=0, optimizer="adam"))
+    cfg = FedSoftConfig(
+        lam=0.5,
+        participation="full",
+        u_update="given",
+        optimizer_state=state,
+        local=LocalConfig(0.01, epochs=3, batch_size=0, optimizer="adam"),
+    )
     model = linear(3)
     server, grid = start(cfg, model, federation([(x, y)]))
     w = initial_params(model, server.plan)["head.weight"].clone().requires_grad_()
@@ -261,6 +273,7 @@ def test_one_adam_lives_for_the_whole_run_or_for_a_round(state):
 
 # ---- selection and aggregation ------------------------------------------------------------------
 
+
 def select(v, K, rng, **options):
     server = FedSoft(FedSoftConfig(K=K, **options), linear(1), Plan())
     server.roster = replace(server.roster, ids=tuple(range(len(v))))
@@ -272,7 +285,7 @@ def test_draws_follow_v_with_replacement_and_are_distinct_without():
     times = Counter()
     for _ in range(2000):
         group = select(v, 4, rng, sampling="with_replacement")
-        assert sum(group.values()) == 4                      # a client drawn twice weighs twice
+        assert sum(group.values()) == 4  # a client drawn twice weighs twice
         times.update({k: int(m) for k, m in group.items()})
     np.testing.assert_allclose([times[k] / 8000 for k in range(5)], v, atol=0.02)
     for _ in range(50):
@@ -309,7 +322,7 @@ def test_plain_mean_v_weighted_mean_and_full_participation():
     """u = (1, 2, 3)/4 with equal n; client models 1, 10, 100."""
     u, w = np.array([[0.25, 0.0], [0.5, 0.0], [0.75, 1.0]]), [1.0, 10.0, 100.0]
     mean = next_centers(u, w, K=3, sampling="with_replacement")
-    assert mean[1] == 100                                            # cluster 1 draws client 2 only
+    assert mean[1] == 100  # cluster 1 draws client 2 only
     assert next_centers(u[:, :1], w, S=1, K=3, aggregation="v_weighted") == pytest.approx(321 / 6)
     assert next_centers(u[:, :1], w, S=1, K=3, aggregation="mean") == pytest.approx(111 / 3)
     assert next_centers(u, w, participation="full") == pytest.approx([321 / 6, 100])
@@ -338,6 +351,7 @@ def test_more_draws_than_clients_is_a_mistake_with_a_remedy():
 
 # ---- theory -------------------------------------------------------------------------------------
 
+
 def test_rounds_equal_the_numpy_restatement():
     rng = np.random.default_rng(6)
     data = blends(rng.dirichlet([1, 1, 1], 5), 2 * rng.normal(size=(3, 4)), [9, 12, 15, 20, 8], rng, 0.1)
@@ -363,7 +377,7 @@ def test_fixed_point_and_contraction(lam):
     error = np.abs(arrays(server.state.centers) - limit).max()
     for t in range(1, 200 if lam > 1 else 40):
         server.start(grid, num_rounds=t)
-        new = np.abs(arrays(server.state.centers) - limit).max()     # rows of VU sum to 1
+        new = np.abs(arrays(server.state.centers) - limit).max()  # rows of VU sum to 1
         assert new <= lam / (2 + lam) * error + 1e-12
         error = new
     np.testing.assert_allclose(arrays(server.state.centers), limit, atol=1e-9)
@@ -411,6 +425,7 @@ def test_the_joint_objective_never_increases():
 
 # ---- memory -------------------------------------------------------------------------------------
 
+
 def test_personal_models_survive_rounds_without_selection_and_restarts(tmp_path):
     fed = toy_federation(num_clients=8, dtype=torch.float64)
     model = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
@@ -434,7 +449,7 @@ def test_personal_models_survive_rounds_without_selection_and_restarts(tmp_path)
         server._address = plain
         trained = {k for orders in sent for k, o in orders.items() if isinstance(o, Train)}
         grid = CohortGrid(Cohort(FedSoftClient(cfg, model), fed, FileStore(tmp_path, 10), server.plan))
-        for k in range(8):                                   # read back by a process started anew
+        for k in range(8):  # read back by a process started anew
             after = grid.cohort.memory(k, (t + 1, 0))
             assert torch.equal(after.w["head.weight"], before[k].w["head.weight"]) == (k not in trained)
             assert torch.equal(after.slots.step, before[k].slots.step) == (k not in trained)
@@ -479,8 +494,10 @@ def test_centers_are_measured_on_the_hold_out_of_each_source():
     rng = np.random.default_rng(11)
     theta = rng.normal(size=(2, 3))
     x = rng.normal(size=(50, 3))
-    fed = federation(blends(rng.dirichlet([1, 1], 4), theta, [9, 12, 15, 20], rng),
-                     holdout={f"source{s}": part(x, x @ theta[s]) for s in range(2)})
+    fed = federation(
+        blends(rng.dirichlet([1, 1], 4), theta, [9, 12, 15, 20], rng),
+        holdout={f"source{s}": part(x, x @ theta[s]) for s in range(2)},
+    )
     server, _grid = start(FedSoftConfig(K=2, solver="exact"), linear(3), fed)
     assert "center_metric" not in server.arrays()
     server.holdout = fed.holdout

@@ -28,11 +28,21 @@ class Weights(Observer):
 @cache
 def run(mixture="10:90", lam=1.0, theta_var=10.0, rounds=20):
     """(MSE [centers, sources], u a round, true shares, the clients' mean MSE on training data)."""
-    data = DataConfig(name="synthetic_fedsoft", partition="natural", num_clients=100, dim=10,
-                      num_sources=2, theta_var=theta_var, noise=1.0, mixture=mixture, holdout=1000)
+    data = DataConfig(
+        name="synthetic_fedsoft",
+        partition="natural",
+        num_clients=100,
+        dim=10,
+        num_sources=2,
+        theta_var=theta_var,
+        noise=1.0,
+        mixture=mixture,
+        holdout=1000,
+    )
     fed = load_federation(data, 0)
-    model = build_model("linear", input_shape=(10,), num_outputs=1, task="regression", bias=False,
-                        init="xavier_normal")
+    model = build_model(
+        "linear", input_shape=(10,), num_outputs=1, task="regression", bias=False, init="xavier_normal"
+    )
     cfg = FedSoftConfig(K=60, lam=lam, solver="exact")
     server = FedSoft(cfg, model, Plan(eval_every=0))
     client = FedSoftClient(cfg, model)
@@ -78,7 +88,7 @@ def test_a_stronger_pull_costs_specialisation_and_local_fit():
     own = [f[3] for f in found]
     assert gaps == sorted(gaps) and own == sorted(own)
     apart = found[-1][0]
-    np.testing.assert_allclose(apart[0], apart[1], rtol=0.25)         # the centers have collapsed
+    np.testing.assert_allclose(apart[0], apart[1], rtol=0.25)  # the centers have collapsed
 
 
 @pytest.mark.slow
@@ -87,4 +97,4 @@ def test_errors_grow_with_the_distance_of_the_sources():
     best = [float(mse.min(0).mean()) for mse, *_ in found]
     own = [f[3] for f in found]
     assert best == sorted(best) and own == sorted(own)
-    assert 5 < own[-1] / own[1] < 15                                  # about linear in the variance
+    assert 5 < own[-1] / own[1] < 15  # about linear in the variance

@@ -82,8 +82,9 @@ def test_one_sampled_cluster_is_fedprox_as_its_paper_samples():
 
 
 def test_no_pull_from_the_own_model_is_local_training():
-    cfg = FedSoftConfig(S=1, lam=0.0, participation="full", u_update="given",
-                        optimizer_state="reset", local=LOCAL)
+    cfg = FedSoftConfig(
+        S=1, lam=0.0, participation="full", u_update="given", optimizer_state="reset", local=LOCAL
+    )
     _, soft = fedsoft(cfg, 3)
     config = LocalTrainingConfig(LOCAL)
     alone = simulate(Local(config, MODEL, DOUBLE), LocalClient(config, MODEL), FED, 3)
@@ -98,9 +99,14 @@ def test_without_pull_clients_ignore_the_centers():
     data, u = FED.client(0).train, torch.tensor([0.2, 0.8]).double()
     with torch.no_grad():
         found = [
-            client.answer(Train(tuple({k: v.double() for k, v in MODEL.init(s).items()}
-                                      for s in seeds), u), memory, data, Stream(0, 1, 0))[0].w
-            for seeds in ((1, 2), (3, 4))]
+            client.answer(
+                Train(tuple({k: v.double() for k, v in MODEL.init(s).items()} for s in seeds), u),
+                memory,
+                data,
+                Stream(0, 1, 0),
+            )[0].w
+            for seeds in ((1, 2), (3, 4))
+        ]
     for k in found[0]:
         assert torch.equal(found[0][k], found[1][k])
 
@@ -122,8 +128,9 @@ def test_one_source_a_client_is_ifca(sizes, weighting):
     hard.state = replace(hard.state, centers=centers)
     hard.start(grid, num_rounds=4)
     assert torch.equal(hard.state.identity, torch.tensor(U))
-    cfg = FedSoftConfig(sigma=0.0, lam=0.0, participation="full", u_update="given",
-                        **(CENTER | {"local": local}))
+    cfg = FedSoftConfig(
+        sigma=0.0, lam=0.0, participation="full", u_update="given", **(CENTER | {"local": local})
+    )
     soft, _ = fedsoft(cfg, 4, fed=fed, model=model, u=torch.tensor(U), centers=centers)
     for a, b in zip(soft.state.centers, hard.state.centers, strict=True):
         assert_equal(a, b, atol=1e-14)

@@ -68,7 +68,7 @@ def test_rounds_equal_the_numpy_restatement(gamma):
 
 def test_right_clusters_are_found_and_learnt():
     server, _ = run(200)
-    np.testing.assert_allclose(arrays(server), THETA, atol=0.1)       # noise of variance 0.01
+    np.testing.assert_allclose(arrays(server), THETA, atol=0.1)  # noise of variance 0.01
     assert server.client_metrics["test_loss"].max() < 0.05
 
 
@@ -98,8 +98,11 @@ def test_clients_predict_in_the_cluster_that_fits_by_now():
 def test_one_cluster_is_fedavg_with_its_weights(weighting):
     """By samples exactly FedAvg; with plain means FedAvg on clients of equal size."""
     local = LocalConfig(lr=0.05, batch_size=4)
-    fed = FED if weighting == "samples" else federation(
-        blends(np.full((4, 2), 0.5), THETA, [12] * 4, np.random.default_rng(1)))
+    fed = (
+        FED
+        if weighting == "samples"
+        else federation(blends(np.full((4, 2), 0.5), THETA, [12] * 4, np.random.default_rng(1)))
+    )
     cfg = IFCAConfig(S=1, weighting=weighting, local=local)
     server = IFCA(cfg, MODEL, Plan(dtype="float64"))
     grid = CohortGrid(Cohort(IFCAClient(cfg, MODEL), fed, MemoryStore(), server.plan))
@@ -109,4 +112,5 @@ def test_one_cluster_is_fedavg_with_its_weights(weighting):
     average = FedAvg(FedAvgConfig(local), MODEL, Plan(dtype="float64"))
     simulate(average, FedAvgClient(FedAvgConfig(local), MODEL), fed, 3)
     torch.testing.assert_close(
-        server.state.centers[0]["head.weight"], average.state.params["head.weight"], rtol=0, atol=1e-14)
+        server.state.centers[0]["head.weight"], average.state.params["head.weight"], rtol=0, atol=1e-14
+    )

@@ -48,7 +48,8 @@ def test_the_step_is_the_gradient_of_the_envelope():
     envelope = grad(lambda v: (a * lam / (2 * a + lam) * (v - c) ** 2).sum())
     start = {"head.weight": w}
     reply, _ = PFedMeClient(cfg, MODEL).answer(
-        Weights(start), Memory(start), FED.client(1).train, Stream(0, 1, 1))
+        Weights(start), Memory(start), FED.client(1).train, Stream(0, 1, 1)
+    )
     torch.testing.assert_close(w - reply.params["head.weight"], 0.1 * envelope(w))
 
 
@@ -63,8 +64,7 @@ def test_the_personal_model_is_what_is_tested_and_costs_k_gradients():
     fed, cfg = doubles(), PFedMeConfig(K=4)
     model = network(fed)
     strategy, cohort = simulated("pfedme", cfg, fed, model, 2)
-    losses = [float(model.loss(cohort.store.memories[k].theta, fed.client(k).test))
-              for k in range(6)]
+    losses = [float(model.loss(cohort.store.memories[k].theta, fed.client(k).test)) for k in range(6)]
     assert strategy.client_metrics["test_loss"].tolist() == pytest.approx(losses, rel=1e-12)
     assert strategy.round_log.gradient_evals == 4 * int(fed.num_train.sum())
 

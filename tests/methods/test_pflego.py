@@ -108,8 +108,7 @@ def test_the_papers_head_step_lacks_alpha():
 
 
 @pytest.mark.parametrize(
-    ("tau", "exact", "chosen"),
-    [(1, True, (0, 1, 2, 3)), (4, True, (0, 2)), (4, False, (3,))],
+    ("tau", "exact", "chosen"), [(1, True, (0, 1, 2, 3)), (4, True, (0, 2)), (4, False, (3,))]
 )
 def test_equals_the_numpy_restatement(tau, exact, chosen):
     theta, heads = initial()
@@ -126,7 +125,7 @@ def test_equals_the_numpy_restatement(tau, exact, chosen):
         head = cohort.store.memories[i].head
         np.testing.assert_allclose(head["head.weight"].numpy(), want_heads[i]["w"], rtol=0, atol=1e-13)
         np.testing.assert_allclose(head["head.bias"].numpy(), want_heads[i]["b"], rtol=0, atol=1e-13)
-    assert set(cohort.store.memories) == set(chosen)          # the others' heads were not touched
+    assert set(cohort.store.memories) == set(chosen)  # the others' heads were not touched
 
 
 def steps(chosen, **options):

@@ -66,9 +66,7 @@ def rows(seed, n, K):
 
 
 def close(a, b, atol=1e-14):
-    for x, y in zip(
-        torch.utils._pytree.tree_leaves(a), torch.utils._pytree.tree_leaves(b), strict=True
-    ):
+    for x, y in zip(torch.utils._pytree.tree_leaves(a), torch.utils._pytree.tree_leaves(b), strict=True):
         torch.testing.assert_close(x, y, rtol=0, atol=atol)
 
 
@@ -119,9 +117,7 @@ def test_a_round_of_algorithm_3_is_the_numpy_restatement(name, weighting):
         "identity" if name == "linear" else "logistic",
         weighting == "p",
     )
-    np.testing.assert_allclose(
-        strategy.state.theta["head.weight"][:, 0].T, theta, rtol=0, atol=1e-13
-    )
+    np.testing.assert_allclose(strategy.state.theta["head.weight"][:, 0].T, theta, rtol=0, atol=1e-13)
     np.testing.assert_allclose(strategy.state.C, C, rtol=0, atol=1e-13)
 
 
@@ -131,9 +127,7 @@ def test_one_full_step_of_theta_is_a_gradient_step_on_the_weighted_loss():
     strategy, _ = run(cfg, state=start)
     leaf = {k: v.clone().requires_grad_() for k, v in start.theta.items()}
     p = CLASSES.num_train / CLASSES.num_train.sum()
-    loss = sum(
-        p[k] * strategy.mixture.loss(leaf, CLASSES.client(k).train, start.C[k]) for k in range(6)
-    )
+    loss = sum(p[k] * strategy.mixture.loss(leaf, CLASSES.client(k).train, start.C[k]) for k in range(6))
     for (k, v), g in zip(leaf.items(), torch.autograd.grad(loss, leaf.values()), strict=True):
         want = v.detach() - 0.3 * g
         torch.testing.assert_close(strategy.state.theta[k], want, rtol=0, atol=1e-14)
@@ -147,7 +141,7 @@ def test_one_canonical_model_is_fedavg_bit_for_bit(arch, canonical):
     fed = toy_federation()
     cfg = PPFLConfig(num_canonical=1, arch=arch, canonical=canonical, local=local)
     ours, theirs = PPFL(cfg, MLP, plan), FedAvg(FedAvgConfig(local), MLP, plan)
-    with autograd_only():                       # a mixture has no kernel, which rounds otherwise
+    with autograd_only():  # a mixture has no kernel, which rounds otherwise
         simulate(ours, PPFLClient(cfg, MLP), fed, 4)
         simulate(theirs, FedAvgClient(FedAvgConfig(local), MLP), fed, 4)
     got = ours.models(ours.state)["canonical_0"]
@@ -188,10 +182,7 @@ def test_sampled_clients_are_averaged_among_themselves_and_only_their_rows_move(
     a = 0.02 * (6 * start.C - start.C.sum(0))  # stale rows of the others are in it
     got = {
         i: client.answer(
-            Weigh(start.theta, start.C[i], a[i], total),
-            None,
-            CLASSES.client(i).train,
-            Stream(2, 1, i),
+            Weigh(start.theta, start.C[i], a[i], total), None, CLASSES.client(i).train, Stream(2, 1, i)
         )[0]
         for i in (1, 4)
     }
@@ -216,9 +207,7 @@ def test_weighting_by_p_is_a_larger_rate_and_a_smaller_lambda():
 def test_canonical_models_that_are_alike_stay_alike():
     cfg = config(eta_2=5.0, lam=0.01, affinity="ones")
     start = initial(cfg)
-    theta = {
-        k: v[:1].expand_as(v).clone() if k.startswith("head") else v for k, v in start.theta.items()
-    }
+    theta = {k: v[:1].expand_as(v).clone() if k.startswith("head") else v for k, v in start.theta.items()}
     strategy, _ = run(cfg, state=replace(start, theta=theta), rounds=5)
     torch.testing.assert_close(strategy.state.C, start.C, rtol=0, atol=1e-6)
     heads = strategy.state.theta["head.weight"]
@@ -272,10 +261,7 @@ def test_algorithm_1_moves_one_block_a_round_as_often_as_rho_says():
             now = strategy.state
             moved = "".join(
                 name
-                for name, a, b in (
-                    ("theta", now.theta, self.before.theta),
-                    ("C", now.C, self.before.C),
-                )
+                for name, a, b in (("theta", now.theta, self.before.theta), ("C", now.C, self.before.C))
                 if not same(a, b)
             )
             blocks[moved] += 1
@@ -294,9 +280,7 @@ def test_algorithm_1_moves_one_block_a_round_as_often_as_rho_says():
 
 
 def test_the_block_of_memberships_is_the_mirror_step_of_equation_24():
-    cfg = config(
-        algorithm="rbcd", rho=0.0, lam=0.05, affinity="ones", membership_weighting="p", floor=0.0
-    )
+    cfg = config(algorithm="rbcd", rho=0.0, lam=0.05, affinity="ones", membership_weighting="p", floor=0.0)
     start = replace(initial(cfg), C=rows(4, 6, 3))
     strategy, _ = run(cfg, state=start)
     p = torch.from_numpy(CLASSES.num_train / CLASSES.num_train.sum())
@@ -409,10 +393,7 @@ def test_gradients_counted_are_those_of_whole_networks(options, factor):
 def test_new_clients_never_train_and_find_their_group():
     fed = groups(M=12, K=2, seed=0)
     cfg = config(
-        num_canonical=2,
-        eta_2=0.5,
-        new_steps=200,
-        local=LocalConfig(lr=0.05, epochs=5, batch_size=0),
+        num_canonical=2, eta_2=0.5, new_steps=200, local=LocalConfig(lr=0.05, epochs=5, batch_size=0)
     )
     asked = set()
 
@@ -449,16 +430,11 @@ def groups(M, K, seed, n=100, d=5):
     parts = []
     for i in range(M):
         x = torch.from_numpy(rng.normal(size=(n + 40, d)))
-        y = x @ torch.from_numpy(beta[i % K])[:, None] + 0.1 * torch.from_numpy(
-            rng.normal(size=(n + 40, 1))
-        )
+        y = x @ torch.from_numpy(beta[i % K])[:, None] + 0.1 * torch.from_numpy(rng.normal(size=(n + 40, 1)))
         one = torch.ones(n + 40, dtype=F64)
         parts.append(
             ClientData(
-                *(
-                    Data(x[s], y[s], one[s])
-                    for s in (slice(0, n), slice(n, n + 20), slice(n + 20, None))
-                )
+                *(Data(x[s], y[s], one[s]) for s in (slice(0, n), slice(n, n + 20), slice(n + 20, None)))
             )
         )
     sizes = np.full(M, n)
@@ -490,9 +466,7 @@ def fit(fed, K, seed, rounds, eta_theta, eta_c, **options):
 def loss(strategy, fed):
     """Mean ½ (f - y)² on the training data."""
     s = strategy.state
-    each = [
-        strategy.mixture.loss(s.theta, fed.client(k).train, s.C[k]) for k in range(fed.num_clients)
-    ]
+    each = [strategy.mixture.loss(s.theta, fed.client(k).train, s.C[k]) for k in range(fed.num_clients)]
     return float(sum(each)) / len(each) / 2
 
 
@@ -590,11 +564,7 @@ def test_average_stationarity_falls_with_the_length_of_the_run():
 
 def test_stationarity_is_the_measure_of_theorem_2():
     cfg = config(
-        eta_2=0.3,
-        lam=0.02,
-        affinity="ones",
-        floor=0.0,
-        local=LocalConfig(lr=0.2, epochs=1, batch_size=0),
+        eta_2=0.3, lam=0.02, affinity="ones", floor=0.0, local=LocalConfig(lr=0.2, epochs=1, batch_size=0)
     )
     start = replace(initial(cfg), C=rows(6, 6, 3))
     strategy, _ = run(cfg, state=start)

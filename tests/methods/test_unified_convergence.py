@@ -13,7 +13,7 @@ from tests.unified import W, blocks, flat, logistic, make, objective_of, quadrat
 pytestmark = pytest.mark.slow
 RNG = np.random.default_rng(3)
 TARGETS = RNG.normal(size=(4, 3))
-LITERAL = {"beta_scale": "one", "reparametrise": False}      # quick on quadratics
+LITERAL = {"beta_scale": "one", "reparametrise": False}  # quick on quadratics
 
 
 def optimum(name, fed, **options):
@@ -67,11 +67,17 @@ def test_acd_needs_no_more_iterations_than_its_theorem():
 
 def test_acd_scales_with_the_root_of_the_condition_number():
     iterations = [
-        np.mean([run_to("acd", quadratics(TARGETS, [1.0, mu, mu]), 1e-8, 4000, seed, step=1,
-                        lam=1.0).iterations for seed in (0, 1)])
+        np.mean(
+            [
+                run_to(
+                    "acd", quadratics(TARGETS, [1.0, mu, mu]), 1e-8, 4000, seed, step=1, lam=1.0
+                ).iterations
+                for seed in (0, 1)
+            ]
+        )
         for mu in (1e-1, 1e-3)
     ]
-    assert 5 < iterations[1] / iterations[0] < 15                       # √100 = 10
+    assert 5 < iterations[1] / iterations[0] < 15  # √100 = 10
 
 
 def test_communications_scale_with_the_root_of_the_shared_blocks_constant():
@@ -79,20 +85,17 @@ def test_communications_scale_with_the_root_of_the_shared_blocks_constant():
     fed = quadratics(TARGETS, [1.0, 1e-2, 1e-2])
     found = [run_to("acd", fed, 1e-6, 4000, step=1, lam=lam).communications for lam in (10.0, 0.1)]
     assert 4 < found[0] / found[1] < 25
-    less = [run_to("acd", fed, 1e-4, 4000, step=1, lam=lam).communications
-            for lam in (1.0, 0.1, 0.01)]
+    less = [run_to("acd", fed, 1e-4, 4000, step=1, lam=lam).communications for lam in (1.0, 0.1, 0.01)]
     assert less[0] > less[1] > less[2]
 
 
 def test_acd_does_not_feel_heterogeneity_and_local_sgd_does():
     """Quadratics of one Hessian: targets further apart change no relative accuracy of ACD."""
-    counts = [run_to("acd", quadratics(TARGETS * s, 0.3), 1e-6, 2000, step=1).iterations
-              for s in (1.0, 30.0)]
+    counts = [run_to("acd", quadratics(TARGETS * s, 0.3), 1e-6, 2000, step=1).iterations for s in (1.0, 30.0)]
     assert counts[0] == counts[1]
     options = {"tau": 8, "batch_size": 0, "eta": 0.1, **LITERAL}
-    floors = [gap_after("lsgd", quadratics(TARGETS * s, [1.0, 0.5, 0.3]), 150, **options)
-              for s in (1.0, 3.0)]
-    assert floors[1] / floors[0] == pytest.approx(9.0, rel=0.05)          # ζ*² is 9 times more
+    floors = [gap_after("lsgd", quadratics(TARGETS * s, [1.0, 0.5, 0.3]), 150, **options) for s in (1.0, 3.0)]
+    assert floors[1] / floors[0] == pytest.approx(9.0, rel=0.05)  # ζ*² is 9 times more
 
 
 # ---- the stochastic coordinate methods --------------------------------------------------------------
@@ -136,10 +139,10 @@ def test_asvrcd_within_its_bound_and_faster_than_svrcd_where_it_is_ill_condition
         rounds(strategy, grid, 1)
         h, counts = strategy.state.rates, run_to("asvrcd", fed, 1e-6, 3000, step=10, **options)
         mu = (1 - h.nu) / h.gamma
-        rate = min(h.rho, math.sqrt(h.rho * mu * 2 * h.eta)) / 4        # 1/(2L) = 2η
+        rate = min(h.rho, math.sqrt(h.rho * mu * 2 * h.eta)) / 4  # 1/(2L) = 2η
         assert counts.iterations <= 2 * math.log(1e6) / rate
         found[l2] = counts.iterations
-    assert found[0.01] / found[0.3] < 6 * 2                            # κ is about 30 times more
+    assert found[0.01] / found[0.3] < 6 * 2  # κ is about 30 times more
     slow = run_to("svrcd", fed, 1e-6, 1000, step=100, **options)
     assert slow is None or slow.iterations > found[0.01]
 
@@ -163,7 +166,8 @@ def test_floor_of_local_steps():
     """Deterministic: proportional to η²(τ-1)²; no floor for identical clients."""
     fed = quadratics(TARGETS, [1.0, 0.5, 0.3])
     floor = lambda tau, eta: gap_after(  # noqa: E731
-        "lsgd", fed, int(60 / eta / tau), tau=tau, eta=eta, batch_size=0, **LITERAL)
+        "lsgd", fed, int(60 / eta / tau), tau=tau, eta=eta, batch_size=0, **LITERAL
+    )
     assert floor(2, 0.1) / floor(2, 0.05) == pytest.approx(4, rel=0.15)
     small = [floor(tau, 0.05) for tau in (2, 4, 8)]
     assert small[1] / small[0] == pytest.approx(9, rel=0.2)
@@ -181,11 +185,14 @@ def test_theorem_five_of_local_sgd():
     rounds(strategy, grid, 1)
     f, eta = objective_of(strategy), strategy.state.rates
     base = [f.measure({}, fed.client(m).train) for m in range(3)]
-    worst = type(base[0])(min(float(b.mu) for b in base), *(
-        max(float(getattr(b, k)) for b in base) for k in ("L_w", "L_b", "cL_w", "cL_b")))
+    worst = type(base[0])(
+        min(float(b.mu) for b in base),
+        *(max(float(getattr(b, k)) for b in base) for k in ("L_w", "L_b", "cL_w", "cL_b")),
+    )
     c, parts = f.constants(worst), [fed.client(m).train for m in range(3)]
-    zeta = sum(np.square(flat(f.grad_w(best.w, b, d))).sum()
-               for b, d in zip(best.betas, parts, strict=True)) / 3
+    zeta = (
+        sum(np.square(flat(f.grad_w(best.w, b, d))).sum() for b, d in zip(best.betas, parts, strict=True)) / 3
+    )
     ws, betas = [np.zeros(3)] * 3, [np.zeros(3)] * 3
     total, mean = 0.0, np.zeros(12)
     for k in range(K + 1):
@@ -193,29 +200,40 @@ def test_theorem_five_of_local_sgd():
             ws = [sum(ws) / 3] * 3
         weight = (1 - eta * c.mu) ** -(k + 1)
         mean, total = mean + weight * np.concatenate([sum(ws) / 3, *betas]), total + weight
-        steps = [f.grads({W: torch.tensor(w[None])}, {W: torch.tensor(b[None])}, d)
-                 for w, b, d in zip(ws, betas, parts, strict=True)]
+        steps = [
+            f.grads({W: torch.tensor(w[None])}, {W: torch.tensor(b[None])}, d)
+            for w, b, d in zip(ws, betas, parts, strict=True)
+        ]
         ws = [w - eta * flat(g) for w, (g, _) in zip(ws, steps, strict=True)]
         betas = [b - eta / 3 * flat(g) for b, (_, g) in zip(betas, steps, strict=True)]
     at = (mean / total).reshape(4, 1, 3)
     with torch.no_grad():
-        F = sum(float(f.value({W: torch.tensor(at[0])}, {W: torch.tensor(b)}, d))
-                for b, d in zip(at[1:], parts, strict=True)) / 3
+        F = (
+            sum(
+                float(f.value({W: torch.tensor(at[0])}, {W: torch.tensor(b)}, d))
+                for b, d in zip(at[1:], parts, strict=True)
+            )
+            / 3
+        )
     far = 2 * np.square(flat(best.w)).sum() + sum(np.square(flat(b)).sum() for b in best.betas)
     psi = 8 * c.L_w * eta * math.e * (tau - 1) * tau * 3 * zeta
     assert 0 <= F - best.value <= (1 - eta * c.mu) ** K * far / eta + eta * psi
     # the method's own iterates are those of this loop
     strategy, cohort, grid = make("lsgd", fed, **options)
     rounds(strategy, grid, (K + 1 - 1) // tau)
-    np.testing.assert_allclose(flat(blocks(strategy, cohort)[0]),
-                               (ws_at := _replay(f, parts, eta, tau, K // tau)), atol=1e-12)
+    np.testing.assert_allclose(
+        flat(blocks(strategy, cohort)[0]), (ws_at := _replay(f, parts, eta, tau, K // tau)), atol=1e-12
+    )
     assert np.isfinite(ws_at).all()
 
 
 def _replay(f, parts, eta, tau, count):
     w, betas = np.zeros(3), [np.zeros(3)] * 3
-    g = lambda w, b, d: [flat(x) for x in grad(f.value, argnums=(0, 1))(  # noqa: E731
-        {W: torch.tensor(w[None])}, {W: torch.tensor(b[None])}, d)]
+
+    def g(w, b, d):
+        point = {W: torch.tensor(w[None])}, {W: torch.tensor(b[None])}
+        return [flat(x) for x in grad(f.value, argnums=(0, 1))(*point, d)]
+
     for _ in range(count):
         ends = []
         for m, d in enumerate(parts):

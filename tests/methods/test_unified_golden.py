@@ -10,8 +10,8 @@ import pytest
 from tests.unified import Script, blocks, flat, golden, make, rounds, value
 
 HEADS, TAILS = 0.0, 1.0
-PLAIN = [TAILS, HEADS, TAILS, HEADS]                                      # B W B W
-ANCHORED = [TAILS, TAILS, HEADS, HEADS, TAILS, TAILS, HEADS, HEADS]       # each with its ρ-coin
+PLAIN = [TAILS, HEADS, TAILS, HEADS]  # B W B W
+ANCHORED = [TAILS, TAILS, HEADS, HEADS, TAILS, TAILS, HEADS, HEADS]  # each with its ρ-coin
 
 
 def trajectory(name, monkeypatch, coins, **options):
@@ -41,10 +41,8 @@ def test_acd(monkeypatch):
     expected = [
         (0, 0, [0, 0.66666667], [0, 1.82489731], 0.6666666667),
         (0.6085345762, 1.3600952405, [0, 0.86059785], [0, 1.66343747], 0.5097164796),
-        (0.7343739760, 1.2553260686, [0.34618721, 1.01285388], [0.94763417, 1.60032845],
-         0.4103636439),
-        (1.1017509097, 1.8088489974, [0.44689196, 1.11121912], [0.86379117, 1.51843324],
-         0.3577436131),
+        (0.7343739760, 1.2553260686, [0.34618721, 1.01285388], [0.94763417, 1.60032845], 0.4103636439),
+        (1.1017509097, 1.8088489974, [0.44689196, 1.11121912], [0.86379117, 1.51843324], 0.3577436131),
     ]
     for (w, memories, F), (w_y, w_z, y, z, F_expected) in zip(found, expected, strict=True):
         close([flat(w.y)[0], flat(w.z)[0], F], [w_y, w_z, F_expected])
@@ -88,8 +86,12 @@ def test_ascd(monkeypatch):
 
 def test_svrcd(monkeypatch):
     _, found = trajectory("svrcd", monkeypatch, ANCHORED)
-    expected = [(0, [0, 0.05]), (0.0044194174, [0, 0.1]), (0.0061871843, [2.6042e-4, 0.14026042]),
-                (0.0151825401, [2.6042e-4, 0.18651042])]
+    expected = [
+        (0, [0, 0.05]),
+        (0.0044194174, [0, 0.1]),
+        (0.0061871843, [2.6042e-4, 0.14026042]),
+        (0.0151825401, [2.6042e-4, 0.18651042]),
+    ]
     for (w, memories, _), (w_y, y) in zip(found, expected, strict=True):
         close(flat(w.y), [w_y])
         close(betas(memories, "beta_y"), y, 8)
@@ -97,8 +99,12 @@ def test_svrcd(monkeypatch):
 
 def test_scd(monkeypatch):
     _, found = trajectory("scd", monkeypatch, PLAIN)
-    expected = [(0, [0, 0.08333333]), (0.0073656956, [0, 0.08333333]),
-                (0.0073656956, [4.3403e-4, 0.15668403]), (0.0203323890, [4.3403e-4, 0.15668403])]
+    expected = [
+        (0, [0, 0.08333333]),
+        (0.0073656956, [0, 0.08333333]),
+        (0.0073656956, [4.3403e-4, 0.15668403]),
+        (0.0203323890, [4.3403e-4, 0.15668403]),
+    ]
     for (w, memories, _), (w_y, y) in zip(found, expected, strict=True):
         close(flat(w), [w_y])
         close(betas(memories, "beta"), y, 8)
@@ -109,9 +115,7 @@ def test_scd(monkeypatch):
     [("mean", 0.03576193, [0.000875, 0.3213875]), ("one", 0.06434672, [0.0032, 0.5166])],
 )
 def test_lsgd_two_rounds_of_two_steps(scale, w, beta):
-    strategy, cohort, grid = make(
-        "lsgd", golden(), lam=2.0, eta=0.1, tau=2, batch_size=0, beta_scale=scale
-    )
+    strategy, cohort, grid = make("lsgd", golden(), lam=2.0, eta=0.1, tau=2, batch_size=0, beta_scale=scale)
     rounds(strategy, grid, 2)
     found, own = blocks(strategy, cohort)
     close(flat(found), [w], 8)
@@ -124,5 +128,5 @@ def test_no_communication_but_in_w_steps(monkeypatch):
     for k, coin in enumerate([TAILS, HEADS, TAILS], 1):
         rounds(strategy, grid, k, Script([coin]), monkeypatch)
         told.append((strategy.round_log.bytes_up, strategy.state.counts.communications))
-    assert told[1:] == [(2 * 8, 1), (0, 1)]                     # d_0 = 1 number of each client
+    assert told[1:] == [(2 * 8, 1), (0, 1)]  # d_0 = 1 number of each client
     assert strategy.state.counts.iterations == 3

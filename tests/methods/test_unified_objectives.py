@@ -54,14 +54,16 @@ def test_gradients_are_the_closed_forms(name, make, reparametrise):
     s = M**-0.5 if reparametrise and name != "fl" else 1.0
     xs, ys = arrays(fed)
     w, b = rng.normal(size=(2, 3))
-    blocks = [{} if name == "full" else {W: torch.tensor(w[None])},
-              {} if name == "fl" else {W: torch.tensor(b[None])}]
+    blocks = [
+        {} if name == "full" else {W: torch.tensor(w[None])},
+        {} if name == "fl" else {W: torch.tensor(b[None])},
+    ]
     for m in range(M):
         data = fed.client(m).train
         g = lambda x, m=m: slope(xs, ys, m, x, fed.task)  # noqa: E731
         expected = closed_gradients(name, g, s * w, b, s)
         both = f.grads(*blocks, data)
-        auto = Objective.grads(f, *blocks, data)                # of the value, by local.grad
+        auto = Objective.grads(f, *blocks, data)  # of the value, by local.grad
         for i, (each, want) in enumerate(zip((f.grad_w, f.grad_beta), expected, strict=True)):
             if want is not None:
                 np.testing.assert_allclose(flat(each(*blocks, data)), want, atol=1e-10)
@@ -78,7 +80,7 @@ def test_weight_sharing_cuts_the_gradient(task):
     xs, ys = arrays(fed)
     want = slope(xs, ys, 1, np.array([0.3, -0.2, 0.5]), task)
     g_w, g_b = f.grads(w, beta, fed.client(1).train)
-    np.testing.assert_allclose(flat(g_w), 0.5 * want[:2], atol=1e-10)      # s = 1/√4
+    np.testing.assert_allclose(flat(g_w), 0.5 * want[:2], atol=1e-10)  # s = 1/√4
     np.testing.assert_allclose(flat(g_b), want[2:], atol=1e-10)
     # residual learning on the same two sets of inputs is the same function
     r = objective("fr", fed, shared_features=2, private_features=1)
@@ -134,8 +136,7 @@ def test_optima_of_the_golden_problem():
     np.testing.assert_allclose([u[0], *betas[:, 0], F], [1, 2 / 3, 4 / 3, 1 / 3], atol=1e-10)
     for Lam in (0.5, 3.0):
         u, betas, F = best("mt2", golden(), lam=2.0, Lambda=Lam)
-        np.testing.assert_allclose(
-            [u[0], *betas[:, 0], F], [1, 2 / 3, 4 / 3, 1 / 3 + Lam / 2], atol=1e-10)
+        np.testing.assert_allclose([u[0], *betas[:, 0], F], [1, 2 / 3, 4 / 3, 1 / 3 + Lam / 2], atol=1e-10)
         u, betas, F = best("apfl2", golden(), alpha=0.5, Lambda=Lam)
         np.testing.assert_allclose([u[0], *betas[:, 0], F], [1, -1, 3, Lam / 2], atol=1e-10)
 
@@ -264,8 +265,11 @@ def test_classes_have_a_bound_too():
 @pytest.mark.parametrize("task", ["classification", "binary", "regression"])
 def test_slopes_are_autograds(task):
     rng = np.random.default_rng(0)
-    y = {"classification": rng.integers(0, 3, (2, 6)), "binary": rng.integers(0, 2, (2, 6)),
-         "regression": rng.normal(size=(2, 6))}[task]
+    y = {
+        "classification": rng.integers(0, 3, (2, 6)),
+        "binary": rng.integers(0, 2, (2, 6)),
+        "regression": rng.normal(size=(2, 6)),
+    }[task]
     fed = federation(rng.normal(size=(2, 6, 3)), y, task=task)
     for bias in (False, True):
         model = linear_model(fed, bias=bias, init="default")

@@ -84,10 +84,14 @@ def test_block_gradients_are_unbiased_and_their_variance_is_bounded(name, anchor
     np.testing.assert_allclose(mean, target, atol=1e-12)
     if anchor:
         with torch.no_grad():
-            value = lambda w, b: sum(  # noqa: E731
-                float(f.value(w, b[m], fed.client(m).train)) for m in range(M)) / M
-            inner = sum(float((target[i * 3 : i * 3 + 3] * flat(sub(x, y))).sum())
-                        for i, (x, y) in enumerate(zip([v, *c], [w, *b], strict=True)))
+
+            def value(w, b):
+                return sum(float(f.value(w, b[m], fed.client(m).train)) for m in range(M)) / M
+
+            inner = sum(
+                float((target[i * 3 : i * 3 + 3] * flat(sub(x, y))).sum())
+                for i, (x, y) in enumerate(zip([v, *c], [w, *b], strict=True))
+            )
             bregman = value(v, c) - value(w, b) - inner
         cL = 1 / (4 * strategy.state.rates.eta)
         assert second <= 2 * cL * bregman * (1 + 1e-9)
@@ -121,7 +125,8 @@ def test_acd_makes_progress_in_every_step(name, p_w):
     def potential(w, betas):
         F = sum(float(f.value(w.y, b.y, d)) for b, d in zip(betas, parts, strict=True)) / M
         far = q[0] * np.square(flat(sub(w.z, best.w))).sum() + q[1] * sum(
-            np.square(flat(sub(b.z, o))).sum() for b, o in zip(betas, best.betas, strict=True))
+            np.square(flat(sub(b.z, o))).sum() for b, o in zip(betas, best.betas, strict=True)
+        )
         return (F - best.value) / h.theta**2 + far / (2 * (1 - h.theta))
 
     worst = 0.0
@@ -133,8 +138,10 @@ def test_acd_makes_progress_in_every_step(name, p_w):
             x, x_b = middle(w, h), [middle(b, h) for b in betas]
             g = scale({W: sum(f.grad_w(x, b, d)[W] for b, d in zip(x_b, parts, strict=True))}, 1 / M)
             step_w = potential(descend(w, g, h.p_w, h.L_w, h), [drift(b, h) for b in betas])
-            moved = [descend(b, scale(f.grad_beta(x, xb, d), 1 / M), 1 - h.p_w, h.L_b, h)
-                     for b, xb, d in zip(betas, x_b, parts, strict=True)]
+            moved = [
+                descend(b, scale(f.grad_beta(x, xb, d), 1 / M), 1 - h.p_w, h.L_b, h)
+                for b, xb, d in zip(betas, x_b, parts, strict=True)
+            ]
             step_b = potential(drift(w, h), moved)
             after = h.p_w * step_w + (1 - h.p_w) * step_b
             worst = max(worst, after / potential(w, betas) / (1 - h.theta))
@@ -143,10 +150,12 @@ def test_acd_makes_progress_in_every_step(name, p_w):
 
 def test_rates_of_the_papers_table():
     """Section 6.3: cL' = 1, μ'/(3M) with μ' = 0.01, M = 20, n = 100."""
-    rows = [(.0750, .0750, .500, .8333, .1179, 1.7678, .999705),
-            (.0250, .0750, .250, 1.2500, .2041, 1.5309, .999745),
-            (.0505, .0405, .555, 1.3736, .1436, 2.3911, .999601),
-            (.0125, .0625, .1667, 1.6667, .2887, 1.4434, .999759)]
+    rows = [
+        (0.0750, 0.0750, 0.500, 0.8333, 0.1179, 1.7678, 0.999705),
+        (0.0250, 0.0750, 0.250, 1.2500, 0.2041, 1.5309, 0.999745),
+        (0.0505, 0.0405, 0.555, 1.3736, 0.1436, 2.3911, 0.999601),
+        (0.0125, 0.0625, 0.1667, 1.6667, 0.2887, 1.4434, 0.999759),
+    ]
     for cL_w, cL_b, p, eta, theta_1, gamma, nu in rows:
         h = coordinate_rates(Constants(0.01 / 60, cL_w, cL_b, cL_w, cL_b), 100)
         found = [h.p_w, h.eta, h.theta_1, h.gamma, h.nu]
@@ -168,8 +177,11 @@ def test_rates_of_the_papers_table():
 def test_trajectory_is_the_oracles(name, make_fed, monkeypatch):
     """A few rounds with given coins and common sample indices, against plain NumPy loops."""
     fed, n = make_fed(), len(make_fed().client(0).train)
-    strategy, cohort, grid = make(name, fed, shared_index=True, rho=0.2, **SCALARS) if (
-        name != "scd") else make(name, fed, shared_index=True, **SCALARS)
+    strategy, cohort, grid = (
+        make(name, fed, shared_index=True, rho=0.2, **SCALARS)
+        if (name != "scd")
+        else make(name, fed, shared_index=True, **SCALARS)
+    )
     control = name in ("svrcd", "asvrcd")
     rng = np.random.default_rng(5)
     for t in range(1, 7):
@@ -249,16 +261,21 @@ def test_what_travels(name):
     grid.cohort = watching
     rounds(strategy, grid, 12)
     for order, reply in sent:
-        numbers = sum(v.numel() for v in [*getattr(reply, "g", {}).values(),
-                                          *getattr(reply, "g_v", {}).values()])
+        numbers = sum(
+            v.numel() for v in [*getattr(reply, "g", {}).values(), *getattr(reply, "g_v", {}).values()]
+        )
         if isinstance(order, Iterate):
             assert numbers == 3 * (order.w_step + order.refresh)
         elif isinstance(order, Anchor):
             assert numbers == 3
-    secret = [v for m in range(5) for x in vars(cohort.memory(m, (99, 0))).values()
-              for v in x.values()]
-    told = [t for both in sent for part in both for t in torch.utils._pytree.tree_leaves(part)
-            if isinstance(t, torch.Tensor) and t.shape == secret[0].shape]
+    secret = [v for m in range(5) for x in vars(cohort.memory(m, (99, 0))).values() for v in x.values()]
+    told = [
+        t
+        for both in sent
+        for part in both
+        for t in torch.utils._pytree.tree_leaves(part)
+        if isinstance(t, torch.Tensor) and t.shape == secret[0].shape
+    ]
     assert not any(torch.equal(a, b) for a in told for b in secret if bool(b.any()))
 
 
@@ -272,11 +289,11 @@ def test_counters_follow_their_law(name):
     first = 1 if options else 0
     p = 1 - (1 - h.p_w) * (1 - options.get("rho", 0.0))
     sd = (p * (1 - p) * c.iterations) ** 0.5
-    assert c.communications - first == 400                   # a round is a communication
+    assert c.communications - first == 400  # a round is a communication
     assert abs(400 - p * c.iterations) < 4 * sd
     if name == "acd":
         assert c.w_grads == 400 and c.beta_grads == c.iterations - 400
-        assert c.beta_sample_grads == 2 * c.beta_grads and c.w_sample_grads == 0   # mx2: no data
+        assert c.beta_sample_grads == 2 * c.beta_grads and c.w_sample_grads == 0  # mx2: no data
     elif not options:
         assert c.beta_sample_grads == c.iterations - 400 and c.w_grads == 0
 
@@ -309,7 +326,7 @@ def test_lsgd_without_a_private_block_is_local_sgd(tau):
         ends = []
         for m in range(3):
             data, own = fed.client(m).train, w.clone()
-            e = 1 if t == 1 else 0                       # round 1 asks for the constants first
+            e = 1 if t == 1 else 0  # round 1 asks for the constants first
             u = Stream(0, t, m, e * (strategy.config.L is None)).uniform(tau, 2).double()
             for j in (u * 4).long():
                 own = own.requires_grad_()
@@ -354,8 +371,7 @@ def test_acd_without_a_private_block_is_accelerated_gradient_descent():
 def test_nothing_shared_is_independent_clients(name):
     """objective=full: no communication, and a client's way does not depend on the others."""
     a, b = ridge(M=2, seed=1), ridge(M=2, seed=2)
-    mixed = federation([a.client(0).train.x, b.client(1).train.x],
-                       [a.client(0).train.y, b.client(1).train.y])
+    mixed = federation([a.client(0).train.x, b.client(1).train.x], [a.client(0).train.y, b.client(1).train.y])
     options = {"objective": "full", "mu": 0.05, "L": 20.0, "cL": 60.0, "max_local": 7}
     ends = []
     for fed in (a, mixed):
@@ -374,8 +390,10 @@ def test_a_step_of_independent_acd_clients_does_not_depend_on_their_number():
         rounds(strategy, grid, 1)
         d = ridge(M=M).client(0).train
         g = 2 * d.x.T @ (0 - d.y) / 6
-        most = max(float(np.linalg.eigvalsh(2 * x.x.T @ x.x / 6)[-1])
-                   for x in (ridge(M=M).client(m).train for m in range(M)))
+        most = max(
+            float(np.linalg.eigvalsh(2 * x.x.T @ x.x / 6)[-1])
+            for x in (ridge(M=M).client(m).train for m in range(M))
+        )
         np.testing.assert_allclose(flat(blocks(strategy, cohort)[1][0]), -g / most, atol=1e-13)
 
 
@@ -392,8 +410,7 @@ def test_no_penalty_is_nothing_shared():
 def test_sharing_everything_is_one_model_at_a_smaller_step():
     """WS2 without a private part: u moves as w of FL with η/M."""
     ends = []
-    for options in ({"objective": "ws2", "private": "none", "eta": 0.3},
-                    {"objective": "fl", "eta": 0.3 / 4}):
+    for options in ({"objective": "ws2", "private": "none", "eta": 0.3}, {"objective": "fl", "eta": 0.3 / 4}):
         strategy, cohort, grid = make("lsgd", ridge(), **options, batch_size=0, tau=2)
         rounds(strategy, grid, 3)
         ends.append(flat(objective_of(strategy).shared(blocks(strategy, cohort)[0])))

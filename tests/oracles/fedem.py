@@ -12,8 +12,12 @@ def probabilities(theta, x):
 
 def client_round(thetas, pi, x, y, schedules, lr):
     """(trained components, π, q [n, M]); `schedules`: for each component a list of index arrays."""
-    q = np.array([[p * probabilities(th, a)[b] for p, th in zip(pi, thetas, strict=True)]
-                  for a, b in zip(x, y, strict=True)])
+    q = np.array(
+        [
+            [p * probabilities(th, a)[b] for p, th in zip(pi, thetas, strict=True)]
+            for a, b in zip(x, y, strict=True)
+        ]
+    )
     q /= q.sum(1, keepdims=True)
     trained = []
     for m, (theta, schedule) in enumerate(zip(thetas, schedules, strict=True)):

@@ -15,8 +15,7 @@ def fedfomo_client(before, own, received, kept, fit, lr):
         w.append(max(0.0, (loss(before) - loss(phi)) / far) if far else 0.0)
     w = np.array(w) / sum(w) if sum(w) else np.eye(len(w))[0]
     mixed = {
-        k: before[k] + sum(v * (c[k] - before[k]) for v, c in zip(w, candidates, strict=True))
-        for k in before
+        k: before[k] + sum(v * (c[k] - before[k]) for v, c in zip(w, candidates, strict=True)) for k in before
     }
     _, g = loss_and_gradient(mixed, *fit)
     return mixed, {k: mixed[k] - lr * g[k] / len(fit[1]) for k in mixed}, w

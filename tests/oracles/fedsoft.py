@@ -15,16 +15,14 @@ def importance(centers, x, y, sigma):
 def local_solution(x, y, u, centers, lam):
     """argmin_w of 1/n ‖Xw - y‖² + λ/2 Σ_s u_s ‖w - c_s‖², as one stacked least-squares problem."""
     rows = [x / np.sqrt(len(y))] + [np.sqrt(lam / 2 * u_s) * np.eye(x.shape[1]) for u_s in u]
-    right = [y / np.sqrt(len(y))] + [
-        np.sqrt(lam / 2 * u_s) * c for u_s, c in zip(u, centers, strict=True)]
+    right = [y / np.sqrt(len(y))] + [np.sqrt(lam / 2 * u_s) * c for u_s, c in zip(u, centers, strict=True)]
     return np.linalg.lstsq(np.vstack(rows), np.concatenate(right), rcond=None)[0]
 
 
 def full_round(centers, u, data, lam):
     """(centers, client models) after a round with everybody; u [N, S]."""
     n = np.array([len(y) for _, y in data])
-    w = np.stack([local_solution(x, y, u_k, centers, lam)
-                  for (x, y), u_k in zip(data, u, strict=True)])
+    w = np.stack([local_solution(x, y, u_k, centers, lam) for (x, y), u_k in zip(data, u, strict=True)])
     v = (u * n[:, None]).T
     return v / v.sum(1, keepdims=True) @ w, w
 

@@ -27,11 +27,13 @@ def optimum(A, c, lam, Lam=0.0):
 def run(method, xs, ys, task, lam, h, steps, w, beta):
     """(w_y, β_y) after the steps; `h` has p_w, eta, theta, theta_1, gamma, nu as attributes."""
     M, s = len(xs), len(xs) ** -0.5
-    grad_w = lambda w, b: s * lam * (s * w - b).mean(0)                       # noqa: E731
-    grad_b = lambda m, w, b, j=None: (                                        # noqa: E731
-        slope(xs, ys, m, b[m], task, j) + lam * (b[m] - s * w)) / M
+    grad_w = lambda w, b: s * lam * (s * w - b).mean(0)  # noqa: E731
+
+    def grad_b(m, w, b, j=None):
+        return (slope(xs, ys, m, b[m], task, j) + lam * (b[m] - s * w)) / M
+
     each = lambda w, b, j: np.stack([grad_b(m, w, b, j[m]) for m in range(M)])  # noqa: E731
-    whole = lambda w, b: (grad_w(w, b), each(w, b, [None] * M))               # noqa: E731
+    whole = lambda w, b: (grad_w(w, b), each(w, b, [None] * M))  # noqa: E731
     y, z, v = (w, beta), (w, beta), (w, beta)
     G = whole(*v)
     control = method in ("svrcd", "asvrcd")

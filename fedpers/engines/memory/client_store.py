@@ -6,14 +6,8 @@ from typing import Any, Protocol
 
 from fedpers.core.serialization import read_record, write_record
 
-When = tuple[int, int]                     # (round, exchange)
-MEMORIES = "memories.safetensors"          # in the folder of a checkpoint
-
-
-
-
-
-
+When = tuple[int, int]  # (round, exchange)
+MEMORIES = "memories.safetensors"  # in the folder of a checkpoint
 
 
 class MemoryStore:
@@ -29,10 +23,6 @@ class MemoryStore:
     def put(self, k: int, when: When, memory: Any) -> None:
         """Replace the memory of client k."""
         self.memories[k] = memory
-
-
-
-
 
 
 class FileStore:

@@ -14,9 +14,9 @@ from torch import Tensor
 from fedpers.core.errors import CheckpointError
 from fedpers.core.pytree import flatten, rebuild
 
-TENSOR = "\0tensor"                    # where a tensor is, among plain leaves
+TENSOR = "\0tensor"  # where a tensor is, among plain leaves
 ALIGN = 8
-LATE = 3                               # pieces that may be on their way to the disk
+LATE = 3  # pieces that may be on their way to the disk
 
 
 class Kind(NamedTuple):
@@ -72,8 +72,8 @@ class RowFile:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
-        self.high = 0                              # rows that were ever taken
-        self.safe = np.zeros(0, dtype=bool)        # [high or less]
+        self.high = 0  # rows that were ever taken
+        self.safe = np.zeros(0, dtype=bool)  # [high or less]
         self._free: list[int] = []
         self._handle = -1
         self._writer: ThreadPoolExecutor | None = None

@@ -22,8 +22,8 @@ from fedpers.core.serialization import pack, read_record, unpack, write_record
 from fedpers.engines.memory.client_store import MEMORIES, When
 from fedpers.engines.memory.row_file import Kind, RowFile, take_apart
 
-OVERHEAD = 2000                        # bytes of Python objects in a memory, about
-SWATH = 4 * 2**20                      # bytes that are written at a time, about
+OVERHEAD = 2000  # bytes of Python objects in a memory, about
+SWATH = 4 * 2**20  # bytes that are written at a time, about
 
 
 class RowStore:
@@ -32,21 +32,19 @@ class RowStore:
     Without a folder the files are temporary.
     """
 
-    def __init__(
-        self, folder: Path | None = None, memory_mb: float = 256, device: str = "cpu"
-    ) -> None:
+    def __init__(self, folder: Path | None = None, memory_mb: float = 256, device: str = "cpu") -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="fedpers-")
-        self.folder = folder or Path(self._temporary.name)      # type: ignore[union-attr]
+        self.folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
         self.limit, self.device = int(memory_mb * 2**20), device
-        self.held = 0                                           # bytes in RAM
-        self._hot: OrderedDict[int, tuple[Any, int]] = OrderedDict()    # oldest use first; with bytes
-        self._dirty: set[int] = set()                           # in RAM, newer than on disk
-        self._kind = np.full(0, -1, dtype=np.int32)             # [client] -1: not on disk
-        self._row = np.zeros(0, dtype=np.int64)                 # [client]
+        self.held = 0  # bytes in RAM
+        self._hot: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # oldest use first; with bytes
+        self._dirty: set[int] = set()  # in RAM, newer than on disk
+        self._kind = np.full(0, -1, dtype=np.int32)  # [client] -1: not on disk
+        self._row = np.zeros(0, dtype=np.int64)  # [client]
         self._kinds: list[Kind] = []
         self._numbers: dict[Kind, int] = {}
-        self._files: dict[int, RowFile] = {}                    # by size of a row
-        self._saved: dict[int, np.ndarray] = {}                 # rows of the newest checkpoint
+        self._files: dict[int, RowFile] = {}  # by size of a row
+        self._saved: dict[int, np.ndarray] = {}  # rows of the newest checkpoint
 
     @property
     def memories(self) -> dict[int, Any]:

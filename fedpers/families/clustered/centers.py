@@ -12,9 +12,7 @@ from fedpers.core.params import Params, weighted_mean
 from fedpers.learning.model import Model
 
 
-def new_centers(
-    model: Model, count: int, like: Params, rng: np.random.Generator
-) -> tuple[Params, ...]:
+def new_centers(model: Model, count: int, like: Params, rng: np.random.Generator) -> tuple[Params, ...]:
     """`count` independent initialisations, each from a seed of its own; dtype and device of `like`.
 
     Equal centers would never part: every sample is then nearest to the first of them.
@@ -35,15 +33,9 @@ def nearest_shares(model: Model, centers: Sequence[Params], data: Data) -> Tenso
     return (nearest * data.mask[:, None]).sum(0) / data.num
 
 
-def new_mean(
-    center: Params, models: Mapping[int, Params], weights: Mapping[int, float]
-) -> Params:
+def new_mean(center: Params, models: Mapping[int, Params], weights: Mapping[int, float]) -> Params:
     """The weighted mean of the models of those clients in `weights` that replied, else `center`."""
     there = [k for k in weights if k in models]
     if not there:
         return center
     return weighted_mean([models[k] for k in there], [weights[k] for k in there])
-
-
-
-

@@ -16,13 +16,13 @@ def require_least_squares(model: Model) -> None:
         ConfigError: the model is another.
     """
     if model.name != "linear" or model.task != "regression":
-        raise ConfigError(f"an exact solution needs linear regression, not model={model.name} for "
-                          f"{model.task}; use method.solver=local")
+        raise ConfigError(
+            f"an exact solution needs linear regression, not model={model.name} for "
+            f"{model.task}; use method.solver=local"
+        )
 
 
-def least_squares(
-    model: Model, data: Data, lam: float, ubar: float | Tensor, cbar: Params
-) -> Params:
+def least_squares(model: Model, data: Data, lam: float, ubar: float | Tensor, cbar: Params) -> Params:
     """argmin over w of the mean squared error plus lam(½ū‖w‖² - ⟨w, c̄⟩), for linear regression.
 
     Solves (2/(nK) XᵀX + lam·ū I) W = 2/(nK) XᵀY + lam·C̄; K is the number of outputs, X has a column

@@ -92,8 +92,7 @@ class Mixture:
     def mix(self, theta: Params, c: Tensor) -> Params:
         """One model: Σ_k c_k θ_k and the shared part."""
         return {
-            n: torch.tensordot(c.to(v), v, dims=1) if self.is_canonical(n) else v
-            for n, v in theta.items()
+            n: torch.tensordot(c.to(v), v, dims=1) if self.is_canonical(n) else v for n, v in theta.items()
         }
 
     # ---- functions of parameters and membership --------------------------------------------------
@@ -124,13 +123,11 @@ class Mixture:
         """Gradient [K] of the loss in the membership, in the dtype of c."""
         if not self.one_pass:
             return grad(self.loss, argnums=2)(theta, data, c)
-        g = grad(self.model.loss)(self.mix(theta, c), data)            # ∂/∂c_k = ⟨θ_k, g⟩
+        g = grad(self.model.loss)(self.mix(theta, c), data)  # ∂/∂c_k = ⟨θ_k, g⟩
         parts = [v.flatten(1) @ g[n].flatten() for n, v in theta.items() if self.is_canonical(n)]
         return torch.stack(parts).sum(0).to(c)
 
-    def settle(
-        self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float
-    ) -> Tensor:
+    def settle(self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float) -> Tensor:
         """The membership after mirror steps on all of `data`; the models are frozen."""
         for _ in range(steps):
             c = mirror_step(c, self.slope(theta, data, c), eta, floor)

@@ -30,20 +30,20 @@ class Published:
 class Forward:
     """Order: the models that the client asked for."""
 
-    ids: Tensor                      # [1+M] numbers of the client itself and of the owners
-    models: tuple[Params, ...]       # M, without the client's own
-    w: Tensor                        # [K] its weights as last heard; the prior at the start
+    ids: Tensor  # [1+M] numbers of the client itself and of the owners
+    models: tuple[Params, ...]  # M, without the client's own
+    w: Tensor  # [K] its weights as last heard; the prior at the start
 
 
 @record("peers.Gradients")
 class Gradients:
     """Reply: one weighted gradient (or trained model) for each of `ids`."""
 
-    g: tuple[Params, ...]            # own first; empty if the client needs nobody
-    w: Tensor                        # [K] weights that the client gives
-    wanted: Tensor                   # [M] the models that it asks for next
-    ignored: Tensor                  # how many models had a loss that is not finite
-    ragged = True                    # a model that was asked for may not be there yet
+    g: tuple[Params, ...]  # own first; empty if the client needs nobody
+    w: Tensor  # [K] weights that the client gives
+    wanted: Tensor  # [M] the models that it asks for next
+    ignored: Tensor  # how many models had a loss that is not finite
+    ragged = True  # a model that was asked for may not be there yet
 
 
 @record("peers.Step")
@@ -51,14 +51,14 @@ class Step:
     """Order: the sum of all that came for the client's model, and of the weights in it."""
 
     G: Params
-    weight: Tensor                   # scalar
+    weight: Tensor  # scalar
 
 
 @record("peers.Support")
 class Support:
     """What a client predicts with: the models that it gives weight to, its own left out."""
 
-    ids: Tensor                      # [1+S] itself first
+    ids: Tensor  # [1+S] itself first
     models: tuple[Params, ...]
 
 
@@ -67,12 +67,10 @@ class Newcomer:
     """What a client that never trained predicts with: all models, and weights once it has them."""
 
     models: tuple[Params, ...]
-    w: Tensor                        # [K]
+    w: Tensor  # [K]
 
 
-def sum_by_owner(
-    sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]],
-) -> dict[int, tuple[Params, Tensor]]:
+def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dict[int, tuple[Params, Tensor]]:
     """{owner: (sum of what came for it, sum of the weights in it)}, added in the order of senders.
 
     Args:
@@ -83,7 +81,6 @@ def sum_by_owner(
         for b, part in zip(ids.tolist(), parts, strict=True):
             came.setdefault(b, []).append((part, w[b]))
     return {
-        b: (weighted_sum([g for g, _ in found], [1.0] * len(found)),
-            torch.stack([v for _, v in found]).sum())
+        b: (weighted_sum([g for g, _ in found], [1.0] * len(found)), torch.stack([v for _, v in found]).sum())
         for b, found in sorted(came.items())
     }

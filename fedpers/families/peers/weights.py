@@ -19,10 +19,10 @@ from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
 class Scores:
     """What a client knows of all K models, by the number of their owner."""
 
-    last: Tensor            # [K] float64, loss when the model was last tried
-    average: Tensor         # [K] float64, what the weights are made of
-    seen: Tensor            # [K] bool, was it ever tried?
-    w: Tensor               # [K] float64, weights on the simplex
+    last: Tensor  # [K] float64, loss when the model was last tried
+    average: Tensor  # [K] float64, what the weights are made of
+    seen: Tensor  # [K] bool, was it ever tried?
+    w: Tensor  # [K] float64, weights on the simplex
 
 
 @record("peers.Peer")
@@ -31,7 +31,7 @@ class Peer:
 
     phi: Params
     slots: Slots
-    scores: Scores | None            # None before its first round
+    scores: Scores | None  # None before its first round
 
 
 def new_peer(phi: Params, like: Params, cfg: LocalConfig) -> Peer:
@@ -58,9 +58,7 @@ def tried(s: Scores, ids: Tensor, losses: Tensor) -> tuple[Scores, Tensor]:
     return Scores(last, s.average, seen, s.w), no.scatter(0, ids, ~finite)
 
 
-def reweighed(
-    old: Scores, ids: Tensor, losses: Tensor, beta: float | None, mask: bool
-) -> Scores:
+def reweighed(old: Scores, ids: Tensor, losses: Tensor, beta: float | None, mask: bool) -> Scores:
     """The scores after the models `ids` were tried, with `losses` [len(ids)] float64.
 
     Args:
@@ -105,7 +103,7 @@ def draw_peers(rank: Tensor, me: Tensor, num: int, epsilon: float, rng: Stream) 
     """
     coin, noise = rng.uniform(1).to(rank.device), rng.uniform(len(rank)).to(rank.device)
     me = me.reshape(1)
-    shuffled = noise.scatter(0, me, -1.0).argsort(descending=True)        # `me` comes last
+    shuffled = noise.scatter(0, me, -1.0).argsort(descending=True)  # `me` comes last
     ranked = rank.scatter(0, me, -1.0).gather(0, shuffled).argsort(descending=True, stable=True)
     return torch.where(coin < epsilon, shuffled, shuffled.gather(0, ranked))[:num]
 
@@ -141,9 +139,7 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
 
 
-def mixture(
-    model: Model, outputs: Tensor, weights: Tensor, average: str = "probabilities"
-) -> Tensor:
+def mixture(model: Model, outputs: Tensor, weights: Tensor, average: str = "probabilities") -> Tensor:
     """Outputs [n, K] whose loss is that of Σ_j w_j out_j, from outputs [J, n, K], weights [J].
 
     Probabilities are averaged for classes (the result is their logarithm, or log-odds where the

@@ -32,12 +32,12 @@ class BlockClient(PersonalizedClient, ABC):
     """Client half of an optimiser of the unified framework."""
 
     config: ObjectiveConfig
-    per_step: ClassVar[int] = 1          # sample gradients of a step; 0: the whole gradient
+    per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 
     def __init__(self, config: Any, model: Model) -> None:
         super().__init__(config, model)
         linear = model.name in ("linear", "logistic")
-        self.origin = {} if linear else model.init(0)      # where curvature is estimated
+        self.origin = {} if linear else model.init(0)  # where curvature is estimated
 
     @abstractmethod
     def iterate(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:

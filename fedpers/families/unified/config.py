@@ -13,24 +13,24 @@ from fedpers.families.unified.objectives import OBJECTIVES
 class ObjectiveConfig:
     """What is minimised; every optimiser of the framework has these keys."""
 
-    objective: str = "mx2"                # a name of OBJECTIVES, or package.module:Class
-    lam: float = 0.5                      # λ: penalty (λ/2)‖β_m - u‖² (mt2, mx2, moreau)
-    Lambda: float = 1.0                   # Λ: weight of the shared model's own loss (mt2, apfl2)
-    alpha: float = 0.1                    # α: share of u in the mixed model (apfl2); step (maml)
-    private: Literal["head", "body", "features", "none"] = "head"   # β_m of ws2
-    shared_features: int = 0              # inputs that w sees, the first (ws2, fr); fr, 0: all
-    private_features: int = 0             # inputs that β_m sees, the last (fr); 0: all
-    prox_steps: int = 50                  # moreau: gradient steps of the inner minimisation
-    prox_lr: float = 0.1                  # moreau: their rate
-    l2: float = 0.0                       # ridge of the plain loss f'
-    reparametrise: bool = True            # u = M^(-1/2) w; false: u = w
-    predict: Literal["personal", "private"] = "personal"   # apfl2: mixed model, or β_m alone
-    mu: float | None = 0.01               # μ' of the plain loss (a surrogate); null: from the data
-    mu_F: float | None = None             # μ of F; null: from μ', by the objective's formula
-    L: float | None = None                # L' of the plain loss; null: from the data
-    cL: float | None = None               # script L' of one sample's loss; null: from the data
-    max_local: int = 1000                 # iterations after which a round ends without news
-    report: bool = True                   # ask clients for f_m in rounds that are evaluated
+    objective: str = "mx2"  # a name of OBJECTIVES, or package.module:Class
+    lam: float = 0.5  # λ: penalty (λ/2)‖β_m - u‖² (mt2, mx2, moreau)
+    Lambda: float = 1.0  # Λ: weight of the shared model's own loss (mt2, apfl2)
+    alpha: float = 0.1  # α: share of u in the mixed model (apfl2); step (maml)
+    private: Literal["head", "body", "features", "none"] = "head"  # β_m of ws2
+    shared_features: int = 0  # inputs that w sees, the first (ws2, fr); fr, 0: all
+    private_features: int = 0  # inputs that β_m sees, the last (fr); 0: all
+    prox_steps: int = 50  # moreau: gradient steps of the inner minimisation
+    prox_lr: float = 0.1  # moreau: their rate
+    l2: float = 0.0  # ridge of the plain loss f'
+    reparametrise: bool = True  # u = M^(-1/2) w; false: u = w
+    predict: Literal["personal", "private"] = "personal"  # apfl2: mixed model, or β_m alone
+    mu: float | None = 0.01  # μ' of the plain loss (a surrogate); null: from the data
+    mu_F: float | None = None  # μ of F; null: from μ', by the objective's formula
+    L: float | None = None  # L' of the plain loss; null: from the data
+    cL: float | None = None  # script L' of one sample's loss; null: from the data
+    max_local: int = 1000  # iterations after which a round ends without news
+    report: bool = True  # ask clients for f_m in rounds that are evaluated
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -47,8 +47,10 @@ def _names(h: ObjectiveConfig) -> Iterator[str]:
     if h.objective == "moreau" and samples:
         yield "objective=moreau is no mean over samples; use method=acd, pfedme, or batch_size=0"
     if h.objective == "maml" and (not hasattr(h, "tau") or samples or getattr(h, "eta", None) is None):
-        yield ("objective=maml is not convex: only method=lsgd has a theory for it; set its step eta, which "
-               "no theory gives here, and batch_size=0, for it is no mean over samples")
+        yield (
+            "objective=maml is not convex: only method=lsgd has a theory for it; set its step eta, which "
+            "no theory gives here, and batch_size=0, for it is no mean over samples"
+        )
 
 
 def _ranges(h: ObjectiveConfig) -> Iterator[str]:
@@ -77,6 +79,6 @@ def _optional(h: ObjectiveConfig) -> Iterator[str]:
 class CoordinateConfig(ObjectiveConfig):
     """Keys of the stochastic coordinate methods; null is what the theory gives."""
 
-    p_w: float | None = None              # p_w: probability of the w-block
-    eta: float | None = None              # η: step size
-    shared_index: bool = False            # one sample index j for all clients, as in the theory
+    p_w: float | None = None  # p_w: probability of the w-block
+    eta: float | None = None  # η: step size
+    shared_index: bool = False  # one sample index j for all clients, as in the theory

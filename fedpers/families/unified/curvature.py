@@ -11,7 +11,7 @@ from fedpers.core.pytree import record
 from fedpers.learning.gradients import grad
 from fedpers.learning.model import Model
 
-SECOND = {"binary": 0.25, "classification": 0.5}      # bounds of the loss's second derivative
+SECOND = {"binary": 0.25, "classification": 0.5}  # bounds of the loss's second derivative
 Loss = Callable[[Params, Data], Tensor]
 
 
@@ -48,9 +48,7 @@ def _linear(model: Model, data: Data, l2: float) -> Curvature:
     eigenvalues = torch.linalg.eigvalsh(gram)
     lowest = eigenvalues[0] if model.task == "regression" and not wide else eigenvalues[0] * 0
     largest = (x * x).sum(1).max()
-    return Curvature(
-        second * lowest.clamp(min=0) + l2, second * eigenvalues[-1] + l2, second * largest + l2
-    )
+    return Curvature(second * lowest.clamp(min=0) + l2, second * eigenvalues[-1] + l2, second * largest + l2)
 
 
 def _steepest(loss: Loss, params: Params, data: Data, steps: int = 10, h: float = 1e-2) -> Tensor:

@@ -15,7 +15,7 @@ class Describe:
     """Order: what are the constants of your plain loss?"""
 
     M: int
-    base: Base               # shapes of the reply
+    base: Base  # shapes of the reply
 
 
 @record("unified.Described")
@@ -31,7 +31,7 @@ class Measure:
 
     w: Params
     M: int
-    value: Tensor            # shape of the reply
+    value: Tensor  # shape of the reply
 
 
 @record("unified.Value")
@@ -45,14 +45,14 @@ class Value:
 class Iterate:
     """Order: make T β-iterations, then the iteration that communicates (if there is one)."""
 
-    w: Any                   # the server's variables of the w-block, before these iterations
+    w: Any  # the server's variables of the w-block, before these iterations
     T: int
-    w_step: bool             # the last iteration is one of the w-block
-    refresh: bool            # it also sets a new anchor
+    w_step: bool  # the last iteration is one of the w-block
+    refresh: bool  # it also sets a new anchor
     rates: Any
     M: int
-    draws: Tensor            # [T + 1] where in [0, 1) the samples are; empty: the client draws
-    g: Params                # shapes of the reply: tensors of w, so they cost nothing to send
+    draws: Tensor  # [T + 1] where in [0, 1) the samples are; empty: the client draws
+    g: Params  # shapes of the reply: tensors of w, so they cost nothing to send
     g_v: Params
 
     @property
@@ -67,7 +67,7 @@ class Anchor:
 
     w: Params
     M: int
-    g: Params                # shapes of the reply, as in Iterate
+    g: Params  # shapes of the reply, as in Iterate
     g_v: Params
 
 
@@ -75,8 +75,8 @@ class Anchor:
 class Gradients:
     """Reply: what the server averages; empty where it was not asked for."""
 
-    g: Params                # a gradient in w, or for control variates a difference of two
-    g_v: Params              # the gradient in w at the new anchor
+    g: Params  # a gradient in w, or for control variates a difference of two
+    g_v: Params  # the gradient in w at the new anchor
 
 
 @record("unified.Shared")
@@ -93,9 +93,9 @@ class Counts:
 
     iterations: int = 0
     communications: int = 0
-    w_grads: int = 0                 # whole gradients of f_m in w
+    w_grads: int = 0  # whole gradients of f_m in w
     beta_grads: int = 0
-    w_sample_grads: int = 0          # gradients of one sample's f_{m,i}; a whole one counts n
+    w_sample_grads: int = 0  # gradients of one sample's f_{m,i}; a whole one counts n
     beta_sample_grads: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
@@ -112,6 +112,10 @@ def spent(order: Iterate | Anchor, n: int, per_step: int, f: Objective) -> Count
     whole_w, whole_b = (steps_w, steps_b) if not per_step else (int(order.refresh),) * 2
     sample_w, sample_b = n * whole_w + per_step * steps_w, n * whole_b + per_step * steps_b
     return Counts(
-        order.T + int(order.event), int(order.event and f.has_w), whole_w, whole_b,
-        sample_w if f.w_uses_data else 0, sample_b,
+        order.T + int(order.event),
+        int(order.event and f.has_w),
+        whole_w,
+        whole_b,
+        sample_w if f.w_uses_data else 0,
+        sample_b,
     )

@@ -27,10 +27,10 @@ from fedpers.learning.model import Model
 class Base:
     """Constants of the plain losses f', in the inputs that each block sees."""
 
-    mu: float | Tensor         # μ'
-    L_w: float | Tensor        # L' of the whole loss, in what w sees
-    L_b: float | Tensor        # ... in what β_m sees
-    cL_w: float | Tensor       # script L', of one sample's loss
+    mu: float | Tensor  # μ'
+    L_w: float | Tensor  # L' of the whole loss, in what w sees
+    L_b: float | Tensor  # ... in what β_m sees
+    cL_w: float | Tensor  # script L', of one sample's loss
     cL_b: float | Tensor
 
 
@@ -56,11 +56,11 @@ class Objective(ABC):
 
     has_w: ClassVar[bool] = True
     has_beta: ClassVar[bool] = True
-    finite_sum: ClassVar[bool] = True        # f_m is the mean of its samples' f_{m,i}
-    w_uses_data: ClassVar[bool] = True       # False: ∇_w f_m costs no sample
-    rescaled: ClassVar[bool] = True          # w may be reparametrised
-    one_model: ClassVar[bool] = True         # False: predictions are no single model's
-    adapts: ClassVar[bool] = False           # a client predicts with `adapted`, made from its data
+    finite_sum: ClassVar[bool] = True  # f_m is the mean of its samples' f_{m,i}
+    w_uses_data: ClassVar[bool] = True  # False: ∇_w f_m costs no sample
+    rescaled: ClassVar[bool] = True  # w may be reparametrised
+    one_model: ClassVar[bool] = True  # False: predictions are no single model's
+    adapts: ClassVar[bool] = False  # a client predicts with `adapted`, made from its data
 
     def __init__(self, config: Any, model: Model, M: int) -> None:
         self.config, self.model, self.M = config, model, M
@@ -126,8 +126,7 @@ class Objective(ABC):
 
     def _base(self, params: Params, seen_w: Data, seen_b: Data) -> Base:
         of_w = curvature(self.model, self.loss, params, seen_w, self.config.l2)
-        of_b = of_w if seen_b is seen_w else curvature(
-            self.model, self.loss, params, seen_b, self.config.l2)
+        of_b = of_w if seen_b is seen_w else curvature(self.model, self.loss, params, seen_b, self.config.l2)
         return Base(of_w.mu, of_w.L, of_b.L, of_w.cL, of_b.cL)
 
     def _constants(self, mu: Any, L_w: Any, L_b: Any, cL_w: Any, cL_b: Any) -> Constants:

@@ -240,8 +240,15 @@ class FR(Objective):
 
 WEIGHT = HEAD + "weight"
 OBJECTIVES: dict[str, type[Objective]] = {
-    "mx2": MX2, "mt2": MT2, "apfl2": APFL2, "ws2": WS2, "fr": FR,
-    "fl": FL, "full": Full, "moreau": Moreau, "maml": MAML,
+    "mx2": MX2,
+    "mt2": MT2,
+    "apfl2": APFL2,
+    "ws2": WS2,
+    "fr": FR,
+    "fl": FL,
+    "full": Full,
+    "moreau": Moreau,
+    "maml": MAML,
 }
 
 

@@ -101,11 +101,15 @@ def watch(strategy: Any, grid: Any) -> Watch:
         ConfigError: the optimum cannot be solved here, and why.
     """
     if not hasattr(type(strategy), "point"):
-        raise ConfigError(f"optimum=true: {type(strategy).__name__} minimises no objective that "
-                          "can be solved; set optimum=false")
-    if not hasattr(grid, "cohort"):                  # `flwr run`, whatever engine= says
-        raise ConfigError("optimum=true: needs all clients in this process (fedpers run with "
-                          "engine=inprocess); set optimum=false")
+        raise ConfigError(
+            f"optimum=true: {type(strategy).__name__} minimises no objective that "
+            "can be solved; set optimum=false"
+        )
+    if not hasattr(grid, "cohort"):  # `flwr run`, whatever engine= says
+        raise ConfigError(
+            "optimum=true: needs all clients in this process (fedpers run with "
+            "engine=inprocess); set optimum=false"
+        )
     return Watch(strategy, grid)
 
 

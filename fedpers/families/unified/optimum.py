@@ -15,7 +15,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.families.unified.objective import Objective
 
-LARGEST = 1000          # parameters of both blocks of one client: Hessians are squares of it
+LARGEST = 1000  # parameters of both blocks of one client: Hessians are squares of it
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,10 @@ def solve(
     w, beta = f.start({k: v.double().cpu() for k, v in params.items()})
     of_w, of_b = Flat(w), Flat(beta)
     if of_w.size + of_b.size > LARGEST:
-        raise FedpersError(f"no optimum is solved for {of_w.size} shared and {of_b.size} private "
-                           f"parameters; there may be {LARGEST} of both")
+        raise FedpersError(
+            f"no optimum is solved for {of_w.size} shared and {of_b.size} private "
+            f"parameters; there may be {LARGEST} of both"
+        )
     data = [Data(p.x.double().cpu(), p.y.cpu(), p.mask.double().cpu()) for p in parts]
     shared, own = of_w.vector(w), of_b.vector(beta).expand(len(parts), -1)
     for _ in range(steps):
@@ -109,12 +111,15 @@ def solve(
         if gain < tol * (1 + abs(found)) and still < 1e-4 * (1 + float(own.norm() + shared.norm())):
             value = expand(f, data, shared, own, of_w, of_b).value
             return Optimum(of_w.block(shared), [of_b.block(b) for b in own], value)
-    raise FedpersError(f"no minimum of F found in {steps} Newton steps: it may lie at infinity, as "
-                       "for separable classes; give method.l2 a positive value")
+    raise FedpersError(
+        f"no minimum of F found in {steps} Newton steps: it may lie at infinity, as "
+        "for separable classes; give method.l2 a positive value"
+    )
 
 
-def expand(f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor,
-           of_w: Flat, of_b: Flat) -> Expansion:
+def expand(
+    f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor, of_w: Flat, of_b: Flat
+) -> Expansion:
     """All f_m to second order at w = `shared` [d_0], β_m = `own` [M, d_m]."""
     values, slopes, hessians = [], [], []
     for data, b in zip(parts, own, strict=True):
@@ -131,8 +136,10 @@ def _regular(H: Tensor) -> Tensor:
     if H.numel():
         low, high = torch.linalg.eigvalsh(H)[..., [0, -1]].unbind(-1)
         if not bool((low > 1e-13 * high).all()):
-            raise FedpersError("F has no one minimum (its Hessian is singular): give method.l2 a "
-                               "positive value, and method.lam where the objective has it")
+            raise FedpersError(
+                "F has no one minimum (its Hessian is singular): give method.l2 a "
+                "positive value, and method.lam where the objective has it"
+            )
     return H
 
 
@@ -144,8 +151,15 @@ def _one(f: Objective, data: Data, of_w: Flat, of_b: Flat) -> Any:
 
 
 def _descend(
-    f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor, to_w: Tensor, to_b: Tensor,
-    at: Expansion, of_w: Flat, of_b: Flat,
+    f: Objective,
+    parts: Sequence[Data],
+    shared: Tensor,
+    own: Tensor,
+    to_w: Tensor,
+    to_b: Tensor,
+    at: Expansion,
+    of_w: Flat,
+    of_b: Flat,
 ) -> tuple[Tensor, Tensor]:
     """The point after as much of the Newton step as lowers F."""
     size, most = 1.0, at.value + 1e-14 * abs(at.value)

@@ -11,10 +11,10 @@ from fedpers.families.unified.objective import Constants
 class ACDRates:
     """What accelerated coordinate descent (Algorithm 2) needs."""
 
-    p_w: float          # probability of the w-block
-    theta: float        # weight of z in x
-    eta: float          # 1/θ
-    nu: float           # μ/S²
+    p_w: float  # probability of the w-block
+    theta: float  # weight of z in x
+    eta: float  # 1/θ
+    nu: float  # μ/S²
     L_w: float
     L_b: float
 
@@ -24,13 +24,13 @@ class Rates:
     """What the stochastic coordinate methods (Algorithms 3 to 7) need."""
 
     p_w: float
-    rho: float          # probability of a new anchor
-    eta: float          # step size
-    theta_1: float      # weight of z in x
-    theta_2: float      # weight of v in x
-    gamma: float        # step size of z
-    nu: float           # 1 - γμ
-    theta: float        # ASCD's weight of z in x
+    rho: float  # probability of a new anchor
+    eta: float  # step size
+    theta_1: float  # weight of z in x
+    theta_2: float  # weight of v in x
+    gamma: float  # step size of z
+    nu: float  # 1 - γμ
+    theta: float  # ASCD's weight of z in x
 
 
 def block_probability(L_w: float, L_b: float, given: float | None) -> float:
@@ -56,8 +56,14 @@ def acd_rates(c: Constants, p_w: float | None = None) -> ACDRates:
 
 
 def coordinate_rates(
-    c: Constants, n: float, *, p_w: float | None = None, rho: float | None = None,
-    refresh: str = "w", eta: float | None = None, momentum: bool = True,
+    c: Constants,
+    n: float,
+    *,
+    p_w: float | None = None,
+    rho: float | None = None,
+    refresh: str = "w",
+    eta: float | None = None,
+    momentum: bool = True,
 ) -> Rates:
     """Theorems 8 and 9; ρ = p_w/n (optimal in communication) or p_β/n (refresh="beta").
 

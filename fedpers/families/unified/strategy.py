@@ -41,7 +41,7 @@ class State:
     """The server's variables of the w-block, what the theory gives, and what was spent."""
 
     w: Any
-    rates: Any               # None before round 1
+    rates: Any  # None before round 1
     counts: Counts
 
 
@@ -117,9 +117,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         w = self.main(s.w)
         return Anchor(w, self.M, {}, w)
 
-    def next_event(
-        self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0
-    ) -> Iterate:
+    def next_event(self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0) -> Iterate:
         """Flip the coins of one iteration after the other until one of them asks to communicate.
 
         After `max_local` iterations the round ends without: coins have no memory, so the law of the
@@ -185,8 +183,13 @@ def average(replies: dict[int, Gradients], field: str = "g") -> Params:
 def chosen_rates(config: Any, c: Constants, n: float, momentum: bool) -> Rates:
     """The theory's rates, with those that the configuration sets in their place."""
     rates = coordinate_rates(
-        c, n, p_w=config.p_w, eta=config.eta, momentum=momentum,
-        rho=getattr(config, "rho", None), refresh=getattr(config, "refresh", "w"),
+        c,
+        n,
+        p_w=config.p_w,
+        eta=config.eta,
+        momentum=momentum,
+        rho=getattr(config, "rho", None),
+        refresh=getattr(config, "refresh", "w"),
     )
     late = ("theta_1", "theta_2", "gamma", "nu", "theta")
     own = {k: getattr(config, k) for k in late if getattr(config, k, None) is not None}

@@ -31,8 +31,8 @@ class Block(Protocol):
 def descend(plan: Plan, params: Params, block: Block, index: Tensor, weight: Tensor) -> None:
     """SGD with weight decay, in place on stacks [C, ...]; index, weight are minibatches [C, S, B]."""
     total = weight.sum(-1, keepdim=True)
-    rate = (weight * (-plan.lr / total.clamp(min=1e-30))).unsqueeze(-1)          # [C, S, B, 1]
-    keep = 1 - plan.lr * plan.decay * (total > 0).to(weight).unsqueeze(-1)       # [C, S, 1, 1]
+    rate = (weight * (-plan.lr / total.clamp(min=1e-30))).unsqueeze(-1)  # [C, S, B, 1]
+    keep = 1 - plan.lr * plan.decay * (total > 0).to(weight).unsqueeze(-1)  # [C, S, 1, 1]
     for i, r, q in zip(*(t.split(plan.per_pass, 1) for t in (index, rate, keep)), strict=True):
         x = block.gather("x", i).flatten(3)
         target = _target(plan, block.gather("y", i), params[HEAD + "weight"])
@@ -48,9 +48,7 @@ def _target(plan: Plan, y: Tensor, like: Tensor) -> Tensor:
     return y.to(like.dtype).reshape(*y.shape[:3], -1)
 
 
-def _step(
-    plan: Plan, params: Params, x: Tensor, target: Tensor, rate: Tensor, left: Tensor | None
-) -> None:
+def _step(plan: Plan, params: Params, x: Tensor, target: Tensor, rate: Tensor, left: Tensor | None) -> None:
     """One step: forwards, then from the head down; weights [C, out, in], inputs [C, B, in].
 
     `rate` [C, B, 1] is minus the step size times a sample's weight; `left` [C, 1, 1] is what weight

@@ -54,10 +54,6 @@ def kernels_allowed() -> bool:
     return _kernels.get() and mapped_once()
 
 
-
-
-
-
 def plan_of(
     loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
@@ -71,7 +67,11 @@ def plan_of(
         rule = PULLED
     n = len(data)
     plan = replace(
-        plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum,
+        plan,
+        rule=rule,
+        lr=lr,
+        decay=cfg.weight_decay,
+        momentum=cfg.momentum,
         per_pass=-(-n // min(cfg.batch_size or n, n)),
     )
     start = replace(start, m=slots.m, v=slots.v, step=slots.step)
@@ -86,7 +86,7 @@ def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[
     pull = loss if isinstance(loss, Pulled) else Pulled(loss, 0.0, 0.0, {})
     given = pull.loss if isinstance(pull.loss, Given) else Given(pull.loss, {})
     model: Any = getattr(given.loss, "__self__", None)
-    own = getattr(given.loss, "__func__", None) is kind              # and not a subclass's
+    own = getattr(given.loss, "__func__", None) is kind  # and not a subclass's
     layers = (HEADS if kind is Model.head_loss else layers_of(model)) if own else None
     whole = given.fixed | params
     if layers is None:
@@ -96,13 +96,9 @@ def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[
         return None
     cbar = pull.cbar if plan.lam else {}
     if plan.lam and cbar.keys() != params.keys():
-        return None                                      # autograd says what is wrong
+        return None  # autograd says what is wrong
     ubar = torch.as_tensor(pull.ubar, dtype=like.dtype)
     return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()), {})
-
-
-
-
 
 
 def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor) -> Training:
@@ -120,9 +116,7 @@ def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tens
     return replace(given, w=w)
 
 
-def minimise_dense(
-    plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor
-) -> Training:
+def minimise_dense(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor) -> Training:
     """The training of one client, alone or under vmap."""
     leaves, form = flatten(given)
     kinds = (given.w, given.m, given.v)
@@ -139,7 +133,7 @@ def minimise_dense(
 
 def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
     """(mean loss, accuracy) on a stacked client's samples from a kernel; None if that cannot be done here."""
-    stacked = type(data) is not Data and data.block is not None     # one client alone: packing costs more
+    stacked = type(data) is not Data and data.block is not None  # one client alone: packing costs more
     layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
     if layers is None:
         return None
@@ -151,7 +145,7 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
         return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
 
-    loss, accuracy = on_stacks(all_clients, data.num, *w.values())   # the number: a client's own, always
+    loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # the number: a client's own, always
     return loss, accuracy
 
 

@@ -57,9 +57,10 @@ def knows(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> 
     return (
         all(_known(t) for t in w.values())
         and all(w[name].shape[-1] == n for name, n in zip(names[::2], widths, strict=False))
-        and all(name not in w or w[name].shape[-1] == n
-                for name, n in zip(names[1::2], widths[1:], strict=True))
-        and all(p.rows in rows for p in parts)                # the kernel does not look twice
+        and all(
+            name not in w or w[name].shape[-1] == n for name, n in zip(names[1::2], widths[1:], strict=True)
+        )
+        and all(p.rows in rows for p in parts)  # the kernel does not look twice
         and _library() is not None
     )
 
@@ -73,9 +74,7 @@ def _known(t: Tensor) -> bool:
     return t.is_cpu and t.dtype == torch.float32
 
 
-def train(
-    plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor
-) -> Training:
+def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor) -> Training:
     """The stacks [C, ...] of what was trained; nothing is overwritten. `fits` holds.
 
     Args:
@@ -98,11 +97,23 @@ def train(
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = _library().fedpers_train(
-        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors), _hops(tensors),
-        _pointers([kind.get(name) for kind in fresh for name in names]), TASKS[plan.task], plan.rule,
-        *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)), _pointer(ubar),
-        _pointer(step), _pointers(pace), *map(ctypes.c_long, index.shape), _pointers([p.x for p in parts]),
-        _pointers(targets), _pointer(index), _longs(index.stride()), _pointer(weight),
+        ctypes.c_long(len(widths) - 1),
+        _longs(widths),
+        _pointers(tensors),
+        _hops(tensors),
+        _pointers([kind.get(name) for kind in fresh for name in names]),
+        TASKS[plan.task],
+        plan.rule,
+        *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
+        _pointer(ubar),
+        _pointer(step),
+        _pointers(pace),
+        *map(ctypes.c_long, index.shape),
+        _pointers([p.x for p in parts]),
+        _pointers(targets),
+        _pointer(index),
+        _longs(index.stride()),
+        _pointer(weight),
         _longs(weight.stride()),
     )
     if failed:
@@ -125,9 +136,16 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
     widths, targets = _widths(w, names), [_targets(p.y, task) for p in parts]
     found = torch.empty(len(parts), 2)
     failed = _library().fedpers_assess(
-        ctypes.c_long(len(widths) - 1), _longs(widths), _pointers(tensors), _hops(tensors), TASKS[task],
-        ctypes.c_long(len(parts)), _longs([len(p) for p in parts]), _pointers([p.x for p in parts]),
-        _pointers(targets), _pointer(found),
+        ctypes.c_long(len(widths) - 1),
+        _longs(widths),
+        _pointers(tensors),
+        _hops(tensors),
+        TASKS[task],
+        ctypes.c_long(len(parts)),
+        _longs([len(p) for p in parts]),
+        _pointers([p.x for p in parts]),
+        _pointers(targets),
+        _pointer(found),
     )
     if failed:
         raise FAILURES[failed]

@@ -9,25 +9,25 @@ from fedpers.core.pytree import record
 from fedpers.learning.layers import Dense, Flatten, Relu, Stack
 from fedpers.learning.model import HEAD, Model
 
-PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT = range(5)   # the kernel's rules for a step
-HEADS = (HEAD.rstrip("."),)               # the layers of a model whose features are given
+PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
+HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a local training is, or one gradient."""
 
-    layers: tuple[str, ...]          # parameter prefixes, the head last
-    bias: bool                       # of the head
+    layers: tuple[str, ...]  # parameter prefixes, the head last
+    bias: bool  # of the head
     task: str
-    trained: frozenset[str]          # the parameters that move
-    lam: float = 0.0                 # of the pull
-    rule: int = GRADIENT      # of a step
+    trained: frozenset[str]  # the parameters that move
+    lam: float = 0.0  # of the pull
+    rule: int = GRADIENT  # of a step
     lr: float = 0.0
-    decay: float = 0.0               # weight decay
+    decay: float = 0.0  # weight decay
     momentum: float = 0.0
-    per_pass: int = 1                # steps of one pass over the data
-    compiled: bool = True            # whether the kernel in C does it
+    per_pass: int = 1  # steps of one pass over the data
+    compiled: bool = True  # whether the kernel in C does it
 
     @property
     def places(self) -> list[str]:
@@ -55,13 +55,13 @@ class Plan:
 class Training:
     """The tensors of a local training, one client's or stacks of them."""
 
-    w: Params        # weights, also those that are held fixed
-    cbar: Params     # c̄ of the pull; {} without
-    ubar: Tensor     # ū of the pull, scalar
-    m: Params        # the optimiser's memory; of one gradient, the gradient
+    w: Params  # weights, also those that are held fixed
+    cbar: Params  # c̄ of the pull; {} without
+    ubar: Tensor  # ū of the pull, scalar
+    m: Params  # the optimiser's memory; of one gradient, the gradient
     v: Params
-    step: Tensor     # scalar
-    pace: Params     # factors of the loss's gradients, a scalar a layer; {} without
+    step: Tensor  # scalar
+    pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
 
 
 def layers_of(model: Model) -> tuple[str, ...] | None:

@@ -8,19 +8,30 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedpers.results.plots import style
 
-SPECIAL = ("center_metric", "center_loss")        # drawn here, not as an array over clients
+SPECIAL = ("center_metric", "center_loss")  # drawn here, not as an array over clients
 
 
 def draw(folder: Path, stored: Mapping[str, np.ndarray], regression: bool) -> list[Path]:
     """The pictures for what arrays.npz holds: NAME [evaluations, ...], NAME_round, truth_NAME."""
     drawn = []
     if "center_metric" in stored:
-        drawn.append(center_curves(stored["center_metric"], stored["center_metric_round"],
-                                   folder / "center_curves.png", regression))
+        drawn.append(
+            center_curves(
+                stored["center_metric"],
+                stored["center_metric_round"],
+                folder / "center_curves.png",
+                regression,
+            )
+        )
     if "importance" in stored:
-        drawn.append(importance_curves(stored["importance"], stored["importance_round"],
-                                       stored.get("truth_membership"),
-                                       folder / "importance_curves.png"))
+        drawn.append(
+            importance_curves(
+                stored["importance"],
+                stored["importance_round"],
+                stored.get("truth_membership"),
+                folder / "importance_curves.png",
+            )
+        )
     return drawn
 
 
@@ -31,9 +42,13 @@ def center_curves(values: np.ndarray, rounds: np.ndarray, path: Path, regression
         figure, axes = style.figure(sources, width=3.7 * sources)
         for j, ax in enumerate(axes):
             for s in range(values.shape[1]):
-                ax.plot(rounds, values[:, s, j], label=f"center {s}",
-                        color=style.PALETTE[s % len(style.PALETTE)],
-                        marker="o" if len(rounds) < 3 else None)
+                ax.plot(
+                    rounds,
+                    values[:, s, j],
+                    label=f"center {s}",
+                    color=style.PALETTE[s % len(style.PALETTE)],
+                    marker="o" if len(rounds) < 3 else None,
+                )
             ax.set_title(f"{'MSE' if regression else 'Accuracy'} on source {j}")
             ax.set_xlabel("round")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
@@ -43,9 +58,7 @@ def center_curves(values: np.ndarray, rounds: np.ndarray, path: Path, regression
         return style.save(figure, path)
 
 
-def importance_curves(
-    values: np.ndarray, rounds: np.ndarray, truth: np.ndarray | None, path: Path
-) -> Path:
+def importance_curves(values: np.ndarray, rounds: np.ndarray, truth: np.ndarray | None, path: Path) -> Path:
     """Mean estimated weight of each center, for clients of each true main source; [E, N, S].
 
     Without truth clients are grouped by the center that they end with. Dashes: the true shares.
@@ -57,9 +70,13 @@ def importance_curves(
         figure, axes = style.figure(len(panels), width=3.7 * len(panels))
         for g, ax in zip(panels, axes, strict=True):
             for s in range(values.shape[2]):
-                ax.plot(rounds, values[:, group == g, s].mean(1), label=f"center {s}",
-                        color=style.PALETTE[s % len(style.PALETTE)],
-                        marker="o" if len(rounds) < 3 else None)
+                ax.plot(
+                    rounds,
+                    values[:, group == g, s].mean(1),
+                    label=f"center {s}",
+                    color=style.PALETTE[s % len(style.PALETTE)],
+                    marker="o" if len(rounds) < 3 else None,
+                )
             for share in np.asarray(truth)[group == g].mean(0) if known else ():
                 ax.axhline(share, color=style.INK, linewidth=0.9, linestyle=(0, (4, 3)))
             what = "source" if known else "center"

@@ -12,7 +12,7 @@ from fedpers.core.data import Federation
 from fedpers.results.plots import style
 from fedpers.results.plots.heatmaps import client_order
 
-SPECIAL = ("collaboration",)       # arrays that are drawn here: [evaluations, K, K] and `_round`
+SPECIAL = ("collaboration",)  # arrays that are drawn here: [evaluations, K, K] and `_round`
 PANELS = 4
 
 
@@ -20,16 +20,15 @@ def draw(folder: Path, stored: Mapping[str, np.ndarray], federation: Federation)
     """One picture for each of SPECIAL that the run has kept."""
     return [
         through_training(stored[name], stored[f"{name}_round"], folder / f"{name}.png", federation)
-        for name in SPECIAL if name in stored and np.ndim(stored[name]) == 3
+        for name in SPECIAL
+        if name in stored and np.ndim(stored[name]) == 3
     ]
 
 
-def through_training(
-    values: np.ndarray, rounds: np.ndarray, path: Path, federation: Federation
-) -> Path:
+def through_training(values: np.ndarray, rounds: np.ndarray, path: Path, federation: Federation) -> Path:
     """Rows are clients, columns the owners of models, both by true group where it is known."""
     K = values.shape[1]
-    order = np.array([k for k in client_order(federation) if k < K])     # the last may be held out
+    order = np.array([k for k in client_order(federation) if k < K])  # the last may be held out
     shown = np.unique(np.linspace(0, len(values) - 1, PANELS).round().astype(int))
     with style.style({"axes.grid": False}):
         side = float(np.clip(1.2 + 0.16 * K, 2.4, 5.0))
@@ -55,5 +54,8 @@ def _mark_groups(ax: Axes, order: np.ndarray, federation: Federation) -> None:
     edges = [0, *(np.flatnonzero(np.diff(ranked)) + 1), len(ranked)]
     for first, last in pairwise(edges):
         side = last - first
-        ax.add_patch(Rectangle((first - 0.5, first - 0.5), side, side, fill=False,
-                               edgecolor=style.PALETTE[1], linewidth=1.6))
+        ax.add_patch(
+            Rectangle(
+                (first - 0.5, first - 0.5), side, side, fill=False, edgecolor=style.PALETTE[1], linewidth=1.6
+            )
+        )

@@ -14,9 +14,8 @@ from fedpers.results import files
 from fedpers.results.files import Row
 from fedpers.results.plots import centers, collaboration, heatmaps, optimality_gap, style
 
-PANELS = (("accuracy", "Accuracy"), ("worst_decile", "Worst tenth of the clients"),
-          ("loss", "Loss"))
-Run = Sequence[Row]           # the rows of a metrics.csv
+PANELS = (("accuracy", "Accuracy"), ("worst_decile", "Worst tenth of the clients"), ("loss", "Loss"))
+Run = Sequence[Row]  # the rows of a metrics.csv
 
 
 def draw_run(out: Path, federation: Federation, arrays: Mapping[str, np.ndarray]) -> list[Path]:
@@ -40,20 +39,35 @@ def draw_run(out: Path, federation: Federation, arrays: Mapping[str, np.ndarray]
 
 # ---- curves -------------------------------------------------------------------------------------
 
+
 def learning_curves(rows: Run, path: Path) -> Path:
     """Accuracy and loss over the rounds of one run, on test and validation splits."""
-    panels = [p for p in (("accuracy", "Accuracy"), ("loss", "Loss"))
-              if any(p[0] in r for r in rows)]
+    panels = [p for p in (("accuracy", "Accuracy"), ("loss", "Loss")) if any(p[0] in r for r in rows)]
     with style.style():
         figure, axes = style.figure(len(panels))
         for ax, (name, title) in zip(axes, panels, strict=True):
             _line(ax, rows, "test", name, "test", color=style.PALETTE[0])
             _line(ax, rows, "valid", name, "validation", color=style.PALETTE[1], linewidth=1.3)
-            _line(ax, rows, "test", f"{name}_before", "test, before adaptation",
-                  color=style.PALETTE[0], linestyle=(0, (4, 2)), linewidth=1.3)
+            _line(
+                ax,
+                rows,
+                "test",
+                f"{name}_before",
+                "test, before adaptation",
+                color=style.PALETTE[0],
+                linestyle=(0, (4, 2)),
+                linewidth=1.3,
+            )
             if name == "accuracy":
-                _line(ax, rows, "test", "worst_decile", "test, worst tenth of clients",
-                      color=style.PALETTE[3], linewidth=1.3)
+                _line(
+                    ax,
+                    rows,
+                    "test",
+                    "worst_decile",
+                    "test, worst tenth of clients",
+                    color=style.PALETTE[3],
+                    linewidth=1.3,
+                )
             _finish(ax, title, share=name == "accuracy")
             ax.legend(loc="best")
         return style.save(figure, path)
@@ -110,8 +124,14 @@ def _finish(ax: Axes, title: str, share: bool) -> None:
 
 # ---- final numbers ------------------------------------------------------------------------------
 
-def final_values(values: Mapping[str, Sequence[float]], path: Path, title: str,
-                 paper: Mapping[str, float] | None = None, share: bool = False) -> Path:
+
+def final_values(
+    values: Mapping[str, Sequence[float]],
+    path: Path,
+    title: str,
+    paper: Mapping[str, float] | None = None,
+    share: bool = False,
+) -> Path:
     """A dot and whisker a method (mean, one standard deviation over seeds), the paper's beside."""
     names, paper = list(values), paper or {}
     with style.style({"axes.grid.axis": "x"}):
@@ -119,8 +139,16 @@ def final_values(values: Mapping[str, Sequence[float]], path: Path, title: str,
         for y, name in enumerate(names):
             v = np.asarray(values[name], float)
             ink = style.colour(name, names)
-            ax.errorbar(v.mean(), y, xerr=v.std(ddof=1) if len(v) > 1 else None, fmt="o",
-                        color=ink, markersize=7, capsize=3, elinewidth=1.6)
+            ax.errorbar(
+                v.mean(),
+                y,
+                xerr=v.std(ddof=1) if len(v) > 1 else None,
+                fmt="o",
+                color=ink,
+                markersize=7,
+                capsize=3,
+                elinewidth=1.6,
+            )
             ax.plot(v, np.full(len(v), y), "|", color=ink, alpha=0.45, markersize=9)
             if name in paper:
                 ax.plot(paper[name], y, "D", mfc="white", mec=style.INK, markersize=6, zorder=4)
@@ -131,7 +159,11 @@ def final_values(values: Mapping[str, Sequence[float]], path: Path, title: str,
         if share:
             ax.xaxis.set_major_formatter(PercentFormatter(1.0))
         if any(n in paper for n in names):
-            ax.legend(handles=[Line2D([], [], ls="", marker="D", mfc="white", mec=style.INK,
-                                                label="the paper's value")],
-                      loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            ax.legend(
+                handles=[
+                    Line2D([], [], ls="", marker="D", mfc="white", mec=style.INK, label="the paper's value")
+                ],
+                loc="upper left",
+                bbox_to_anchor=(1.0, 1.0),
+            )
         return style.save(figure, path)

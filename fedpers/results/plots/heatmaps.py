@@ -31,14 +31,14 @@ def partition(federation: Federation, path: Path) -> Path:
     wide = len(order) > 60 or counts.shape[1] > 30
     width = 7.5 if wide else min(11.0, 2.2 + 0.24 * len(order))
     with style.style({"axes.grid": not wide, "axes.grid.axis": "both"}):
-        figure, (ax,) = style.figure(1, width=max(width, 5), height=4.2 if wide
-                                else 1.5 + 0.24 * counts.shape[1])
+        figure, (ax,) = style.figure(
+            1, width=max(width, 5), height=4.2 if wide else 1.5 + 0.24 * counts.shape[1]
+        )
         if wide:
             _image(figure, ax, counts.T, "training samples")
         else:
             _bubbles(ax, counts)
-        ax.set_title(f"Training samples of each class: {federation.name}, "
-                     f"{federation.num_clients} clients")
+        ax.set_title(f"Training samples of each class: {federation.name}, {federation.num_clients} clients")
         ax.set_ylabel("class")
         _client_axis(ax, order, federation)
         return style.save(figure, path)
@@ -47,8 +47,7 @@ def partition(federation: Federation, path: Path) -> Path:
 def _bubbles(ax: Axes, counts: np.ndarray) -> None:
     client, label = np.nonzero(counts)
     n = counts[client, label]
-    ax.scatter(client, label, s=210 * n / max(n.max(), 1), color=style.PALETTE[0], alpha=0.85,
-               linewidths=0)
+    ax.scatter(client, label, s=210 * n / max(n.max(), 1), color=style.PALETTE[0], alpha=0.85, linewidths=0)
     ax.set_yticks(range(counts.shape[1]))
     ax.set_ylim(-0.7, counts.shape[1] - 0.3)
     ax.set_xlim(-0.8, len(counts) - 0.2)
@@ -79,8 +78,8 @@ def _client_axis(ax: Axes, order: np.ndarray, federation: Federation) -> None:
 
 # ---- arrays over clients ------------------------------------------------------------------------
 
-def heat_map(values: np.ndarray, path: Path, title: str,
-             order: np.ndarray | None = None) -> Path:
+
+def heat_map(values: np.ndarray, path: Path, title: str, order: np.ndarray | None = None) -> Path:
     """An array over clients: [N] as bars, [N, K] and [N, N] as colours, clients in `order`."""
     values = np.asarray(values, float)
     n = len(values)
@@ -116,11 +115,16 @@ def _bars(values: np.ndarray, path: Path, title: str, order: np.ndarray) -> Path
 def _image(figure: Figure, ax: Axes, values: np.ndarray, label: str, square: bool = False) -> None:
     signed = values.min() < 0
     top = float(np.abs(values).max()) or 1.0
-    picture = ax.imshow(values, aspect="equal" if square else "auto", interpolation="nearest",
-                        cmap="RdBu_r" if signed else SEQUENTIAL,
-                        vmin=-top if signed else min(0.0, float(values.min())), vmax=top)
+    picture = ax.imshow(
+        values,
+        aspect="equal" if square else "auto",
+        interpolation="nearest",
+        cmap="RdBu_r" if signed else SEQUENTIAL,
+        vmin=-top if signed else min(0.0, float(values.min())),
+        vmax=top,
+    )
     bar = figure.colorbar(picture, ax=ax, pad=0.02, fraction=0.08, aspect=35, label=label)
-    bar.outline.set_visible(False)          # type: ignore[operator]
+    bar.outline.set_visible(False)  # type: ignore[operator]
     for spine in ax.spines.values():
         spine.set_visible(False)
     ax.tick_params(length=0)
@@ -135,5 +139,12 @@ def _ticks(ax: Axes, rows: np.ndarray, columns: np.ndarray) -> None:
 def _numbers(ax: Axes, values: np.ndarray) -> None:
     top = np.abs(values).max() or 1.0
     for (i, j), value in np.ndenumerate(values):
-        ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7.5,
-                color="white" if abs(value) > 0.6 * top else style.INK)
+        ax.text(
+            j,
+            i,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color="white" if abs(value) > 0.6 * top else style.INK,
+        )

@@ -9,14 +9,23 @@ from matplotlib.axes import Axes
 from fedpers.results.files import Row
 from fedpers.results.plots import style
 
-AXES = {"communications": "communications", "iterations": "iterations",
-        "w_grads": "whole gradients in w, a client", "beta_grads": "whole gradients in β, a client",
-        "w_sample_grads": "sample gradients in w, a client",
-        "beta_sample_grads": "sample gradients in β, a client", "seconds": "seconds"}
-WANTED = {"suboptimality": "F - F*", "distance": "squared distance to the optimum",
-          "objective": "objective F", "estimation": "squared distance to the true coefficients"}
-LEAST = 1e-16                 # what is below, or negative by rounding, is drawn here
-Run = Sequence[Row]           # the rows of a metrics.csv
+AXES = {
+    "communications": "communications",
+    "iterations": "iterations",
+    "w_grads": "whole gradients in w, a client",
+    "beta_grads": "whole gradients in β, a client",
+    "w_sample_grads": "sample gradients in w, a client",
+    "beta_sample_grads": "sample gradients in β, a client",
+    "seconds": "seconds",
+}
+WANTED = {
+    "suboptimality": "F - F*",
+    "distance": "squared distance to the optimum",
+    "objective": "objective F",
+    "estimation": "squared distance to the true coefficients",
+}
+LEAST = 1e-16  # what is below, or negative by rounding, is drawn here
+Run = Sequence[Row]  # the rows of a metrics.csv
 
 
 def table(rows: Run) -> dict[str, np.ndarray]:
@@ -52,8 +61,12 @@ def compare(runs: Mapping[str, Sequence[Run]], path: Path) -> list[Path]:
         for ax, (of_x, of_y) in zip(axes, panels, strict=True):
             for name, many in tables.items():
                 _curve(ax, many, of_x, of_y, name, style.colour(name, list(tables)))
-            ax.set(xlabel=AXES[of_x], ylabel=WANTED[of_y], yscale="log" if known else "linear",
-                   xscale=_scale([t[of_x][-1] for t in every if of_x in t]))
+            ax.set(
+                xlabel=AXES[of_x],
+                ylabel=WANTED[of_y],
+                yscale="log" if known else "linear",
+                xscale=_scale([t[of_x][-1] for t in every if of_x in t]),
+            )
         handles, labels = axes[0].get_legend_handles_labels()
         if any(labels):
             figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
@@ -66,8 +79,7 @@ def _scale(ends: Sequence[float]) -> str:
     return "log" if max(ends) > 30 * min(ends) else "linear"
 
 
-def _curve(ax: Axes, many: Sequence[Mapping[str, np.ndarray]], x: str, y: str, label: str,
-           ink: str) -> None:
+def _curve(ax: Axes, many: Sequence[Mapping[str, np.ndarray]], x: str, y: str, label: str, ink: str) -> None:
     """The mean of both coordinates in the rounds that all runs have, and the spread of y."""
     many = [t for t in many if x in t and t[x].max() > 0]
     if not many:

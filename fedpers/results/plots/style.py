@@ -12,16 +12,44 @@ from matplotlib.figure import Figure
 from fedpers.config.registry import METHODS
 
 INK = "#22252b"
-PALETTE = ("#2f6db5", "#e0752d", "#3f9b6c", "#b0417c", "#7b61b8", "#c59d1a", "#4aa7c4", "#8c5a3c",
-           "#d1495b", "#6b7280", "#e58fb1", "#22355c")
+PALETTE = (
+    "#2f6db5",
+    "#e0752d",
+    "#3f9b6c",
+    "#b0417c",
+    "#7b61b8",
+    "#c59d1a",
+    "#4aa7c4",
+    "#8c5a3c",
+    "#d1495b",
+    "#6b7280",
+    "#e58fb1",
+    "#22355c",
+)
 STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans", "font.size": 9.5, "axes.titlesize": 10.5,
-    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 8,
-    "axes.edgecolor": "#8a919c", "axes.labelcolor": INK, "text.color": INK,
-    "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e6e9ee", "grid.linewidth": 0.8,
-    "axes.axisbelow": True, "lines.linewidth": 1.9, "lines.solid_capstyle": "round",
-    "legend.frameon": False, "legend.fontsize": 9, "axes.linewidth": 0.8,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.edgecolor": "#8a919c",
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e6e9ee",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.9,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "axes.linewidth": 0.8,
 }
 
 
@@ -43,8 +71,9 @@ def style(more: Any = None) -> Any:
     return mpl.rc_context(settings)
 
 
-def figure(panels: int, width: float | None = None, height: float = 3.1,
-           across: int | None = None) -> tuple[Figure, list[Axes]]:
+def figure(
+    panels: int, width: float | None = None, height: float = 3.1, across: int | None = None
+) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side, `across` of them in a row; sizes in inches, of one row."""
     across = min(panels, across or panels)
     down = -(-panels // across)

@@ -11,8 +11,8 @@ from fedpers.results.plots.optimality_gap import table
 if TYPE_CHECKING:
     from fedpers.results.report.runs import Group, Setting, Table
 
-TARGET = 1e-6          # of the gap at the start, unless the experiment's paper.target says otherwise
-ENDS = ("distance", "estimation", "iterations", "communications", "seconds")    # of the last round
+TARGET = 1e-6  # of the gap at the start, unless the experiment's paper.target says otherwise
+ENDS = ("distance", "estimation", "iterations", "communications", "seconds")  # of the last round
 Found = Mapping[str, np.ndarray]
 
 
@@ -25,10 +25,15 @@ def gap_rows(setting: "Setting") -> tuple[list[str], list[list[str]]]:
     at = sorted({max(1, last // 100), max(1, last // 10), last})
     ends = [c for c in ENDS if any(c in t for _, tables in groups for t in tables)]
     columns = ["method", "F*", *(f"F - F*, round {t}" for t in at), *ends]
-    return columns, [[g.name, f"{_mean([r.summary['optimum']['objective'] for r in g.runs]):.6g}",
-                      *(_show([_at(t, "suboptimality", r) for t in tables], ".1e") for r in at),
-                      *(_show([t[c][-1] for t in tables if c in t], ".3g") for c in ends)]
-                     for g, tables in groups]
+    return columns, [
+        [
+            g.name,
+            f"{_mean([r.summary['optimum']['objective'] for r in g.runs]):.6g}",
+            *(_show([_at(t, "suboptimality", r) for t in tables], ".1e") for r in at),
+            *(_show([t[c][-1] for t in tables if c in t], ".3g") for c in ends),
+        ]
+        for g, tables in groups
+    ]
 
 
 def rate_rows(setting: "Setting") -> tuple[list[str], list[list[str]]]:
@@ -38,16 +43,28 @@ def rate_rows(setting: "Setting") -> tuple[list[str], list[list[str]]]:
     (n + √(n L/μ)) log 1/ε sample gradients in each block, where constants are left out.
     """
     groups = [g for g in setting.groups if all("mu" in r.summary.get("optimum", {}) for r in g.runs)]
-    columns = ["method", "√κ", "iterations", "iterations/√κ", "communications", "√(L_w/μ) log 1/ε",
-               "∇_w f_mi", "(n + √(n L_w/μ)) log 1/ε", "∇_β f_mi", "(n + √(n L_β/μ)) log 1/ε"]
+    columns = [
+        "method",
+        "√κ",
+        "iterations",
+        "iterations/√κ",
+        "communications",
+        "√(L_w/μ) log 1/ε",
+        "∇_w f_mi",
+        "(n + √(n L_w/μ)) log 1/ε",
+        "∇_β f_mi",
+        "(n + √(n L_β/μ)) log 1/ε",
+    ]
     return columns, [_rates(g, target(setting)) for g in groups]
 
 
 def tables(setting: "Setting", make: "type[Table]") -> list["Table"]:
     """Both, where there is something to show."""
-    titles = ("distance to the optimum (means over the runs)",
-              f"cost of F - F* = {target(setting):g} (F(start) - F*), and lower bounds without their "
-              "constants; -: not reached")
+    titles = (
+        "distance to the optimum (means over the runs)",
+        f"cost of F - F* = {target(setting):g} (F(start) - F*), and lower bounds without their "
+        "constants; -: not reached",
+    )
     made = zip(titles, (gap_rows(setting), rate_rows(setting)), strict=True)
     return [make(title, columns, rows) for title, (columns, rows) in made if rows]
 
@@ -60,9 +77,11 @@ def target(setting: "Setting") -> float:
 def bounds(c: Mapping[str, float], eps: float) -> dict[str, float]:
     """Lower bounds without constants, from `optimum` of a summary.json, by the column they bound."""
     n, log = c["samples"], math.log(1 / eps)
-    return {"communications": math.sqrt(c["L_w"] / c["mu"]) * log,
-            "w_sample_grads": (n + math.sqrt(n * c["cL_w"] / c["mu"])) * log,
-            "beta_sample_grads": (n + math.sqrt(n * c["cL_b"] / c["mu"])) * log}
+    return {
+        "communications": math.sqrt(c["L_w"] / c["mu"]) * log,
+        "w_sample_grads": (n + math.sqrt(n * c["cL_w"] / c["mu"])) * log,
+        "beta_sample_grads": (n + math.sqrt(n * c["cL_b"] / c["mu"])) * log,
+    }
 
 
 def reached(found: Found, facts: Mapping[str, float], eps: float) -> int | None:
@@ -84,7 +103,7 @@ def _rates(group: "Group", eps: float) -> list[str]:
     least = {k: _mean([bounds(f, eps)[k] for f in facts]) for k in bounds(facts[0], eps)}
     cells = [root, cost("iterations"), cost("iterations") / root]
     for name, bound in least.items():
-        free = not any(t[name][-1] for t, _ in places if name in t)     # gradients that touch no data
+        free = not any(t[name][-1] for t, _ in places if name in t)  # gradients that touch no data
         cells += [cost(name), math.nan if free else bound]
     return [group.name, *("-" if math.isnan(v) else f"{v:.3g}" for v in cells)]
 

@@ -35,8 +35,9 @@ WIDE = 160
 FOOT = "mean ± standard deviation over runs (ddof = 1); n is the number of runs."
 
 
-def write(folder: Path, settings: "Sequence[Setting]", tables: "Mapping[str, Sequence[Table]]",
-          left_out: "Table") -> Path:
+def write(
+    folder: Path, settings: "Sequence[Setting]", tables: "Mapping[str, Sequence[Table]]", left_out: "Table"
+) -> Path:
     """Print everything, draw the figures, write report.md and report.html."""
     pictures = {s.name: draw(s, folder / "report") for s in settings}
     _screen(tables, left_out)
@@ -55,41 +56,53 @@ def draw(setting: "Setting", folder: Path) -> list[Path]:
     metric = next(iter(paper_columns(setting.paper).values()))
     last = int(setting.paper.get("last", 1))
     if not any(v == v for g in setting.groups for v in g.values(metric)):
-        metric = "loss"                              # regression
+        metric = "loss"  # regression
     values = {g.name: [v for v in g.values(metric, last) if v == v] for g in setting.groups}
     factor = 100.0 if setting.paper.get("percent") else 1.0
-    known = {g.name: paper_value(g.runs[0].config.get("paper") or {}, g.method)
-             for g in setting.groups}
+    known = {g.name: paper_value(g.runs[0].config.get("paper") or {}, g.method) for g in setting.groups}
     title = f"Final test {metric.replace('_', ' ')}"
     return [
         *optimality_gap.compare(rows, folder / f"{stem}-objective.png"),
         curves.compare(rows, folder / f"{stem}-curves.png"),
-        curves.final_values({k: v for k, v in values.items() if v}, folder / f"{stem}-final.png",
-                           title, {k: v[0] / factor for k, v in known.items() if v},
-                           share=metric.startswith("accuracy")),
+        curves.final_values(
+            {k: v for k, v in values.items() if v},
+            folder / f"{stem}-final.png",
+            title,
+            {k: v[0] / factor for k, v in known.items() if v},
+            share=metric.startswith("accuracy"),
+        ),
     ]
 
 
 def _screen(tables: "Mapping[str, Sequence[Table]]", left_out: "Table") -> None:
     console = Console()
     if not console.is_terminal:
-        console = Console(width=WIDE)                # a file has no edge
+        console = Console(width=WIDE)  # a file has no edge
     for table in [*(t for many in tables.values() for t in many), left_out]:
         if not table.rows:
             continue
-        shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=None,
-                          header_style="dim", pad_edge=False)
+        shown = RichTable(
+            title=table.title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            header_style="dim",
+            pad_edge=False,
+        )
         for i, column in enumerate(table.columns):
             words = i == 0 or table is left_out
-            shown.add_column(column, justify="left" if words else "right", no_wrap=not words,
-                             overflow="fold")
+            shown.add_column(column, justify="left" if words else "right", no_wrap=not words, overflow="fold")
         for row in table.rows:
             shown.add_row(*map(escape, row))
         console.print(shown, "", highlight=False)
 
 
-def _markdown(tables: "Mapping[str, Sequence[Table]]", pictures: Mapping[str, Sequence[Path]],
-              left_out: "Table", folder: Path) -> str:
+def _markdown(
+    tables: "Mapping[str, Sequence[Table]]",
+    pictures: Mapping[str, Sequence[Path]],
+    left_out: "Table",
+    folder: Path,
+) -> str:
     parts = ["# Report", FOOT]
     for name, many in tables.items():
         parts += [f"## {name}", *(_markdown_table(t) for t in many)]
@@ -107,17 +120,24 @@ def _markdown_table(table: "Table") -> str:
     return f"{table.title}\n\n" + "\n".join(rows)
 
 
-def _page(tables: "Mapping[str, Sequence[Table]]", pictures: Mapping[str, Sequence[Path]],
-          left_out: "Table") -> str:
+def _page(
+    tables: "Mapping[str, Sequence[Table]]", pictures: Mapping[str, Sequence[Path]], left_out: "Table"
+) -> str:
     parts = []
     for name, many in tables.items():
-        parts += [f"<h2>{html.escape(name)}</h2>", *map(_html_table, many),
-                  *map(_html_picture, pictures[name])]
+        parts += [
+            f"<h2>{html.escape(name)}</h2>",
+            *map(_html_table, many),
+            *map(_html_picture, pictures[name]),
+        ]
     if left_out.rows:
         parts += ["<h2>Left out</h2>", _html_table(left_out)]
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedpers report</title>'
-            f"<style>{CSS}</style><body><h1>fedpers report</h1>\n" + "\n".join(parts)
-            + f"\n<footer>{FOOT}</footer></body></html>\n")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedpers report</title>'
+        f"<style>{CSS}</style><body><h1>fedpers report</h1>\n"
+        + "\n".join(parts)
+        + f"\n<footer>{FOOT}</footer></body></html>\n"
+    )
 
 
 def _html_table(table: "Table") -> str:
@@ -125,8 +145,10 @@ def _html_table(table: "Table") -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
     body = "\n".join(line(row, "td") for row in table.rows)
-    return (f"<table><caption>{html.escape(table.title)}</caption>"
-            f"<thead>{line(table.columns, 'th')}</thead>\n<tbody>{body}</tbody></table>")
+    return (
+        f"<table><caption>{html.escape(table.title)}</caption>"
+        f"<thead>{line(table.columns, 'th')}</thead>\n<tbody>{body}</tbody></table>"
+    )
 
 
 def _html_picture(path: Path) -> str:

@@ -27,7 +27,7 @@ class Run:
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
     rows: Sequence[Row]
-    problem: str = ""            # why it does not count; empty if it is finished
+    problem: str = ""  # why it does not count; empty if it is finished
 
     @cached_property
     def flat(self) -> dict[str, Any]:
@@ -158,15 +158,23 @@ def _setting(name: str, runs: Sequence[Run]) -> Setting:
         text = " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
         groups.setdefault((run.method, text), []).append(run)
     paper: Mapping[str, Any] = next((r.config["paper"] for r in runs if r.config.get("paper")), {})
-    return Setting(name, [Group(f"{method} {text}".strip(), method, many)
-                          for (method, text), many in sorted(groups.items())], paper)
+    return Setting(
+        name,
+        [Group(f"{method} {text}".strip(), method, many) for (method, text), many in sorted(groups.items())],
+        paper,
+    )
 
 
 def _varied(runs: Sequence[Run]) -> list[str]:
     """The keys whose values differ between the runs."""
     keys = dict.fromkeys(k for run in runs for k in run.flat)
-    return [k for k in keys if k not in IGNORED and k.split(".")[0] not in IGNORED
-            and len({_show(run.flat.get(k)) for run in runs}) > 1]
+    return [
+        k
+        for k in keys
+        if k not in IGNORED
+        and k.split(".")[0] not in IGNORED
+        and len({_show(run.flat.get(k)) for run in runs}) > 1
+    ]
 
 
 def _show(value: Any) -> str:

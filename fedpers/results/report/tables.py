@@ -11,16 +11,12 @@ from fedpers.results.report import optimality_gap, page
 from fedpers.results.report.paper import paper_columns, paper_value
 from fedpers.results.report.runs import Group, Setting, Table, find_runs, group
 
-METRICS = {"accuracy": "accuracy", "accuracy_mean": "client mean", "worst_decile": "worst tenth",
-           "loss": "loss"}
-
-
-
-
-
-
-
-
+METRICS = {
+    "accuracy": "accuracy",
+    "accuracy_mean": "client mean",
+    "worst_decile": "worst tenth",
+    "loss": "loss",
+}
 
 
 def report(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -32,36 +28,24 @@ def report(paths: Sequence[Path], out: Path | None = None) -> Path:
     runs = find_runs(paths)
     folder = out or (paths[0] if len(paths) == 1 else Path.cwd())
     settings = group(runs)
-    tables = {s.name: [results_table(s), *paper_tables(s), *optimality_gap.tables(s, Table), cost_table(s)]
-              for s in settings}
-    left_out = Table("runs that are not counted", ("run", "why"),
-                     [(str(r.path), r.problem) for r in runs if r.problem])
+    tables = {
+        s.name: [results_table(s), *paper_tables(s), *optimality_gap.tables(s, Table), cost_table(s)]
+        for s in settings
+    }
+    left_out = Table(
+        "runs that are not counted", ("run", "why"), [(str(r.path), r.problem) for r in runs if r.problem]
+    )
     return page.write(folder, settings, tables, left_out)
 
 
 # ---- reading ------------------------------------------------------------------------------------
 
 
-
-
-
-
-
-
-
-
-
 # ---- grouping -----------------------------------------------------------------------------------
 
 
-
-
-
-
-
-
-
 # ---- tables -------------------------------------------------------------------------------------
+
 
 def spread(values: Sequence[float], scale: float = 1.0) -> str:
     """mean ± standard deviation (ddof=1); only the mean where there is one value."""
@@ -80,18 +64,35 @@ def results_table(setting: Setting) -> Table:
     percent = "accuracy" in shown
     scales = {m: 100.0 if percent and m != "loss" else 1.0 for m in shown}
     key = "accuracy" if percent else "loss"
-    columns = ["method", "n", *(METRICS[m] + (" %" if scales[m] == 100 else "") for m in shown),
-               f"best {key}"]
-    rows = [[g.name, _count(g), *(spread(g.values(m), scales[m]) for m in shown),
-             spread([r.best(key) for r in g.runs], scales[key])] for g in setting.groups]
-    return Table(f"{setting.name}: test split after the last round; best: in the round chosen on "
-                 f"the validation split", columns, rows)
+    columns = [
+        "method",
+        "n",
+        *(METRICS[m] + (" %" if scales[m] == 100 else "") for m in shown),
+        f"best {key}",
+    ]
+    rows = [
+        [
+            g.name,
+            _count(g),
+            *(spread(g.values(m), scales[m]) for m in shown),
+            spread([r.best(key) for r in g.runs], scales[key]),
+        ]
+        for g in setting.groups
+    ]
+    return Table(
+        f"{setting.name}: test split after the last round; best: in the round chosen on the validation split",
+        columns,
+        rows,
+    )
 
 
 def cost_table(setting: Setting) -> Table:
     """What the runs cost: means over the runs of a group."""
-    return Table("cost", ("method", "rounds", "s/round", "MB up", "MB down", "gradients"),
-                 [[g.name, *_cost(g)] for g in setting.groups])
+    return Table(
+        "cost",
+        ("method", "rounds", "s/round", "MB up", "MB down", "gradients"),
+        [[g.name, *_cost(g)] for g in setting.groups],
+    )
 
 
 def _count(found: Group) -> str:
@@ -106,8 +107,7 @@ def _cost(found: Group) -> list[str]:
 
     done = mean(r.summary.get("rounds_done", 0) for r in found.runs)
     seconds = mean(r.summary.get("round_seconds", 0.0) for r in found.runs) / max(done, 1)
-    sent = [mean(r.summary.get("bytes", {}).get(way, 0) for r in found.runs) / 1e6
-            for way in ("up", "down")]
+    sent = [mean(r.summary.get("bytes", {}).get(way, 0) for r in found.runs) / 1e6 for way in ("up", "down")]
     work = mean(r.summary.get("gradient_evals", 0) for r in found.runs)
     return [f"{done:g}", f"{seconds:.3g}", *(f"{s:.3g}" for s in sent), f"{work:.3g}"]
 
@@ -119,8 +119,9 @@ def paper_tables(setting: Setting) -> list[Table]:
         return []
     rows = [row for g in setting.groups for row in _paper_rows(g)]
     title = ", ".join(str(paper[k]) for k in ("title", "table") if paper.get(k))
-    return [Table(f"Beside the paper: {title}",
-                  ("method", "column", "n", "ours", "paper", "ours - paper"), rows)]
+    return [
+        Table(f"Beside the paper: {title}", ("method", "column", "n", "ours", "paper", "ours - paper"), rows)
+    ]
 
 
 def _paper_rows(found: Group) -> list[list[str]]:
