@@ -17,8 +17,8 @@ import torch
 from fedpers.app.build import assemble
 from fedpers.config import compose
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 
 
@@ -49,8 +49,8 @@ def measure(method: str, clients: int, rounds: int, runner: Any) -> tuple[float,
 
     parts.client.answer = timed  # type: ignore[method-assign]
     how = RunnerConfig(runner=runner)
-    cohort = Cohort(parts.client, parts.federation, MemoryStore(), parts.plan, how)
-    grid, strategy = CohortGrid(cohort), parts.strategy
+    cohort = Cohort(parts.client, parts.federation, RamStore(), parts.plan, how)
+    grid, strategy = InProcessGrid(cohort), parts.strategy
     strategy.connect(grid)
     strategy._evaluates = lambda t: False  # type: ignore[method-assign]
     strategy.start(grid, num_rounds=5)

@@ -26,7 +26,7 @@ class Sequences:
 
 
 @record
-class Memory:
+class ClientState:
     """The sequences of the private block; they never leave the client."""
 
     beta_y: Params
@@ -57,16 +57,16 @@ class ACDClient(BlockClient):
     private = ("beta_y", "beta_z")
     per_step = 0
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Both sequences start at the model's initial parameters."""
-        return Memory(self.first_block(params), self.first_block(params))
+        return ClientState(self.first_block(params), self.first_block(params))
 
     def iterate(
-        self, order: Iterate, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Gradients, Memory]:
+        self, order: Iterate, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Gradients, ClientState]:
         """T iterations of the private block, then the gradient in w."""
         f, h, w = self.objective(order.M), order.rates, order.w
-        beta, p_b = Sequences(memory.beta_y, memory.beta_z), 1 - order.rates.p_w
+        beta, p_b = Sequences(state.beta_y, state.beta_z), 1 - order.rates.p_w
         for _ in range(order.T):
             g = f.grad_beta(middle(w, h), middle(beta, h), data)                         # [C1]
             beta = descend(beta, scale(g, 1 / f.M), p_b, h.L_b, h)                       # [C2]
@@ -75,8 +75,8 @@ class ACDClient(BlockClient):
         if order.w_step:
             reply = f.grad_w(middle(w, h), middle(beta, h), data)                        # [C4]
             beta = drift(beta, h)                                                        # [C5]
-        return Gradients(reply, {}), Memory(beta.y, beta.z)
+        return Gradients(reply, {}), ClientState(beta.y, beta.z)
 
-    def block(self, memory: Memory) -> Params:
+    def block(self, state: ClientState) -> Params:
         """The main sequence."""
-        return memory.beta_y
+        return state.beta_y

@@ -33,7 +33,7 @@ class Sequences:
 
 
 @record
-class Memory:
+class ClientState:
     """The sequences of the private block; they never leave the client."""
 
     beta_y: Params
@@ -65,16 +65,16 @@ class ASCDClient(BlockClient):
     config: ASCDConfig
     private = ("beta_y", "beta_z")
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Both sequences start at the model's initial parameters."""
-        return Memory(self.first_block(params), self.first_block(params))
+        return ClientState(self.first_block(params), self.first_block(params))
 
     def iterate(
-        self, order: Iterate, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Gradients, Memory]:
+        self, order: Iterate, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Gradients, ClientState]:
         """T steps on the private block, then a gradient in w."""
         f, h, w = self.objective(order.M), order.rates, order.w
-        beta, p_b = Sequences(memory.beta_y, memory.beta_z), 1 - order.rates.p_w
+        beta, p_b = Sequences(state.beta_y, state.beta_z), 1 - order.rates.p_w
         j, idle = self.samples(order, data, rng), self.config.unsampled                  # [C1]
         for i in range(order.T):
             g = f.grad_beta(middle(w, h), middle(beta, h), j[i])                         # [C2]
@@ -84,8 +84,8 @@ class ASCDClient(BlockClient):
         if order.w_step:
             reply = f.grad_w(middle(w, h), middle(beta, h), j[order.T])                  # [C4]
             beta = rest(beta, h, idle)                                                   # [C5]
-        return Gradients(reply, {}), Memory(beta.y, beta.z)
+        return Gradients(reply, {}), ClientState(beta.y, beta.z)
 
-    def block(self, memory: Memory) -> Params:
+    def block(self, state: ClientState) -> Params:
         """The main sequence."""
-        return memory.beta_y
+        return state.beta_y

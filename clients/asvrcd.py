@@ -34,7 +34,7 @@ class Block:
 
 
 @record
-class Memory:
+class ClientState:
     """The private block; it never leaves the client."""
 
     beta_y: Params
@@ -60,25 +60,25 @@ class ASVRCDClient(BlockClient):
     private = ("beta_y", "beta_z", "beta_v", "G")
     per_step = 2
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All sequences start at the model's initial parameters."""
         beta = self.first_block(params)
-        return Memory(beta, beta, beta, zeros_like(beta))
+        return ClientState(beta, beta, beta, zeros_like(beta))
 
-    def anchor(self, order: Anchor, memory: Memory, data: Data) -> tuple[Gradients, Memory]:
+    def anchor(self, order: Anchor, state: ClientState, data: Data) -> tuple[Gradients, ClientState]:
         """The first anchor, where the block is."""
-        beta = memory.beta_y
+        beta = state.beta_y
         g, G = gradients_at(self.objective(order.M), order.w, beta, data)
-        return Gradients({}, g), Memory(beta, memory.beta_z, beta, G)
+        return Gradients({}, g), ClientState(beta, state.beta_z, beta, G)
 
     def iterate(
-        self, order: Iterate, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Gradients, Memory]:
+        self, order: Iterate, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Gradients, ClientState]:
         """T steps on the private block, then the iteration that communicates."""
         f, h, w = self.objective(order.M), order.rates, order.w
         reply: Params = {}
         anchor: Params = {}
-        beta = Block(memory.beta_y, memory.beta_z, memory.beta_v, memory.G)
+        beta = Block(state.beta_y, state.beta_z, state.beta_v, state.G)
         j = self.samples(order, data, rng)                                               # [C1]
         for i in range(order.T + order.event):
             w_old, old, g = w, beta, beta.G
@@ -93,8 +93,8 @@ class ASVRCDClient(BlockClient):
             if i == order.T and order.refresh:
                 anchor, G = gradients_at(f, w_old.y, old.y, data)                        # [C7]
                 beta = Block(beta.y, beta.z, old.y, G)                                   # [C8]
-        return Gradients(reply, anchor), Memory(beta.y, beta.z, beta.v, beta.G)
+        return Gradients(reply, anchor), ClientState(beta.y, beta.z, beta.v, beta.G)
 
-    def block(self, memory: Memory) -> Params:
+    def block(self, state: ClientState) -> Params:
         """The main sequence."""
-        return memory.beta_y
+        return state.beta_y

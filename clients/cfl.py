@@ -40,12 +40,12 @@ class CFLClient(PersonalizedClient):
 
     config: CFLConfig
 
-    def answer(self, order: Weights, memory: None, data: Data, rng: Stream) -> tuple[Update, None]:
+    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Update, None]:
         """One local training from the received weights."""
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
         return Update(sub(w, order.params)), None                                        # [C2]
 
-    def personal(self, shared: Weights, memory: None) -> Params:
+    def personal(self, shared: Weights, state: None) -> Params:
         """The model of the client's cluster."""
         return shared.params
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpers.core.bounds import bounds
-from fedpers.learning.losses import pulled
+from fedpers.learning.losses import soft_proximal
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -28,7 +28,7 @@ class Weights:
 
 
 @record
-class Memory:
+class ClientState:
     """The personal model; it never leaves the client."""
 
     v: Params
@@ -40,22 +40,22 @@ class DittoClient(PersonalizedClient):
     config: DittoConfig
     private = ("v",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Personal models start from the initial global one."""
-        return Memory(params)
+        return ClientState(params)
 
     def answer(
-        self, order: Weights, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Weights, Memory]:
+        self, order: Weights, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Weights, ClientState]:
         """Two local trainings: of the personal model, then of the global one."""
-        h_k = pulled(self.model.loss, self.config.lam, 1.0, order.params)
-        v = minimise(h_k, memory.v, data, rng, self.config.local)                        # [C1]
+        h_k = soft_proximal(self.model.loss, self.config.lam, 1.0, order.params)
+        v = minimise(h_k, state.v, data, rng, self.config.local)                         # [C1]
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C3]
-        return Weights(w), Memory(v)                                                     # [C2] [C4]
+        return Weights(w), ClientState(v)                                                # [C2] [C4]
 
-    def personal(self, shared: Any, memory: Memory) -> Params:
+    def personal(self, shared: Any, state: ClientState) -> Params:
         """The personal model."""
-        return memory.v
+        return state.v
 
     def work(self, order: Any, n: int) -> int:
         """Two local trainings."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.params import split
-from fedpers.learning.losses import Given
+from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -25,7 +25,7 @@ class Shared:
 
 
 @record
-class Memory:
+class ClientState:
     """The personal part; it never leaves the client."""
 
     v: Params
@@ -37,23 +37,23 @@ class FedAltClient(PersonalizedClient):
     config: FedAltConfig
     private = ("v",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All personal parts start alike."""
         head, body = split(params, self.model.is_head)
-        return Memory(head if self.config.personal == "head" else body)
+        return ClientState(head if self.config.personal == "head" else body)
 
     def answer(
-        self, order: Shared, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Shared, Memory]:
+        self, order: Shared, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Shared, ClientState]:
         """Two local trainings, one for each part."""
         h, loss = self.config, self.model.loss
-        v = minimise(Given(loss, order.u), memory.v, data, rng, h.v)                     # [C1]
-        u = minimise(Given(loss, v), order.u, data, rng, h.u)                            # [C2]
-        return Shared(u), Memory(v)                                                      # [C3] [C4]
+        v = minimise(Frozen(loss, order.u), state.v, data, rng, h.v)                     # [C1]
+        u = minimise(Frozen(loss, v), order.u, data, rng, h.u)                           # [C2]
+        return Shared(u), ClientState(v)                                                 # [C3] [C4]
 
-    def personal(self, shared: Shared, memory: Memory) -> Params:
+    def personal(self, shared: Shared, state: ClientState) -> Params:
         """The shared part with the client's own one."""
-        return shared.u | memory.v
+        return shared.u | state.v
 
     def local_model(self, order: Any, reply: Shared) -> Shared:
         """A participant predicts with the shared part it has just trained."""

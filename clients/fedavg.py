@@ -33,13 +33,13 @@ class FedAvgClient(PersonalizedClient):
     config: FedAvgConfig
 
     def answer(
-        self, order: Weights, memory: None, data: Data, rng: Stream
+        self, order: Weights, state: None, data: Data, rng: Stream
     ) -> tuple[Weights, None]:
         """One local training from the received weights."""
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
         return Weights(w), None                                                          # [C2]
 
-    def personal(self, shared: Weights, memory: None) -> Params:
+    def personal(self, shared: Weights, state: None) -> Params:
         """The global model, or what `adapt` made of it."""
         return shared.params
 
@@ -48,7 +48,7 @@ class FedAvgClient(PersonalizedClient):
         """Whether clients fine-tune before they predict (FedAvg+)."""
         return self.config.finetune_epochs > 0
 
-    def adapt(self, shared: Weights, memory: None, data: Data, rng: Stream) -> tuple[Weights, None]:
+    def adapt(self, shared: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """Fine-tuning for `finetune_epochs`."""
         cfg = replace(self.config.local, epochs=self.config.finetune_epochs, steps=0)
         return Weights(minimise(self.model.loss, shared.params, data, rng, cfg)), None

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import split
-from fedpers.learning.losses import Given
+from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -43,12 +43,12 @@ class FedBABUClient(PersonalizedClient):
 
     config: FedBABUConfig
 
-    def answer(self, order: Weights, memory: None, data: Data, rng: Stream) -> tuple[Body, None]:
+    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Body, None]:
         """One local training of the body."""
-        loss = Given(self.model.loss, order.head)
+        loss = Frozen(self.model.loss, order.head)
         return Body(minimise(loss, order.theta, data, rng, self.config.local)), None     # [C1] [C2]
 
-    def personal(self, shared: Weights, memory: None) -> Params:
+    def personal(self, shared: Weights, state: None) -> Params:
         """The received model, or what `adapt` made of it."""
         return shared.theta | shared.head
 
@@ -57,11 +57,11 @@ class FedBABUClient(PersonalizedClient):
         """Whether clients fine-tune before they predict."""
         return self.config.finetune_epochs > 0
 
-    def adapt(self, shared: Weights, memory: None, data: Data, rng: Stream) -> tuple[Weights, None]:
+    def adapt(self, shared: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """Fine-tuning of the whole model, its head or its body."""
         h, whole = self.config, shared.theta | shared.head
         trained = {"full": whole, "head": shared.head, "body": shared.theta}[h.finetune]
-        loss = Given(self.model.loss, whole)
+        loss = Frozen(self.model.loss, whole)
         cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
         tuned = whole | minimise(loss, trained, data, rng, cfg)                          # [C3]
         head, theta = split(tuned, self.model.is_head)

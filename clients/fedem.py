@@ -32,7 +32,7 @@ class Components:
 
 
 @record
-class Memory:
+class ClientState:
     """The client's mixture weights π_t; they never leave the client."""
 
     pi: Tensor               # [M], on the simplex
@@ -44,22 +44,22 @@ class FedEMClient(PersonalizedClient):
     config: FedEMConfig
     private = ("pi",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Equal weights."""
         size = self.config.num_components
-        return Memory(data.mask.new_full((size,), 1 / size))
+        return ClientState(data.mask.new_full((size,), 1 / size))
 
     def answer(
-        self, order: Components, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Components, Memory]:
+        self, order: Components, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Components, ClientState]:
         """One E-step on all samples, then one local training of each component."""
-        q = self.responsibilities(order.thetas, memory.pi, data)                         # [C1]
+        q = self.responsibilities(order.thetas, state.pi, data)                          # [C1]
         pi = (q * data.mask).sum(1) / data.num                                           # [C2]
         numbers = torch.arange(len(data), device=data.y.device)
         numbered = Data(data.x, numbers, data.mask)
         pairs = zip(order.thetas, q.unbind(0), strict=True)
         thetas = [self._train(theta, q_m, data, numbered, rng) for theta, q_m in pairs]
-        return Components(tuple(thetas)), Memory(pi)                                     # [C4]
+        return Components(tuple(thetas)), ClientState(pi)                                # [C4]
 
     def responsibilities(self, thetas: tuple[Params, ...], pi: Tensor, data: Data) -> Tensor:
         """q [M, n]: the posterior of the components for each sample."""
@@ -73,14 +73,14 @@ class FedEMClient(PersonalizedClient):
 
         return minimise(weighted, theta, numbered, rng, self.config.local)               # [C3]
 
-    def predict(self, shared: Components, memory: Memory, x: Tensor) -> Tensor:
+    def predict(self, shared: Components, state: ClientState, x: Tensor) -> Tensor:
         """Outputs whose loss is that of the mixture of the components' probabilities.
 
         Logarithms of probabilities for classes, log-odds for a binary task; for regression the
         mean of the mixture.
         """
         outputs = torch.stack([self.model(theta, x) for theta in shared.thetas])
-        log_pi = memory.pi.log()[:, None, None]
+        log_pi = state.pi.log()[:, None, None]
         if self.model.task == "regression":
             return (log_pi.exp() * outputs).sum(0)
         if self.model.task == "binary":

@@ -57,7 +57,7 @@ class FedeRiCoClient(PersonalizedClient):
 
     config: FedeRiCoConfig
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Peer:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> Peer:
         """A model of its own for every client, unless all are to start alike."""
         own = self.config.start == "independent"
         phi = self.model.init(rng.integer_seed()) if own else params                     # [C1]
@@ -68,32 +68,32 @@ class FedeRiCoClient(PersonalizedClient):
         h = self.config
         return LocalConfig(lr=h.eta, optimizer=h.owner) if h.update == "grad" else None
 
-    def answer(self, order: Any, memory: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
+    def answer(self, order: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
         """Publish, try and train what was asked for, or step with what came."""
         if isinstance(order, Forward):
-            return self._train(order, memory, data, rng)
+            return self._train(order, state, data, rng)
         if isinstance(order, Step):
-            memory = owner_step(memory, order, self._owner, self.config.normalise)       # [C8]
+            state = owner_step(state, order, self._owner, self.config.normalise)         # [C8]
         elif self.config.start == "common":
-            memory = replace(memory, phi=order.phi)
-        return Published(memory.phi), memory                                             # [C9]
+            state = replace(state, phi=order.phi)
+        return Published(state.phi), state                                               # [C9]
 
-    def _train(self, order: Forward, memory: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
-        h, models, batches = self.config, (memory.phi, *order.models), SameBatches(rng)
+    def _train(self, order: Forward, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
+        h, models, batches = self.config, (state.phi, *order.models), SameBatches(rng)
         losses = torch.stack([self._score(phi, data) for phi in models])                 # [C2]
         beta, mask = (None, False) if h.mode == "em" else (h.beta, h.unseen == "mask")
-        s = memory.scores or no_scores(order.w)
-        s = reweighed(s, order.ids, losses, beta, mask)                             # [C3] [C4]
+        s = state.scores or no_scores(order.w)
+        s = reweighed(s, order.ids, losses, beta, mask)                                  # [C3] [C4]
         w = s.w.gather(0, order.ids)
         g = tuple(weighted(self._work_on(phi, data, batches), v)
                   for v, phi in zip(w, models, strict=True))                             # [C5]
         M = len(s.w) - 1 if h.mode == "em" else h.num_neighbours
         rank = s.w + 2.0 * ~s.seen if mask else s.w
         wanted = draw_peers(rank, order.ids[0], M, h.epsilon, rng)                       # [C6]
-        memory = replace(memory, scores=s)
+        state = replace(state, scores=s)
         if M == 0:                                     # nobody to send to: the step is due now
-            memory, g = owner_step(memory, Step(g[0], w[0]), self._owner, h.normalise), ()
-        return Gradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), memory        # [C7]
+            state, g = owner_step(state, Step(g[0], w[0]), self._owner, h.normalise), ()
+        return Gradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C7]
 
     def _score(self, phi: Params, data: Data) -> Tensor:
         kappa = self.config.kappa if self.config.loss == "mean" else None
@@ -105,18 +105,18 @@ class FedeRiCoClient(PersonalizedClient):
             return minimise(self.model.loss, phi, data, batches, self.config.local)
         return grad(self._score)(phi, data)
 
-    def predict(self, shared: Any, memory: Peer, x: Tensor) -> Tensor:
+    def predict(self, shared: Any, state: Peer, x: Tensor) -> Tensor:
         """The mixture of the supporting models under the client's weights."""
-        return predict(self.model, memory, shared, x, self.config.average)
+        return predict(self.model, state, shared, x, self.config.average)
 
     def adapts_to(self, shared: Any) -> bool:
         """A client that never trained weighs the models before it predicts."""
         return isinstance(shared, Newcomer) and len(shared.models) > 0
 
-    def adapt(self, shared: Any, memory: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
+    def adapt(self, shared: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
         """A newcomer's weights, from its training data."""
         losses = torch.stack([self._score(phi, data) for phi in shared.models])
-        return Newcomer(shared.models, posterior(losses, torch.isfinite(losses))), memory
+        return Newcomer(shared.models, posterior(losses, torch.isfinite(losses))), state
 
     def work(self, order: Any, n: int) -> int:
         """Local training, or one full gradient, of each model that was tried."""

@@ -37,7 +37,7 @@ class Trained:
 
 
 @record
-class Memory:
+class ClientState:
     """The client's model before and after its last local training."""
 
     before: Params
@@ -58,16 +58,16 @@ class FedFomoClient(PersonalizedClient):
     config: FedFomoConfig
     vectorized = False        # cuts its samples in two, by a number that differs among clients
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from the same initial model."""
-        return Memory(params, params)
+        return ClientState(params, params)
 
     def answer(
-        self, order: Forward, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Trained, Memory]:
+        self, order: Forward, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Trained, ClientState]:
         """Weigh the models that came and the own one, combine them, train."""
         fit, kept = keep_back(data, self.config.valid_fraction)
-        old, models = memory.before, (memory.phi, *order.models)
+        old, models = state.before, (state.phi, *order.models)
         now = self.model.loss(old, kept)
         gain = torch.stack([now - self.model.loss(phi, kept) for phi in models])
         far = torch.stack([sq_dist(phi, old) for phi in models]).sqrt()
@@ -77,11 +77,11 @@ class FedFomoClient(PersonalizedClient):
         phi = weighted_sum(models, w.tolist())                                           # [C3]
         new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]
         row = torch.zeros_like(order.w).scatter(0, order.ids, w)
-        return Trained(new, row), Memory(phi, new)                                       # [C5]
+        return Trained(new, row), ClientState(phi, new)                                  # [C5]
 
-    def personal(self, shared: None, memory: Memory) -> Params:
+    def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""
-        return memory.phi
+        return state.phi
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

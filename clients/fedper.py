@@ -22,7 +22,7 @@ class Body:
 
 
 @record
-class Memory:
+class ClientState:
     """The private layers."""
 
     head: Params
@@ -34,20 +34,20 @@ class FedPerClient(PersonalizedClient):
     config: FedPerConfig
     private = ("head",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All heads start alike."""
-        return Memory(split(params, self.model.is_head)[0])
+        return ClientState(split(params, self.model.is_head)[0])
 
-    def answer(self, order: Body, memory: Memory, data: Data, rng: Stream) -> tuple[Body, Memory]:
+    def answer(self, order: Body, state: ClientState, data: Data, rng: Stream) -> tuple[Body, ClientState]:
         """One local training of body and head together."""
-        w = merge(order.theta, memory.head)
+        w = merge(order.theta, state.head)
         w = minimise(self.model.loss, w, data, rng, self.config.local)                   # [C1]
         head, theta = split(w, self.model.is_head)                                       # [C2]
-        return Body(theta), Memory(head)                                                 # [C3]
+        return Body(theta), ClientState(head)                                            # [C3]
 
-    def personal(self, shared: Body, memory: Memory) -> Params:
+    def personal(self, shared: Body, state: ClientState) -> Params:
         """The shared body under the client's own head."""
-        return shared.theta | memory.head
+        return shared.theta | state.head
 
     def local_model(self, order: Any, reply: Body) -> Body:
         """A participant predicts with the body it has just trained."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
-from fedpers.learning.losses import pulled
+from fedpers.learning.losses import soft_proximal
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -34,14 +34,14 @@ class FedProxClient(PersonalizedClient):
     config: FedProxConfig
 
     def answer(
-        self, order: Weights, memory: None, data: Data, rng: Stream
+        self, order: Weights, state: None, data: Data, rng: Stream
     ) -> tuple[Weights, None]:
         """One local training on h_k, from the received weights."""
-        objective = pulled(self.model.loss, self.config.mu, 1.0, order.params)           # [C1]
+        objective = soft_proximal(self.model.loss, self.config.mu, 1.0, order.params)    # [C1]
         w = minimise(objective, order.params, data, rng, self.config.local)              # [C2]
         return Weights(w), None                                                          # [C3]
 
-    def personal(self, shared: Weights, memory: None) -> Params:
+    def personal(self, shared: Weights, state: None) -> Params:
         """The global model."""
         return shared.params
 

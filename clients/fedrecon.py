@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import split, sub
-from fedpers.learning.losses import Given
+from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -32,7 +32,7 @@ class Shared:
 
 
 @record
-class Memory:
+class ClientState:
     """The head that reconstruction starts from, and what it last came to."""
 
     initial: Params
@@ -45,28 +45,28 @@ class FedReconClient(PersonalizedClient):
     config: FedReconConfig
     private = ("head",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All heads start alike."""
         head = split(params, self.model.is_head)[0]
-        return Memory(head, head)
+        return ClientState(head, head)
 
     def answer(
-        self, order: Shared, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Shared, Memory]:
+        self, order: Shared, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Shared, ClientState]:
         """Reconstruction, then steps on the body."""
-        head = self._reconstruct(order.g, memory, data, rng)
-        loss = Given(self.model.loss, head)
+        head = self._reconstruct(order.g, state, data, rng)
+        loss = Frozen(self.model.loss, head)
         g = minimise(loss, order.g, data, rng, self.config.body)                         # [C3]
-        return Shared(sub(order.g, g)), Memory(memory.initial, head)                     # [C4]
+        return Shared(sub(order.g, g)), ClientState(state.initial, head)                 # [C4]
 
-    def _reconstruct(self, g: Params, memory: Memory, data: Data, rng: Stream) -> Params:
-        loss = Given(self.model.loss, g)
-        start = memory.initial if self.config.start == "initial" else memory.head        # [C1]
+    def _reconstruct(self, g: Params, state: ClientState, data: Data, rng: Stream) -> Params:
+        loss = Frozen(self.model.loss, g)
+        start = state.initial if self.config.start == "initial" else state.head          # [C1]
         return minimise(loss, start, data, rng, self.config.head)                        # [C2]
 
-    def personal(self, shared: Shared, memory: Memory) -> Params:
+    def personal(self, shared: Shared, state: ClientState) -> Params:
         """The body under the client's head."""
-        return shared.g | memory.head
+        return shared.g | state.head
 
     @property
     def adapts(self) -> bool:
@@ -74,11 +74,11 @@ class FedReconClient(PersonalizedClient):
         return self.config.start == "initial"
 
     def adapt(
-        self, shared: Shared, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Shared, Memory]:
+        self, shared: Shared, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Shared, ClientState]:
         """Reconstruction on the client's training data."""
-        head = self._reconstruct(shared.g, memory, data, rng)                            # [C5]
-        return shared, Memory(memory.initial, head)
+        head = self._reconstruct(shared.g, state, data, rng)                             # [C5]
+        return shared, ClientState(state.initial, head)
 
     def work(self, order: Any, n: int) -> int:
         """The sample gradients of both trainings."""

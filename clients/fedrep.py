@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpers.core.params import split
-from fedpers.learning.losses import Given
+from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -24,7 +24,7 @@ class Body:
 
 
 @record
-class Memory:
+class ClientState:
     """The private head."""
 
     head: Params
@@ -36,21 +36,21 @@ class FedRepClient(PersonalizedClient):
     config: FedRepConfig
     private = ("head",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All heads start alike."""
-        return Memory(split(params, self.model.is_head)[0])
+        return ClientState(split(params, self.model.is_head)[0])
 
-    def answer(self, order: Body, memory: Memory, data: Data, rng: Stream) -> tuple[Body, Memory]:
+    def answer(self, order: Body, state: ClientState, data: Data, rng: Stream) -> tuple[Body, ClientState]:
         """Head steps, then body steps."""
         h, loss = self.config, self.model.loss
-        old, phi = memory.head, order.phi
-        head = minimise(Given(loss, phi), old, data, rng, h.head)                        # [C1]
-        phi = minimise(Given(loss, head), phi, data, rng, h.body)                        # [C2]
-        return Body(phi), Memory(head)                                                   # [C3] [C4]
+        old, phi = state.head, order.phi
+        head = minimise(Frozen(loss, phi), old, data, rng, h.head)                       # [C1]
+        phi = minimise(Frozen(loss, head), phi, data, rng, h.body)                       # [C2]
+        return Body(phi), ClientState(head)                                              # [C3] [C4]
 
-    def personal(self, shared: Body, memory: Memory) -> Params:
+    def personal(self, shared: Body, state: ClientState) -> Params:
         """The shared representation under the client's own head."""
-        return shared.phi | memory.head
+        return shared.phi | state.head
 
     def local_model(self, order: Any, reply: Body) -> Body:
         """A participant predicts with the representation it has just trained."""

@@ -34,7 +34,7 @@ class Shared:
 
 
 @record
-class Memory:
+class ClientState:
     """The personal part; it never leaves the client."""
 
     v: Params
@@ -46,30 +46,30 @@ class FedSimClient(PersonalizedClient):
     config: FedSimConfig
     private = ("v",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All personal parts start alike."""
         head, body = split(params, self.model.is_head)
-        return Memory(head if self.config.personal == "head" else body)
+        return ClientState(head if self.config.personal == "head" else body)
 
     def answer(
-        self, order: Shared, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Shared, Memory]:
+        self, order: Shared, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Shared, ClientState]:
         """One local training of both parts."""
         stretch = self.config.ratio**0.5
 
         # In v/s, steps of rate γ_u are steps of rate s² γ_u in v.
         def loss(w: Params, batch: Data) -> Tensor:
-            v = {name: stretch * w[name] for name in memory.v}
+            v = {name: stretch * w[name] for name in state.v}
             return self.model.loss(w | v, batch)
 
-        w = merge(order.u, scale(memory.v, 1 / stretch))
+        w = merge(order.u, scale(state.v, 1 / stretch))
         w = minimise(loss, w, data, rng, self.config.local)                              # [C1]
-        v, u = split(w, memory.v.__contains__)
-        return Shared(u), Memory(scale(v, stretch))                                      # [C2] [C3]
+        v, u = split(w, state.v.__contains__)
+        return Shared(u), ClientState(scale(v, stretch))                                 # [C2] [C3]
 
-    def personal(self, shared: Shared, memory: Memory) -> Params:
+    def personal(self, shared: Shared, state: ClientState) -> Params:
         """The shared part with the client's own one."""
-        return shared.u | memory.v
+        return shared.u | state.v
 
     def local_model(self, order: Any, reply: Shared) -> Shared:
         """A participant predicts with the shared part it has just trained."""

@@ -9,16 +9,16 @@ from fedpers.core.bounds import bounds
 from fedpers.core.params import combine, scale
 from fedpers.families.clustered.centers import nearest_shares
 from fedpers.families.clustered.least_squares import least_squares
-from fedpers.learning.losses import pulled
+from fedpers.learning.losses import soft_proximal
 from fedpers.method import (
     Data,
     LocalConfig,
+    OptimizerState,
     Params,
     PersonalizedClient,
-    Slots,
     Stream,
+    init_optimizer,
     minimise_from,
-    new_slots,
     record,
 )
 
@@ -75,53 +75,53 @@ class LocalModel:
 
 
 @record
-class Memory:
-    """The personal model, and the optimiser's memory if it persists."""
+class ClientState:
+    """The personal model, and the optimiser's state if it persists."""
     w: Params
-    slots: Slots | None
+    opt: OptimizerState | None
 
 
 class FedSoftClient(PersonalizedClient):
-    """Weighs the centers, then solves one problem that is pulled towards them."""
+    """Weighs the centers, then solves one problem that is soft_proximal towards them."""
 
     config: FedSoftConfig
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from one common model, which is no center."""
         persist = self.config.optimizer_state == "persist"
-        return Memory(params, new_slots(params, self.config.local) if persist else None)
+        return ClientState(params, init_optimizer(params, self.config.local) if persist else None)
 
-    def answer(self, order: Any, memory: Memory, data: Data, rng: Stream) -> tuple[Any, Memory]:
+    def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Importance weights for `Estimate`, one local training for `Train`."""
         if isinstance(order, Estimate):
             share = nearest_shares(self.model, order.centers, data)                      # [C1]
             u = share.clamp(min=self.config.sigma)                                       # [C2]
-            return Importance(u, data.num), memory                                # [C3]
-        memory = self._solve(order, memory, data, rng)                                   # [C5]
-        return LocalModel(memory.w), memory                                              # [C6]
+            return Importance(u, data.num), state                                        # [C3]
+        state = self._solve(order, state, data, rng)                                     # [C5]
+        return LocalModel(state.w), state                                                # [C6]
 
-    def _solve(self, order: Train, memory: Memory, data: Data, rng: Stream) -> Memory:
+    def _solve(self, order: Train, state: ClientState, data: Data, rng: Stream) -> ClientState:
         h, ubar, cbar = self.config, order.u.sum(), combine(order.centers, order.u)
         if h.solver == "exact":
-            return Memory(least_squares(self.model, data, h.lam, ubar, cbar), memory.slots)
-        w = memory.w if h.local_init == "own" else scale(cbar, 1 / ubar)
-        slots = new_slots(w, h.local) if memory.slots is None else memory.slots
-        objective = pulled(self.model.loss, h.lam, ubar, cbar)
-        w, slots = minimise_from(objective, w, slots, data, rng, h.local)                # [C4]
-        return Memory(w, slots if h.optimizer_state == "persist" else None)
+            return ClientState(least_squares(self.model, data, h.lam, ubar, cbar), state.opt)
+        w = state.w if h.local_init == "own" else scale(cbar, 1 / ubar)
+        opt = init_optimizer(w, h.local) if state.opt is None else state.opt
+        objective = soft_proximal(self.model.loss, h.lam, ubar, cbar)
+        w, opt = minimise_from(objective, w, opt, data, rng, h.local)                    # [C4]
+        return ClientState(w, opt if h.optimizer_state == "persist" else None)
 
-    def personal(self, shared: Any, memory: Memory) -> Params:
+    def personal(self, shared: Any, state: ClientState) -> Params:
         """The client's own model w_k."""
-        return memory.w
+        return state.w
 
     @property
     def adapts(self) -> bool:
         """Whether there is a final pass with the newest centers."""
         return self.config.final_pass
 
-    def adapt(self, shared: Train, memory: Memory, data: Data, rng: Stream) -> tuple[Train, Memory]:
+    def adapt(self, shared: Train, state: ClientState, data: Data, rng: Stream) -> tuple[Train, ClientState]:
         """The final pass."""
-        return shared, self._solve(shared, memory, data, rng)
+        return shared, self._solve(shared, state, data, rng)
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes; estimation takes none."""

@@ -60,7 +60,7 @@ class IFCAClient(PersonalizedClient):
     config: IFCAConfig
 
     def answer(
-        self, order: Centers, memory: None, data: Data, rng: Stream
+        self, order: Centers, state: None, data: Data, rng: Stream
     ) -> tuple[Update, None]:
         """The identity and one local training, or one gradient."""
         identity = self._identity(order.centers, data)                                   # [C1]
@@ -76,17 +76,17 @@ class IFCAClient(PersonalizedClient):
         totals = (center_losses(self.model, centers, data) * data.mask).sum(1)
         return one_hot(totals.argmin(), len(centers)).to(data.mask)
 
-    def predict(self, shared: Centers, memory: None, x: Tensor) -> Tensor:
+    def predict(self, shared: Centers, state: None, x: Tensor) -> Tensor:
         """The model of the client's cluster; the mean of all outputs before it has one."""
         outputs = [self.model(c, x) for c in shared.centers]
         return torch.einsum("s,snk->nk", shared.identity, torch.stack(outputs))
 
     def assess(
-        self, shared: Centers, memory: None, data: ClientData, rng: Stream
+        self, shared: Centers, state: None, data: ClientData, rng: Stream
     ) -> dict[str, Tensor]:
         """As always, in the cluster that fits the training data best by now."""
         now = replace(shared, identity=self._identity(shared.centers, data.train))
-        return PersonalizedClient.assess(self, now, memory, data, rng)
+        return PersonalizedClient.assess(self, now, state, data, rng)
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes, or one pass."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
 from fedpers.families.unified.client import batches
 from fedpers.families.unified.messages import Measure, Value
-from fedpers.learning.gradients import slope
+from fedpers.learning.gradients import model_gradient
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
 
 
@@ -59,7 +59,7 @@ class Models:
 
 
 @record
-class Memory:
+class ClientState:
     """The client's model, the pull it felt last, and each sample's last gradient [n, ...]."""
 
     x: Params
@@ -74,43 +74,43 @@ class L2SGDClient(PersonalizedClient):
     config: L2SGDConfig
     private = ("psi", "J", "J_mean")
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
         J = {k: v.new_zeros(len(data), *v.shape) for k, v in params.items()}
-        return Memory(params, zeros_like(params), J, zeros_like(params))
+        return ClientState(params, zeros_like(params), J, zeros_like(params))
 
-    def answer(self, order: Any, memory: Memory, data: Data, rng: Stream) -> tuple[Any, Memory]:
+    def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Local steps, the averaging step, or the objective."""
         if isinstance(order, Average):
-            return Models({}), self._average(order, memory)
+            return Models({}), self._average(order, state)
         if isinstance(order, Measure):
-            pull = self.config.lam / 2 * sq_dist(order.w, memory.x)
-            return Value(self.model.loss(memory.x, data) + pull), memory
+            pull = self.config.lam / 2 * sq_dist(order.w, state.x)
+            return Value(self.model.loss(state.x, data) + pull), state
         u, n = rng.uniform(order.T), data.num
         index = (u.to(data.x.device, torch.float64) * n).long()
         for j, batch in zip(index.unbind(0), batches(data, u[:, None]), strict=True):    # [C1]
-            memory = self._local(memory, j, batch, n, order.M)
-        return Models(memory.x if order.average else {}), memory                         # [C4]
+            state = self._local(state, j, batch, n, order.M)
+        return Models(state.x if order.average else {}), state                           # [C4]
 
-    def _local(self, s: Memory, j: Tensor, batch: Data, n: Tensor, M: int) -> Memory:
-        h, g = self.config, slope(self.model, s.x, batch)
+    def _local(self, s: ClientState, j: Tensor, batch: Data, n: Tensor, M: int) -> ClientState:
+        h, g = self.config, model_gradient(self.model, s.x, batch)
         change = sub(g, {k: v[j] for k, v in s.J.items()})
         step = add(add(scale(change, 1 / (1 - h.p)), s.J_mean), s.psi)
         x = add(s.x, step, -h.eta / M)                                                   # [C2]
         here = {k: torch.arange(len(v), device=v.device) == j for k, v in s.J.items()}
         shaped = {k: here[k].reshape(-1, *[1] * g[k].dim()) for k in g}
         J = {k: torch.where(shaped[k], g[k], s.J[k]) for k in g}                         # [C3]
-        return Memory(x, s.psi, J, add(s.J_mean, change, 1 / n))
+        return ClientState(x, s.psi, J, add(s.J_mean, change, 1 / n))
 
-    def _average(self, order: Average, s: Memory) -> Memory:
+    def _average(self, order: Average, s: ClientState) -> ClientState:
         h, away = self.config, sub(s.x, order.mean)
         step = add(scale(away, h.lam / h.p), s.psi, -(1 / h.p - 1))
         x = add(s.x, add(step, s.J_mean), -h.eta / order.M)                              # [C5]
-        return Memory(x, scale(away, h.lam), s.J, s.J_mean)                              # [C6]
+        return ClientState(x, scale(away, h.lam), s.J, s.J_mean)                         # [C6]
 
-    def personal(self, shared: None, memory: Memory) -> Params:
+    def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""
-        return memory.x
+        return state.x
 
     def work(self, order: Any, n: int) -> int:
         """One sample gradient a local step."""

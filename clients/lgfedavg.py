@@ -22,7 +22,7 @@ class Head:
 
 
 @record
-class Memory:
+class ClientState:
     """The private representation layers."""
 
     body: Params
@@ -34,20 +34,20 @@ class LGFedAvgClient(PersonalizedClient):
     config: LGFedAvgConfig
     private = ("body",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All bodies start alike."""
-        return Memory(split(params, self.model.is_head)[1])
+        return ClientState(split(params, self.model.is_head)[1])
 
-    def answer(self, order: Head, memory: Memory, data: Data, rng: Stream) -> tuple[Head, Memory]:
+    def answer(self, order: Head, state: ClientState, data: Data, rng: Stream) -> tuple[Head, ClientState]:
         """One local training of body and head together."""
-        w = merge(memory.body, order.g)
+        w = merge(state.body, order.g)
         w = minimise(self.model.loss, w, data, rng, self.config.local)                   # [C1]
         g, body = split(w, self.model.is_head)                                           # [C2]
-        return Head(g), Memory(body)                                                     # [C3]
+        return Head(g), ClientState(body)                                                # [C3]
 
-    def personal(self, shared: Head, memory: Memory) -> Params:
+    def personal(self, shared: Head, state: ClientState) -> Params:
         """The shared head on the client's own body."""
-        return memory.body | shared.g
+        return state.body | shared.g
 
     def local_model(self, order: Any, reply: Head) -> Head:
         """A participant predicts with the head it has just trained."""

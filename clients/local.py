@@ -19,7 +19,7 @@ class Train:
 
 
 @record
-class Memory:
+class ClientState:
     """The client's own model."""
 
     params: Params
@@ -31,18 +31,18 @@ class LocalClient(PersonalizedClient):
     config: LocalTrainingConfig
     private = ("params",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from the same initial model."""
-        return Memory(params)
+        return ClientState(params)
 
-    def answer(self, order: Train, memory: Memory, data: Data, rng: Stream) -> tuple[Train, Memory]:
+    def answer(self, order: Train, state: ClientState, data: Data, rng: Stream) -> tuple[Train, ClientState]:
         """One local training from the client's own weights."""
-        w = minimise(self.model.loss, memory.params, data, rng, self.config.local)       # [C1]
-        return Train(), Memory(w)
+        w = minimise(self.model.loss, state.params, data, rng, self.config.local)        # [C1]
+        return Train(), ClientState(w)
 
-    def personal(self, shared: None, memory: Memory) -> Params:
+    def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""
-        return memory.params
+        return state.params
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

@@ -53,7 +53,7 @@ class Trained:
 
 
 @record
-class Memory:
+class ClientState:
     """The private block; it never leaves the client."""
 
     beta: Params
@@ -65,21 +65,21 @@ class LSGDClient(BlockClient):
     config: LSGDConfig
     private = ("beta",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """The model's initial parameters."""
-        return Memory(self.first_block(params))
+        return ClientState(self.first_block(params))
 
     def iterate(
-        self, order: Train, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Trained, Memory]:
+        self, order: Train, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Trained, ClientState]:
         """τ steps, both blocks from the same batch."""
-        f, h, w, beta = self.objective(order.M), self.config, order.w, memory.beta
+        f, h, w, beta = self.objective(order.M), self.config, order.w, state.beta
         eta_w = order.eta / (f.M if h.w_scale == "mean" else 1)
         eta_b = order.eta / (f.M if h.beta_scale == "mean" else 1)
         for batch in self._batches(data, rng):                                           # [C1]
             g_w, g_b = f.grads(w, beta, batch)                                           # [C2]
             w, beta = add(w, g_w, -eta_w), add(beta, g_b, -eta_b)                        # [C3]
-        return Trained(w), Memory(beta)                                                  # [C4]
+        return Trained(w), ClientState(beta)                                             # [C4]
 
     def _batches(self, data: Data, rng: Stream) -> list[Data]:
         h = self.config
@@ -87,9 +87,9 @@ class LSGDClient(BlockClient):
             return [data] * h.tau
         return batches(data, rng.uniform(h.tau, h.batch_size).to(torch.float64))
 
-    def block(self, memory: Memory) -> Params:
+    def block(self, state: ClientState) -> Params:
         """The block."""
-        return memory.beta
+        return state.beta
 
     def work(self, order: Any, n: int) -> int:
         """τ steps of B samples, in both blocks."""

@@ -37,7 +37,7 @@ class PerFedAvgClient(PersonalizedClient):
     config: PerFedAvgConfig
 
     def answer(
-        self, order: Weights, memory: None, data: Data, rng: Stream
+        self, order: Weights, state: None, data: Data, rng: Stream
     ) -> tuple[Weights, None]:
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
@@ -54,7 +54,7 @@ class PerFedAvgClient(PersonalizedClient):
         stepped = add(w, {k: v.detach() for k, v in g.items()}, -self.config.alpha)      # [C2]
         return self.model.loss(stepped, Data(pairs.x[:, 0], pairs.y[:, 0], pairs.mask))
 
-    def personal(self, shared: Weights, memory: None) -> Params:
+    def personal(self, shared: Weights, state: None) -> Params:
         """The global model, or what `adapt` made of it."""
         return shared.params
 
@@ -63,7 +63,7 @@ class PerFedAvgClient(PersonalizedClient):
         """Whether clients step on their own data before they predict."""
         return self.config.adapt_steps > 0
 
-    def adapt(self, shared: Weights, memory: None, data: Data, rng: Stream) -> tuple[Weights, None]:
+    def adapt(self, shared: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """`adapt_steps` gradient steps at rate α on all training samples."""
         w, slope = shared.params, grad(self.model.loss)
         for _ in range(self.config.adapt_steps):

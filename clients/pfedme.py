@@ -6,7 +6,7 @@ from typing import Any
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
 from fedpers.learning.local_training import minibatches
-from fedpers.learning.losses import pulled
+from fedpers.learning.losses import soft_proximal
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -33,7 +33,7 @@ class Weights:
 
 
 @record
-class Memory:
+class ClientState:
     """The personal model θ_i; it never leaves the client."""
 
     theta: Params
@@ -45,28 +45,28 @@ class PFedMeClient(PersonalizedClient):
     config: PFedMeConfig
     private = ("theta",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Personal models start from the initial global one."""
-        return Memory(params)
+        return ClientState(params)
 
     def answer(
-        self, order: Weights, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Weights, Memory]:
+        self, order: Weights, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Weights, ClientState]:
         """R steps on the envelope, each with its own proximal problem."""
         h, w, theta = self.config, order.params, order.params
         for batch in minibatches(data, rng, h.local):                                    # [C1]
             theta = self._proximal_point(w, batch, rng)                                  # [C2]
             w = add(w, sub(w, theta), -h.eta * h.lam)                                    # [C3]
-        return Weights(w), Memory(theta)                                                 # [C4] [C5]
+        return Weights(w), ClientState(theta)                                            # [C4] [C5]
 
     def _proximal_point(self, w: Params, batch: Data, rng: Stream) -> Params:
-        near_w = pulled(self.model.loss, self.config.lam, 1.0, w)
+        near_w = soft_proximal(self.model.loss, self.config.lam, 1.0, w)
         whole_batch = replace(self.config.local, epochs=self.config.K, steps=0, batch_size=0)
         return minimise(near_w, w, batch, rng, whole_batch)
 
-    def personal(self, shared: Any, memory: Memory) -> Params:
+    def personal(self, shared: Any, state: ClientState) -> Params:
         """The personal model of the client's last visit."""
-        return memory.theta
+        return state.theta
 
     def work(self, order: Any, n: int) -> int:
         """K gradients of every minibatch."""

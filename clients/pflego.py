@@ -45,7 +45,7 @@ class Gradient:
 
 
 @record
-class Memory:
+class ClientState:
     """The client's head W_i; it never leaves the client."""
 
     head: Params
@@ -57,19 +57,19 @@ class PFLEGOClient(PersonalizedClient):
     config: PFLEGOConfig
     private = ("head",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """A head of its own for every client, the same whenever it is first visited."""
         like = next(iter(params.values()))
         head = self.model.init_head(rng.integer_seed())
         if self.config.head_init == "uniform01":
             head = {k: rng.uniform(*v.shape) for k, v in head.items()}
-        return Memory({k: v.to(like) for k, v in head.items()})
+        return ClientState({k: v.to(like) for k, v in head.items()})
 
     def answer(
-        self, order: Train, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Gradient, Memory]:
+        self, order: Train, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Gradient, ClientState]:
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
-        h, theta, head = self.config, order.theta, memory.head
+        h, theta, head = self.config, order.theta, state.head
         if h.tau > 1:
             features = self.model.body(theta, data.x)                                    # [C1]
             slope = grad(self.model.head_loss)
@@ -79,11 +79,11 @@ class PFLEGOClient(PersonalizedClient):
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
-        return Gradient(g_theta), Memory(head)                                           # [C5]
+        return Gradient(g_theta), ClientState(head)                                      # [C5]
 
-    def personal(self, shared: Train, memory: Memory) -> Params:
+    def personal(self, shared: Train, state: ClientState) -> Params:
         """The shared body under the client's own head."""
-        return shared.theta | memory.head
+        return shared.theta | state.head
 
     def work(self, order: Any, n: int) -> int:
         """One gradient of the whole model a sample, whatever τ; head steps touch no body."""

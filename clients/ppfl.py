@@ -11,14 +11,14 @@ from fedpers.families.mixtures.stationarity import block_weight
 from fedpers.method import (
     Data,
     LocalConfig,
+    OptimizerState,
     Params,
     PersonalizedClient,
-    Slots,
     Stream,
     bounds,
+    init_optimizer,
     minibatches,
     minimise_from,
-    new_slots,
     record,
 )
 
@@ -77,7 +77,7 @@ class Weigh:
 
 
 @record
-class Slope:
+class MembershipGradient:
     """Reply to the block C of Algorithm 1: p_i ∇_c f_i."""
 
     c: Tensor                 # [K]
@@ -89,22 +89,23 @@ class PPFLClient(PersonalizedClient):
     config: PPFLConfig
     mixture = property(lambda self: Mixture.of(self.config, self.model))
 
-    def answer(self, order: Any, memory: Slots | None, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def answer(self, order: Any, state: OptimizerState | None, data: Data, rng: Stream) -> tuple[Any, Any]:
         """Algorithm 3, or one block of Algorithm 1."""
         h, c = self.config, order.c
         if isinstance(order, Weigh):
             p = data.num / order.num_total if h.membership_weighting == "p" else 1.0
             if order.pull is None:
                 xi = next(minibatches(data, rng, replace(h.local, steps=1)))
-                return Slope(p * self.mixture.slope(order.theta, xi, c)), memory         # [C5]
-            g = p * self.mixture.slope(order.theta, data, c) + 2 * order.pull            # [C1]
+                g = p * self.mixture.membership_gradient(order.theta, xi, c)             # [C5]
+                return MembershipGradient(g), state
+            g = p * self.mixture.membership_gradient(order.theta, data, c) + 2 * order.pull  # [C1]
             c = mirror_step(c, g, h.eta_2, h.floor)                                      # [C2]
-        slots = memory or new_slots(order.theta, h.local)
+        opt = state or init_optimizer(order.theta, h.local)
         f = self.mixture.loss_at(c)
-        w, slots = minimise_from(f, order.theta, slots, data, rng, h.local)              # [C3]
-        return Personal(w, c), slots if h.keep_momentum else None                        # [C4]
+        w, opt = minimise_from(f, order.theta, opt, data, rng, h.local)                  # [C3]
+        return Personal(w, c), opt if h.keep_momentum else None                          # [C4]
 
-    def predict(self, shared: Personal, memory: Any, x: Tensor) -> Tensor:
+    def predict(self, shared: Personal, state: Any, x: Tensor) -> Tensor:
         """The mixture by the client's membership."""
         return self.mixture.outputs(shared.theta, shared.c, x)
 
@@ -112,11 +113,11 @@ class PPFLClient(PersonalizedClient):
         """New clients find their membership first."""
         return shared.steps > 0
 
-    def adapt(self, shared: Personal, memory: Any, data: Data, rng: Stream) -> tuple[Personal, Any]:
+    def adapt(self, shared: Personal, state: Any, data: Data, rng: Stream) -> tuple[Personal, Any]:
         """Mirror steps with θ frozen and λ = 0."""
         h = self.config
         c = self.mixture.settle(shared.theta, data, shared.c, shared.steps, h.eta_2, h.floor)
-        return Personal(shared.theta, c), memory
+        return Personal(shared.theta, c), state
 
     def local_model(self, order: Any, reply: Any) -> Personal:
         """A participant predicts with what it has just trained."""

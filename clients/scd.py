@@ -15,7 +15,7 @@ class SCDConfig(CoordinateConfig):
 
 
 @record
-class Memory:
+class ClientState:
     """The private block; it never leaves the client."""
 
     beta: Params
@@ -27,22 +27,22 @@ class SCDClient(BlockClient):
     config: SCDConfig
     private = ("beta",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """The model's initial parameters."""
-        return Memory(self.first_block(params))
+        return ClientState(self.first_block(params))
 
     def iterate(
-        self, order: Iterate, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Gradients, Memory]:
+        self, order: Iterate, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Gradients, ClientState]:
         """T steps on the private block, then a gradient in w."""
-        f, h, w, beta = self.objective(order.M), order.rates, order.w, memory.beta
+        f, h, w, beta = self.objective(order.M), order.rates, order.w, state.beta
         j = self.samples(order, data, rng)                                               # [C1]
         for i in range(order.T):
             g = f.grad_beta(w, beta, j[i])
             beta = add(beta, g, -h.eta / ((1 - h.p_w) * f.M))                            # [C2]
         reply = f.grad_w(w, beta, j[order.T]) if order.w_step else {}                    # [C3]
-        return Gradients(reply, {}), Memory(beta)
+        return Gradients(reply, {}), ClientState(beta)
 
-    def block(self, memory: Memory) -> Params:
+    def block(self, state: ClientState) -> Params:
         """The block."""
-        return memory.beta
+        return state.beta

@@ -28,7 +28,7 @@ class Block:
 
 
 @record
-class Memory:
+class ClientState:
     """The private block, its anchor and F's gradient there; they never leave the client."""
 
     beta_y: Params
@@ -43,22 +43,22 @@ class SVRCDClient(BlockClient):
     private = ("beta_y", "beta_v", "G")
     per_step = 2
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Block and anchor start at the model's initial parameters."""
         beta = self.first_block(params)
-        return Memory(beta, beta, zeros_like(beta))
+        return ClientState(beta, beta, zeros_like(beta))
 
-    def anchor(self, order: Anchor, memory: Memory, data: Data) -> tuple[Gradients, Memory]:
+    def anchor(self, order: Anchor, state: ClientState, data: Data) -> tuple[Gradients, ClientState]:
         """The first anchor, where the block is."""
-        g, G = gradients_at(self.objective(order.M), order.w, memory.beta_y, data)
-        return Gradients({}, g), Memory(memory.beta_y, memory.beta_y, G)
+        g, G = gradients_at(self.objective(order.M), order.w, state.beta_y, data)
+        return Gradients({}, g), ClientState(state.beta_y, state.beta_y, G)
 
     def iterate(
-        self, order: Iterate, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Gradients, Memory]:
+        self, order: Iterate, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Gradients, ClientState]:
         """T steps on the private block, then the iteration that communicates."""
         f, h, M = self.objective(order.M), order.rates, order.M
-        w, v, y, beta_v, G = order.w.y, order.w.v, memory.beta_y, memory.beta_v, memory.G
+        w, v, y, beta_v, G = order.w.y, order.w.v, state.beta_y, state.beta_v, state.G
         j = self.samples(order, data, rng)                                               # [C1]
         reply: Params = {}
         anchor: Params = {}
@@ -74,8 +74,8 @@ class SVRCDClient(BlockClient):
             if i == order.T and order.refresh:
                 beta_v = y_old                                                           # [C6]
                 anchor, G = gradients_at(f, w_old, beta_v, data)                         # [C7]
-        return Gradients(reply, anchor), Memory(y, beta_v, G)
+        return Gradients(reply, anchor), ClientState(y, beta_v, G)
 
-    def block(self, memory: Memory) -> Params:
+    def block(self, state: ClientState) -> Params:
         """The block."""
-        return memory.beta_y
+        return state.beta_y

@@ -14,7 +14,7 @@ from fedpers.flower.transport import Orders, Replies
 from fedpers.learning.gradients import grad
 from fedpers.learning.local_training import minibatches, minimise, minimise_from
 from fedpers.learning.model import Model
-from fedpers.learning.optimizers import LocalConfig, Slots, new_slots
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
 
 __all__ = [
     "ClientData",
@@ -23,6 +23,7 @@ __all__ = [
     "LocalConfig",
     "Model",
     "Observer",
+    "OptimizerState",
     "Orders",
     "Params",
     "PersonalizedClient",
@@ -32,13 +33,12 @@ __all__ = [
     "Roster",
     "Round",
     "RoundLog",
-    "Slots",
     "Stream",
     "bounds",
     "grad",
+    "init_optimizer",
     "minibatches",
     "minimise",
     "minimise_from",
-    "new_slots",
     "record",
 ]

@@ -2,8 +2,8 @@
 
 from fedpers.core.data import Federation
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore, Store
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import ClientStore, RamStore
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import Observer, PersonalizedStrategy
 
@@ -14,14 +14,14 @@ def simulate(
     federation: Federation,
     num_rounds: int,
     *,
-    store: Store | None = None,
+    store: ClientStore | None = None,
     observer: Observer | None = None,
 ) -> Cohort:
     """Run `strategy` on a federation's clients in this process; returns the clients' side.
 
     The server's result is `strategy.state`; evaluation is in `strategy.client_metrics`.
     """
-    cohort = Cohort(client, federation, store or MemoryStore(), strategy.plan)
+    cohort = Cohort(client, federation, store or RamStore(), strategy.plan)
     strategy.holdout = federation.holdout
-    strategy.start(CohortGrid(cohort), num_rounds=num_rounds, observer=observer)
+    strategy.start(InProcessGrid(cohort), num_rounds=num_rounds, observer=observer)
     return cohort

@@ -54,11 +54,11 @@ class CFL(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round in every cluster."""
         selected = self.sample(rng)                                                      # [S1]
-        deltas = dict((yield {k: self.share(s, k) for k in selected}))                   # [S2]
+        deltas = dict((yield {k: self.evaluation_message(s, k) for k in selected}))      # [S2]
         stalled = [c for c in s.clusters if self._stalled(c, deltas)]
         rest = {k for c in stalled for k in c} - set(selected)
         if rest:
-            deltas |= yield {k: self.share(s, k) for k in sorted(rest)}
+            deltas |= yield {k: self.evaluation_message(s, k) for k in sorted(rest)}
         clusters: list[Members] = []
         params: list[Params] = []
         for members, theta in zip(s.clusters, s.params, strict=True):
@@ -95,7 +95,7 @@ class CFL(PersonalizedStrategy):
         there = any(k in deltas for k in members)
         return add(theta, self._mean(members, deltas)) if there else theta               # [S7]
 
-    def share(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> Weights:
         """The model of the client's cluster."""
         return Weights(s.params[next(c for c, members in enumerate(s.clusters) if k in members)])
 

@@ -1,4 +1,4 @@
-"""Ditto: a global model by FedAvg, and for each client a personal model that is pulled towards it.
+"""Ditto: a global model by FedAvg, and for each client a personal model that is soft_proximal towards it.
 
 Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization",
 ICML 2021, https://arxiv.org/abs/2012.04221, Algorithm 1.
@@ -50,7 +50,7 @@ class Ditto(PersonalizedStrategy):
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].params for k in w], n))                         # [S3]
 
-    def share(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with their personal models."""
         return
 

@@ -43,7 +43,7 @@ class FedAvg(PersonalizedStrategy):
             return s
         return State(weighted_mean([w[k].params for k in w], [self.num_examples(k) for k in w]))  # [S3]
 
-    def share(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> Weights:
         """Every client predicts with the global model."""
         return Weights(s.params)
 

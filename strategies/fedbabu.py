@@ -46,13 +46,13 @@ class FedBABU(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S2]
-        w = yield dict.fromkeys(selected, self.share(s, -1))                             # [S3]
+        w = yield dict.fromkeys(selected, self.evaluation_message(s, -1))                # [S3]
         if not w:
             return s
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([reply.theta for reply in w.values()], n), s.head)    # [S4]
 
-    def share(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> Weights:
         """The whole model."""
         return Weights(s.theta, s.head)
 

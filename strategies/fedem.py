@@ -55,7 +55,7 @@ class FedEM(PersonalizedStrategy):
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
         return State(tuple(weighted_mean(part, n) for part in parts))                    # [S3]
 
-    def share(self, s: State, k: int) -> Components:
+    def evaluation_message(self, s: State, k: int) -> Components:
         """All components; each client mixes them by its own weights."""
         return Components(s.thetas)
 

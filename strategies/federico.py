@@ -68,7 +68,7 @@ class FedeRiCo(PersonalizedStrategy):
         """One round of Algorithm 1."""
         ids, M, mailbox = self.roster.ids, s.wanted.shape[1], dict(s.mailbox)
         if M and not mailbox:
-            joined = yield dict.fromkeys(ids, Join(s.start))                              # [S1]
+            joined = yield dict.fromkeys(ids, Join(s.start))                             # [S1]
             mailbox = {self._row[k]: reply.phi for k, reply in joined.items()}
         orders: Orders = {k: self._order(s, mailbox, self._row[k]) for k in self.sample(rng)}
         replies = yield orders                                                           # [S2]
@@ -103,10 +103,10 @@ class FedeRiCo(PersonalizedStrategy):
         )
         return replace(s, w=w, wanted=wanted)
 
-    def share(self, s: State, k: int) -> Support | Newcomer:
+    def evaluation_message(self, s: State, k: int) -> Support | Newcomer:
         """The models that client k gives weight to; all of them, if it never trains."""
         there = sorted(s.mailbox)
-        if k in self.newcomers:
+        if k in self.unseen:
             return Newcomer(tuple(s.mailbox[j] for j in there), s.w.new_ones(len(there)))
         i = self._row[k]
         heavy = s.w[i] >= s.w[i].max().clamp(max=self.config.w_min)

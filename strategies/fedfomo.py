@@ -72,7 +72,7 @@ class FedFomo(PersonalizedStrategy):
         order = [j for j in np.lexsort((noise, -rank)).tolist() if j != i and j in s.mailbox]
         return order[: self.config.num_neighbours]
 
-    def share(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""
         return
 

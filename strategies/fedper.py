@@ -39,8 +39,8 @@ class FedPer(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Body(s.theta))                                 # [S2]
         if not w:
             return s
-        return State(weighted_mean([w[k].theta for k in w], [self.num_examples(k) for k in w]))   # [S3]
+        return State(weighted_mean([w[k].theta for k in w], [self.num_examples(k) for k in w]))  # [S3]
 
-    def share(self, s: State, k: int) -> Body:
+    def evaluation_message(self, s: State, k: int) -> Body:
         """The body, for the client's own head."""
         return Body(s.theta)

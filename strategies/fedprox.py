@@ -53,7 +53,7 @@ class FedProx(PersonalizedStrategy):
         n = self.roster.num_examples.numpy()
         return [self.roster.ids[i] for i in draw(rng, n, self.num_sampled, replace=False)]
 
-    def share(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> Weights:
         """Every client predicts with the global model."""
         return Weights(s.params)
 

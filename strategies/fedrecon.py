@@ -24,16 +24,16 @@ import numpy as np
 
 from fedpers.clients.fedrecon import FedReconConfig, Shared
 from fedpers.core.params import split, weighted_mean
-from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
 @record
 class State:
-    """The body, and the server optimiser's memory."""
+    """The body, and the server optimiser's state."""
 
     g: Params
-    slots: Slots
+    opt: OptimizerState
 
 
 class FedRecon(PersonalizedStrategy):
@@ -44,7 +44,7 @@ class FedRecon(PersonalizedStrategy):
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The model's initial body."""
         g = split(params, self.model.is_head)[1]
-        return State(g, new_slots(g, self._optimizer))
+        return State(g, init_optimizer(g, self._optimizer))
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
@@ -54,9 +54,9 @@ class FedRecon(PersonalizedStrategy):
             return s
         n = [self.num_examples(k) for k in w]
         delta = weighted_mean([reply.g for reply in w.values()], n)                      # [S3]
-        return State(*sgd_step(s.g, delta, s.slots, self._optimizer, self.config.rho))   # [S4]
+        return State(*sgd_step(s.g, delta, s.opt, self._optimizer, self.config.rho))     # [S4]
 
-    def share(self, s: State, k: int) -> Shared:
+    def evaluation_message(self, s: State, k: int) -> Shared:
         """The body, for a head that the client reconstructs or has."""
         return Shared(s.g)
 

@@ -43,6 +43,6 @@ class FedRep(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Body(s.phi))                                   # [S2]
         return State(mean([reply.phi for reply in w.values()])) if w else s              # [S3]
 
-    def share(self, s: State, k: int) -> Body:
+    def evaluation_message(self, s: State, k: int) -> Body:
         """The representation, for the client's own head."""
         return Body(s.phi)

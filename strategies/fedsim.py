@@ -50,6 +50,6 @@ class FedSim(PersonalizedStrategy):
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].u for k in w], n))                              # [S3]
 
-    def share(self, s: State, k: int) -> Shared:
+    def evaluation_message(self, s: State, k: int) -> Shared:
         """The shared part, for the client's own one."""
         return Shared(s.u)

@@ -103,7 +103,7 @@ class FedSoft(PersonalizedStrategy):
     def _order(self, s: State, k: int, kind: type) -> Any:
         return kind(s.centers, s.u[self._row[k]].to(next(iter(s.centers[0].values()))))
 
-    def share(self, s: State, k: int) -> Train | None:
+    def evaluation_message(self, s: State, k: int) -> Train | None:
         """Clients predict with their own models; a final pass needs the centers."""
         return self._order(s, k, Train) if self.config.final_pass else None
 

@@ -52,7 +52,7 @@ class IFCA(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        told = yield {i: self.share(s, i) for i in selected}                             # [S2]
+        told = yield {i: self.evaluation_message(s, i) for i in selected}                # [S2]
         identity = s.identity.clone()
         for i, reply in told.items():
             identity[self._row[i]] = reply.identity.double()
@@ -80,7 +80,7 @@ class IFCA(PersonalizedStrategy):
     def _weight(self, i: int) -> float:
         return self.num_examples(i) if self.config.weighting == "samples" else 1.0
 
-    def share(self, s: State, k: int) -> Centers:
+    def evaluation_message(self, s: State, k: int) -> Centers:
         """All cluster models; a client chooses by itself."""
         like = next(iter(s.centers[0].values()))
         return Centers(s.centers, s.identity[self._row[k]].to(like))

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpers.clients.l2sgd import Average, L2SGDConfig, Memory, Run
+from fedpers.clients.l2sgd import Average, ClientState, L2SGDConfig, Run
 from fedpers.core.params import mean, scale
 from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.messages import Measure
@@ -86,12 +86,12 @@ class L2SGD(PersonalizedStrategy):
         """MX as a problem in w and all x_m; the best w is their mean."""
         return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
 
-    def point(self, client: Any, memories: Sequence[Memory]) -> tuple[Params, list[Params]]:
+    def point(self, client: Any, states: Sequence[ClientState]) -> tuple[Params, list[Params]]:
         """(the models' mean as w, the models)."""
-        models = [m.x for m in memories]
+        models = [m.x for m in states]
         return scale(mean(models), 1 / self.objective.s), models
 
-    def share(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with their own models."""
         return
 

@@ -46,6 +46,6 @@ class LGFedAvg(PersonalizedStrategy):
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].g for k in w], n))                              # [S3]
 
-    def share(self, s: State, k: int) -> Head:
+    def evaluation_message(self, s: State, k: int) -> Head:
         """The head, for the client's own body."""
         return Head(s.g)

@@ -29,6 +29,6 @@ class Local(PersonalizedStrategy):
         yield dict.fromkeys(self.sample(rng), Train())                                   # [S1]
         return s
 
-    def share(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""
         return

@@ -48,7 +48,7 @@ class PerFedAvg(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
         return State(mean([w[k].params for k in w])) if w else s                         # [S3]
 
-    def share(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> Weights:
         """Every client starts its adaptation from the global model."""
         return Weights(s.params)
 

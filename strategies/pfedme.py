@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.clients.pfedme import Memory, PFedMeConfig, Weights
+from fedpers.clients.pfedme import ClientState, PFedMeConfig, Weights
 from fedpers.core.params import add, mean, scale
 from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.objectives import MX2
@@ -65,11 +65,11 @@ class PFedMe(PersonalizedStrategy):
         """The same minimum as that of the envelopes, in w and all θ_i."""
         return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
 
-    def point(self, client: Any, memories: Sequence[Memory]) -> tuple[Params, list[Params]]:
+    def point(self, client: Any, states: Sequence[ClientState]) -> tuple[Params, list[Params]]:
         """(the global model as w, the personal ones)."""
-        return scale(self.state.params, 1 / self.objective.s), [m.theta for m in memories]
+        return scale(self.state.params, 1 / self.objective.s), [m.theta for m in states]
 
-    def share(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with their personal models."""
         return
 

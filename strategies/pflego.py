@@ -27,16 +27,16 @@ import numpy as np
 
 from fedpers.clients.pflego import PFLEGOConfig, Train
 from fedpers.core.params import split, weighted_sum
-from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
 @record
 class State:
-    """The shared body and the server optimiser's memory."""
+    """The shared body and the server optimiser's state."""
 
     theta: Params
-    slots: Slots
+    opt: OptimizerState
 
 
 class PFLEGO(PersonalizedStrategy):
@@ -47,22 +47,22 @@ class PFLEGO(PersonalizedStrategy):
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The model's initial body."""
         theta = split(params, self.model.is_head)[1]
-        return State(theta, new_slots(theta, self._optimizer))
+        return State(theta, init_optimizer(theta, self._optimizer))
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        order = self.share(s, -1)
+        order = self.evaluation_message(s, -1)
         g = yield dict.fromkeys(selected, order)                                         # [S2]
         if not g:
             return s
         ratio = len(self.roster.ids) / len(g) if self.config.scale == "realised" else order.ratio
         alpha = {i: self.num_examples(i) / order.num_total for i in g}
         G = weighted_sum([g[i].theta for i in g], [ratio * alpha[i] for i in g])         # [S3]
-        theta, slots = sgd_step(s.theta, G, s.slots, self._optimizer, self.config.rho)   # [S4]
-        return State(theta, slots)
+        theta, opt = sgd_step(s.theta, G, s.opt, self._optimizer, self.config.rho)       # [S4]
+        return State(theta, opt)
 
-    def share(self, s: State, k: int) -> Train:
+    def evaluation_message(self, s: State, k: int) -> Train:
         """The body, with the scale that the client's last step needs."""
         ratio = len(self.roster.ids) / self.num_sampled
         return Train(s.theta, ratio, float(self.roster.num_examples.sum()))

@@ -103,10 +103,10 @@ class PPFL(PersonalizedStrategy):
         h, N = self.config, len(self.roster.ids)
         return affinity(h.affinity if h.lam else "none", N, self.roster.properties, h.affinity_file)
 
-    def share(self, s: State, k: int) -> Personal:
+    def evaluation_message(self, s: State, k: int) -> Personal:
         """All canonical models and the client's membership; new clients go on from 1/K."""
         z, h = s.kept.value if s.kept else s, self.config
-        if k in self.newcomers:
+        if k in self.unseen:
             return Personal(z.theta, torch.full_like(z.C[0], 1 / h.num_canonical), h.new_steps)
         return Personal(z.theta, z.C[self._row[k]])
 

@@ -12,7 +12,7 @@ from fedpers.families.clustered.centers import center_losses, nearest_shares, ne
 from fedpers.families.clustered.least_squares import least_squares, require_least_squares
 from fedpers.flower.evaluation import measure_centers
 from fedpers.learning.gradients import grad
-from fedpers.learning.losses import pull, pulled
+from fedpers.learning.losses import pull, soft_proximal
 from fedpers.learning.model import build_model
 from tests.mixtures import linear, part
 
@@ -52,8 +52,8 @@ def test_pulled_without_weight_is_the_loss_itself():
     def loss(w, data):
         return (w["a"] ** 2).sum()
 
-    assert pulled(loss, 0.0, 1.0, tree(1, 2)) is loss
-    value = pulled(loss, 2.0, 1.0, tree(1, 2))(tree(3, 1), None)
+    assert soft_proximal(loss, 0.0, 1.0, tree(1, 2)) is loss
+    value = soft_proximal(loss, 2.0, 1.0, tree(1, 2))(tree(3, 1), None)
     assert float(value) == 10 + 2 * (0.5 * (10 + 40) - (5 + 4 * 5))
 
 
@@ -116,7 +116,7 @@ def test_least_squares_with_an_intercept_padding_and_two_outputs():
     )
     cbar = {k: torch.tensor(rng.normal(size=v.shape)) for k, v in model.init(0).items()}
     w = least_squares(model, data, 0.8, 1.2, cbar)
-    slope = grad(pulled(model.loss, 0.8, 1.2, cbar))(w, data)
+    slope = grad(soft_proximal(model.loss, 0.8, 1.2, cbar))(w, data)
     for value in slope.values():
         torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-13)
 

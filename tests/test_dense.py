@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from fedpers.checks.case import same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
-from fedpers.clients.fedper import Body, FedPerClient, FedPerConfig, Memory
+from fedpers.clients.fedper import Body, ClientState, FedPerClient, FedPerConfig
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.params import split
 from fedpers.core.plan import Plan
 from fedpers.core.rng import Stream
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.stacked_data import Block, StackedData
 from fedpers.flower.client import PersonalizedClient
@@ -28,9 +28,9 @@ from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only, scores_of
 from fedpers.learning.local_training import minimise_from
-from fedpers.learning.losses import Given, pulled
+from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
-from fedpers.learning.optimizers import LocalConfig, new_slots
+from fedpers.learning.optimizers import LocalConfig, init_optimizer
 
 TASKS = ["classification", "binary", "regression"]
 SGD = LocalConfig(lr=0.05, epochs=3, batch_size=5)
@@ -87,9 +87,9 @@ def test_every_optimiser_is_autograds(local, task, hidden, kernel):
     data, params = fed.client(0).train, model.init(0)
 
     def train():
-        slots = new_slots(params, local)
-        w, slots = minimise_from(model.loss, params, slots, data, Stream(0, 1, 0), local)
-        return minimise_from(model.loss, w, slots, data, Stream(0, 2, 0), local)
+        opt = init_optimizer(params, local)
+        w, opt = minimise_from(model.loss, params, opt, data, Stream(0, 1, 0), local)
+        return minimise_from(model.loss, w, opt, data, Stream(0, 2, 0), local)
 
     for there in (True, False):
         kernel(there)
@@ -112,12 +112,12 @@ def test_pulls_and_fixed_parts_are_autograds(lam, part, local, there, kernel):
     head, body = split(params, model.is_head)
     moving = {"head": head, "body": body, "all": params}[part]
     fixed = {k: v for k, v in params.items() if k not in moving}
-    loss = Given(model.loss, fixed) if fixed else model.loss
+    loss = Frozen(model.loss, fixed) if fixed else model.loss
     others = {k: v for k, v in model.init(1).items() if k in moving}
-    loss = pulled(loss, lam, torch.tensor(1.3), others)
+    loss = soft_proximal(loss, lam, torch.tensor(1.3), others)
 
     def train():
-        start = new_slots(moving, local)
+        start = init_optimizer(moving, local)
         return minimise_from(loss, moving, start, data, Stream(0, 1, 0), local)[0]
 
     close(*both(train))
@@ -129,9 +129,9 @@ def test_a_pull_has_the_names_of_what_it_pulls(kernels):
     fed = toy_federation(1, (13,), dim=6)
     model, data = net(6, (5,), fed.num_classes), fed.client(0).train
     head, body = split(model.init(0), model.is_head)
-    loss = pulled(Given(model.loss, body), 0.7, 1.0, model.init(1))
+    loss = soft_proximal(Frozen(model.loss, body), 0.7, 1.0, model.init(1))
     with torch.no_grad(), kernels(), pytest.raises(FedpersError, match="do not match"):
-        minimise_from(loss, head, new_slots(head, SGD), data, Stream(0, 1, 0), SGD)
+        minimise_from(loss, head, init_optimizer(head, SGD), data, Stream(0, 1, 0), SGD)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_every_remainder_of_the_kernels_blocks(dim, classes, bias, kernel):
         local = replace(SGD, batch_size=7, weight_decay=0.1)
 
         def train(model=model, local=local):
-            start = new_slots(model.init(0), local)
+            start = init_optimizer(model.init(0), local)
             return minimise_from(model.loss, model.init(0), start, data, Stream(0, 1, 0), local)[0]
 
         for there in (True, False):
@@ -169,7 +169,7 @@ def test_any_shape(dim, hidden, rows, classes, batch, bias, name):
     local = LOCALS[name] if "whole" in name else replace(LOCALS[name], batch_size=batch)
     model, data = net(dim, hidden, classes, bias=bias), fed.client(0).train
     params = model.init(0)
-    start = new_slots(params, local)
+    start = init_optimizer(params, local)
     close(*both(lambda: minimise_from(model.loss, params, start, data, Stream(0, 1, 0), local)[0]))
     close(*both(lambda: grad(model.loss)(params, data)))
 
@@ -182,7 +182,7 @@ def test_a_client_has_the_same_bits_in_every_stack(local):
     config = FedAvgConfig(local=local)
 
     def answers(chunk):
-        cohort = Cohort(FedAvgClient(config, model), fed, MemoryStore(), Plan(seed=1), chunk)
+        cohort = Cohort(FedAvgClient(config, model), fed, RamStore(), Plan(seed=1), chunk)
         header = {"kind": "train", "t": 3, "e": 0, "assess": False}
         order = Weights(cohort.params)
         return [a.body for a in cohort.handle([Request(k, order, header) for k in range(7)])]
@@ -238,7 +238,9 @@ def test_a_label_that_is_no_class_is_an_error(there, kernel):
     data = replace(fed.client(0).train, y=torch.full((10,), 3))
     model = net(4, (), 3)
     with torch.no_grad(), pytest.raises((IndexError, RuntimeError)):
-        minimise_from(model.loss, model.init(0), new_slots(model.init(0), SGD), data, Stream(0, 1, 0), SGD)
+        minimise_from(
+            model.loss, model.init(0), init_optimizer(model.init(0), SGD), data, Stream(0, 1, 0), SGD
+        )
 
 
 def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
@@ -248,7 +250,7 @@ def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
         minimise_from(
             model.loss,
             model.init(0),
-            new_slots(model.init(0), SGD),
+            init_optimizer(model.init(0), SGD),
             fed.client(0).train,
             Stream(0, 1, 0),
             SGD,
@@ -260,7 +262,9 @@ def test_an_optimiser_without_its_memory_is_an_error_and_no_stray_write():
     model, local = net(4, (3,), fed.num_classes), LOCALS["adam"]
     params = model.init(0)
     with torch.no_grad(), pytest.raises(KeyError):
-        minimise_from(model.loss, params, new_slots(params, SGD), fed.client(0).train, Stream(0, 1, 0), local)
+        minimise_from(
+            model.loss, params, init_optimizer(params, SGD), fed.client(0).train, Stream(0, 1, 0), local
+        )
 
 
 def test_a_vmap_of_the_methods_own_is_left_to_torch():
@@ -271,7 +275,7 @@ def test_a_vmap_of_the_methods_own_is_left_to_torch():
     both_starts = {k: torch.stack([p[k] for p in starts]) for k in starts[0]}
 
     def train(p):
-        return minimise_from(model.loss, p, new_slots(p, SGD), data, Stream(0, 1, 0), SGD)[0]
+        return minimise_from(model.loss, p, init_optimizer(p, SGD), data, Stream(0, 1, 0), SGD)[0]
 
     def inner(_):
         return torch.vmap(train)(both_starts), torch.vmap(lambda p: grad(model.loss)(p, data))(both_starts)
@@ -293,7 +297,7 @@ def test_inside_a_gradient_training_is_left_to_autograd():
 
     def after(bias):
         p = params | {"head.bias": bias}
-        w, _ = minimise_from(model.loss, p, new_slots(p, local), data, Stream(0, 1, 0), local)
+        w, _ = minimise_from(model.loss, p, init_optimizer(p, local), data, Stream(0, 1, 0), local)
         return model.loss(w, data)
 
     with torch.no_grad(), stacked():
@@ -418,7 +422,7 @@ def test_a_models_own_idea_of_right_is_respected():
     with torch.no_grad():
         assert scores_of(lenient, model.init(0), rows[0]) is None
         client, theta = FedPerClient(FedPerConfig(), lenient), Body(model.init(0))
-        stack = Cohort(client, fed, MemoryStore(), Plan(seed=1), RunnerConfig("stack"))
+        stack = Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig("stack"))
         header = {"kind": "evaluate", "t": 1, "e": 0}
         for answer in stack.handle([Request(k, theta, header) for k in range(2)]):
             assert answer.body["test_accuracy"] == 1
@@ -432,15 +436,15 @@ def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
 
     def one(i):
         part = StackedData.of(i, block)
-        return client.assess(Body(wrong), Memory({}), ClientData(part, part, part), Stream(0, 1, 0))
+        return client.assess(Body(wrong), ClientState({}), ClientData(part, part, part), Stream(0, 1, 0))
 
     with torch.no_grad(), pytest.raises(RuntimeError):
         torch.vmap(one)(torch.arange(2))
     with torch.no_grad(), pytest.raises(RuntimeError):
-        minimise_from(model.loss, wrong, new_slots(wrong, SGD), rows[0], Stream(0, 1, 0), SGD)
-    mine, theirs = model.init(0), pulled(model.loss, 0.7, 1.0, wrong)
+        minimise_from(model.loss, wrong, init_optimizer(wrong, SGD), rows[0], Stream(0, 1, 0), SGD)
+    mine, theirs = model.init(0), soft_proximal(model.loss, 0.7, 1.0, wrong)
     with torch.no_grad(), pytest.raises(RuntimeError):
-        minimise_from(theirs, mine, new_slots(mine, SGD), rows[0], Stream(0, 1, 0), SGD)
+        minimise_from(theirs, mine, init_optimizer(mine, SGD), rows[0], Stream(0, 1, 0), SGD)
 
 
 def test_an_evaluation_has_the_same_bits_in_every_stack():
@@ -450,9 +454,9 @@ def test_an_evaluation_has_the_same_bits_in_every_stack():
     theta = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
 
     def answers(chunk):
-        cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, MemoryStore(), Plan(seed=1), chunk)
+        cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, RamStore(), Plan(seed=1), chunk)
         for k in range(7):
-            cohort.store.put(k, (0, 0), Memory(model.init_head(k)))
+            cohort.store.put(k, (0, 0), ClientState(model.init_head(k)))
         header = {"kind": "evaluate", "t": 3, "e": 0}
         return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(7)])]
 
@@ -471,7 +475,7 @@ def test_padding_is_not_scored_without_the_kernel_either():
     client.splits = ("train", "valid", "test")
 
     def answers(runner):
-        cohort = Cohort(client, fed, MemoryStore(), Plan(seed=1), RunnerConfig(runner))
+        cohort = Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig(runner))
         header = {"kind": "evaluate", "t": 1, "e": 0}
         with autograd_only():
             return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(6)])]
@@ -490,7 +494,7 @@ def test_who_defines_predict_does_not_inherit_a_model():
 
     fed = toy_federation(1, (12,), dim=6, classes=4)
     model = net(6, (5,))
-    theta, memory = Body(model.init(0)), Memory(model.init_head(0))
+    theta, memory = Body(model.init(0)), ClientState(model.init_head(0))
     client = Zero(FedPerConfig(), model)
     assert client.personal(theta, memory) is None
     found = client.assess(theta, memory, fed.client(0), Stream(0, 1, 0))

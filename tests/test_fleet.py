@@ -16,12 +16,12 @@ from fedpers.config.run_config import EngineConfig
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.serialization import SMALL, stack_equals, unstack
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.ray_grid import (
     BUNDLE,
     BUNDLE_BYTES,
-    Fleet,
-    FleetGrid,
+    RayCohort,
+    RayGrid,
     open_answers,
     open_requests,
     seal_answers,
@@ -37,7 +37,7 @@ HEADER = {"kind": "train", "t": 2, "e": 1, "assess": False}
 def grid_of(app, federation, actors=3, nodes=2, kind=AppGrid):
     """The clients of a federation behind some nodes of an app, as engine=ray has them."""
     inner = kind(app, nodes)
-    return FleetGrid(Fleet(inner, inner.get_node_ids(), actors, federation, "cpu"))
+    return RayGrid(RayCohort(inner, inner.get_node_ids(), actors, federation, "cpu"))
 
 
 def app_of(cohort, seen=None):
@@ -58,15 +58,15 @@ def test_bundles_change_no_bit(name):
     """State, metrics and what was counted, of every method."""
     plain, bundled, c = case(name).server(), case(name).server(), case(name)
     here, there, seen = c.cohort(), c.cohort(), []
-    plain.start(CohortGrid(here), num_rounds=c.rounds)
+    plain.start(InProcessGrid(here), num_rounds=c.rounds)
     bundled.start(grid_of(app_of(there, seen), c.federation), num_rounds=c.rounds)
     assert same(plain.state, bundled.state)
     assert plain.round_log.bytes_down == bundled.round_log.bytes_down
     assert plain.round_log.gradient_evals == bundled.round_log.gradient_evals
     for column, values in plain.client_metrics.items():
         np.testing.assert_array_equal(values, bundled.client_metrics[column])
-    assert here.store.memories.keys() == there.store.memories.keys()
-    assert all(same(m, there.store.memories[k]) for k, m in here.store.memories.items())
+    assert here.store.states.keys() == there.store.states.keys()
+    assert all(same(m, there.store.states[k]) for k, m in here.store.states.items())
     assert max(map(len, seen)) > 1  # clients did share a message
 
 
@@ -74,16 +74,16 @@ def test_the_app_of_engine_ray(tmp_path):
     """From a configuration to files of memories, without Ray: the same end as in process."""
     cfg = compose.load(["method=fedper", "data.num_clients=6", "rounds=3", "clients_per_round=4"])
     one, other = assemble(cfg), assemble(cfg)
-    from fedpers.engines.memory.client_store import FileStore, MemoryStore
+    from fedpers.engines.memory.client_store import FileStore, RamStore
 
-    cohort = Cohort(one.client, one.federation, MemoryStore(), one.plan)
-    one.strategy.start(CohortGrid(cohort), num_rounds=3)
+    cohort = Cohort(one.client, one.federation, RamStore(), one.plan)
+    one.strategy.start(InProcessGrid(cohort), num_rounds=3)
     app = fleet_app(encode_config(cfg), str(tmp_path))
     other.strategy.start(grid_of(app, other.federation), num_rounds=3)
     assert same(one.strategy.state, other.strategy.state)
     files = FileStore(tmp_path, keep_rounds=1)
-    assert cohort.store.memories
-    assert all(same(files.get(k, (9, 0)), m) for k, m in cohort.store.memories.items())
+    assert cohort.store.states
+    assert all(same(files.get(k, (9, 0)), m) for k, m in cohort.store.states.items())
 
 
 def test_an_order_that_many_get_is_sent_once():
@@ -162,7 +162,7 @@ def test_no_reply_in_time():
 def test_bundles_are_balanced_and_not_too_large():
     federation = case("fedavg").federation
     large = {"w": torch.empty(BUNDLE_BYTES // 2, dtype=torch.uint8)}
-    shares = lambda order, n: Fleet(None, [5], n, federation, "cpu")._shares(  # noqa: E731
+    shares = lambda order, n: RayCohort(None, [5], n, federation, "cpu")._shares(  # noqa: E731
         [Request(k, order, HEADER) for k in range(6)]
     )
     assert len(shares({"w": torch.ones(3)}, 2)) == 2
@@ -175,7 +175,7 @@ def test_bundles_are_balanced_and_not_too_large():
 @pytest.mark.parametrize(("chunk", "count"), [(1, 6), (2, 3), (4, 2), (100, 2), (None, 2)])
 def test_the_clients_of_a_message_can_be_chosen(chunk, count):
     federation = case("fedavg").federation
-    fleet = Fleet(None, [5], 2, federation, "cpu", chunk)
+    fleet = RayCohort(None, [5], 2, federation, "cpu", chunk)
     shares = fleet._shares([Request(k, {"w": torch.ones(3)}, HEADER) for k in range(6)])
     assert len(shares) == count
     assert sorted(i for s in shares for i in s) == list(range(6))

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 from fedpers.bench.app_grid import AppGrid
 from fedpers.checks.case import make_case, same
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
-from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.flower.messages import open_content
 from fedpers.strategies.fedavg import FedAvg as OurFedAvg
 
@@ -67,7 +67,7 @@ def test_other_stock_strategies_too(strategy):
 def test_a_stock_strategy_reads_our_clients_messages():
     """What is not serialised in process is an ordinary RecordDict to whoever looks."""
     case = make_case(OurFedAvg, FedAvgClient, FedAvgConfig())
-    grid, server = CohortGrid(case.cohort()), case.server()
+    grid, server = InProcessGrid(case.cohort()), case.server()
     server.connect(grid)
     orders = server.configure_train(1, ArrayRecord(), {}, grid)
     replies = grid.send_and_receive(orders)
@@ -93,9 +93,9 @@ class Curious(OurFedAvg):
 def test_messages_are_made_when_somebody_looks_and_change_nothing():
     case = make_case(OurFedAvg, FedAvgClient, FedAvgConfig())
     plain = case.server()
-    plain.start(CohortGrid(case.cohort()), num_rounds=2)
+    plain.start(InProcessGrid(case.cohort()), num_rounds=2)
     server = Curious(plain.config, plain.model, plain.plan)
-    server.start(CohortGrid(case.cohort()), num_rounds=2)
+    server.start(InProcessGrid(case.cohort()), num_rounds=2)
     assert same(server.state, plain.state)
     ids = [m.metadata.message_id for m in server.sent[::-1]]
     assert [m.metadata.reply_to_message_id for m in server.got] == ids
@@ -104,7 +104,7 @@ def test_messages_are_made_when_somebody_looks_and_change_nothing():
 
 def test_a_sealed_exchange_makes_no_message():
     case = make_case(OurFedAvg, FedAvgClient, FedAvgConfig())
-    grid, server = CohortGrid(case.cohort()), case.server()
+    grid, server = InProcessGrid(case.cohort()), case.server()
     server.connect(grid)
     orders = server.configure_train(1, ArrayRecord(), {}, grid)
     replies = grid.send_and_receive(orders)
@@ -118,7 +118,7 @@ def test_a_sealed_exchange_makes_no_message():
 
 def test_replies_are_views_and_orders_are_shared():
     case = make_case(OurFedAvg, FedAvgClient, FedAvgConfig())
-    grid, server = CohortGrid(case.cohort()), case.server()
+    grid, server = InProcessGrid(case.cohort()), case.server()
     server.connect(grid)
     orders = server.configure_train(1, ArrayRecord(), {}, grid)
     bodies = {id(open_content(m.content)[1]) for m in orders}

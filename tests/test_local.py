@@ -8,7 +8,7 @@ from fedpers.core.rng import Stream
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.local_training import minibatches, minimise, minimise_from
 from fedpers.learning.model import build_model
-from fedpers.learning.optimizers import LocalConfig, new_slots
+from fedpers.learning.optimizers import LocalConfig, init_optimizer
 
 MODEL = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
 
@@ -57,8 +57,8 @@ def test_a_kept_optimiser_goes_on_where_it_was(name):
     whole = LocalConfig(**{**vars(cfg), "batch_size": 0, "epochs": 4})
     half = LocalConfig(**{**vars(cfg), "batch_size": 0, "epochs": 2})
     rng = Stream(0, 0, 0)
-    w, slots = minimise_from(MODEL.loss, start(), new_slots(start(), half), part, rng, half)
-    w, _ = minimise_from(MODEL.loss, w, slots, part, rng, half)
+    w, opt = minimise_from(MODEL.loss, start(), init_optimizer(start(), half), part, rng, half)
+    w, _ = minimise_from(MODEL.loss, w, opt, part, rng, half)
     once = minimise(MODEL.loss, start(), part, rng, whole)
     assert all(torch.equal(w[k], once[k]) for k in w)
 

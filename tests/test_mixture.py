@@ -14,7 +14,7 @@ from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.model import build_model
-from fedpers.learning.optimizers import LocalConfig, new_slots
+from fedpers.learning.optimizers import LocalConfig, init_optimizer
 from tests.oracles.ppfl import gradients
 
 F64 = torch.float64
@@ -162,7 +162,7 @@ def test_the_gradients_by_the_chain_rule_are_autograds(name, canonical):
     mix = mixture(name, arch="parameter", canonical=canonical)
     theta, d = start(mix), data(name)
     with torch.no_grad():
-        fast, fast_c = grad(mix.loss_at(C))(theta, d), mix.slope(theta, d, C)
+        fast, fast_c = grad(mix.loss_at(C))(theta, d), mix.membership_gradient(theta, d, C)
     leaves = {n: v.clone().requires_grad_() for n, v in theta.items()}
     c = C.clone().requires_grad_()
     slow = torch.autograd.grad(mix.loss(leaves, d, c), [*leaves.values(), c])
@@ -196,10 +196,10 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
     f, d = mix.loss_at(torch.tensor(c, dtype=torch.float64)), fed.client(0).train
 
     def train(rng):
-        return minimise_from(f, theta, new_slots(theta, local), d, rng, local)
+        return minimise_from(f, theta, init_optimizer(theta, local), d, rng, local)
 
     with torch.no_grad():
-        w, slots = train(Stream(0, 1, 0))
+        w, opt = train(Stream(0, 1, 0))
         with autograd_only():
             wanted, wanted_slots = train(Stream(0, 1, 0))
     assert w.keys() == theta.keys()
@@ -207,7 +207,7 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
         torch.testing.assert_close(w[n], wanted[n], rtol=1e-4, atol=3e-6)
         if 0.0 in c and mix.is_canonical(n) and not local.weight_decay:
             assert torch.equal(w[n][2], theta[n][2])  # who has no part does not move
-    assert slots.step == wanted_slots.step
+    assert opt.step == wanted_slots.step
 
 
 def test_padding_has_no_effect():
@@ -215,7 +215,9 @@ def test_padding_has_no_effect():
     theta, d = start(mix), data("mlp")
     padded = Data(torch.cat([X, X + 9]), torch.cat([d.y, d.y]), torch.cat([d.mask, 0 * d.mask]))
     torch.testing.assert_close(mix.loss(theta, padded, C), mix.loss(theta, d, C), rtol=0, atol=1e-15)
-    torch.testing.assert_close(mix.slope(theta, padded, C), mix.slope(theta, d, C), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        mix.membership_gradient(theta, padded, C), mix.membership_gradient(theta, d, C), rtol=0, atol=1e-15
+    )
 
 
 def test_stack_and_unstack_are_inverse_and_share_the_body():

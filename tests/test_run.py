@@ -29,7 +29,7 @@ def final(out):
     """(round, state, memories) of a run's last checkpoint."""
     store = RowStore(out / "memory")
     t, state = checkpoint.load(out, store)
-    return t, state, store.memories
+    return t, state, store.states
 
 
 def assert_same_end(a, b):

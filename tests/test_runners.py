@@ -16,9 +16,9 @@ from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, leaves, rebuild, record
 from fedpers.core.rng import Stream
 from fedpers.engines.channel import Line
-from fedpers.engines.chunk_size import CANDIDATES, Tuner
+from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.shared_memory import Parcel, open_parcel
 from fedpers.engines.stacked_data import padded_size
@@ -41,7 +41,7 @@ def cohort(runner, sizes="ragged", model="mlp", local=None, **options):
     extra = {"hidden": [16]} if model == "mlp" else {}
     net = build_model(model, input_shape=(30,), num_outputs=fed.num_classes, task=fed.task, **extra)
     config = FedAvgConfig(local=local or LocalConfig(lr=0.1, epochs=2, batch_size=5))
-    return Cohort(FedAvgClient(config, net), fed, MemoryStore(), Plan(seed=1), runner)
+    return Cohort(FedAvgClient(config, net), fed, RamStore(), Plan(seed=1), runner)
 
 
 def answers(c, ids=range(7), kind="train"):
@@ -157,7 +157,7 @@ def test_convolutions_are_looped_on_a_cpu_and_stacked_if_asked():
     fed = replace(fed, client=parts.__getitem__, input_shape=(1, 8, 8))
     net = build_model("cnn_mcmahan", input_shape=(1, 8, 8), num_outputs=3, task="classification")
     config = FedAvgConfig(local=LocalConfig(lr=0.05, batch_size=4))
-    make = lambda r: Cohort(FedAvgClient(config, net), fed, MemoryStore(), Plan(), r)  # noqa: E731
+    make = lambda r: Cohort(FedAvgClient(config, net), fed, RamStore(), Plan(), r)  # noqa: E731
     auto, loop, stack = (make(RunnerConfig(r)) for r in ("auto", "loop", "stack"))
     looped = answers(loop, range(3))
     assert same(answers(auto, range(3)), looped)
@@ -204,7 +204,7 @@ def test_one_bad_client_does_not_take_its_stack_along():
         return c.federation.client(k)
 
     fed = replace(c.federation, client=client)
-    bad = Cohort(c.client, fed, MemoryStore(), c.plan, c.runner.config)
+    bad = Cohort(c.client, fed, RamStore(), c.plan, c.runner.config)
     header = {"kind": "train", "t": 3, "e": 0}
     found = bad.handle([Request(k, Weights(c.params), header) for k in range(7)])
     assert isinstance(found[2], OSError)
@@ -222,8 +222,8 @@ class Branching(FedAvgClient):
 def test_what_vmap_cannot_run_is_looped_and_said(caplog):
     c = cohort(RunnerConfig("auto"))
     branching = Branching(c.client.config, c.client.model)
-    stack = Cohort(branching, c.federation, MemoryStore(), c.plan, RunnerConfig("auto"))
-    loop = Cohort(branching, c.federation, MemoryStore(), c.plan, RunnerConfig("loop"))
+    stack = Cohort(branching, c.federation, RamStore(), c.plan, RunnerConfig("auto"))
+    loop = Cohort(branching, c.federation, RamStore(), c.plan, RunnerConfig("loop"))
     assert same(answers(stack), answers(loop))
     assert "clients with a Weights order run one by one" in caplog.text
     assert len(stack.runner.looped) == 1
@@ -236,7 +236,7 @@ class Declared(Branching):
 def test_a_method_that_says_so_is_looped_in_silence(caplog):
     c = cohort(RunnerConfig("auto"))
     declared = Declared(c.client.config, c.client.model)
-    answers(Cohort(declared, c.federation, MemoryStore(), c.plan, RunnerConfig("auto")))
+    answers(Cohort(declared, c.federation, RamStore(), c.plan, RunnerConfig("auto")))
     assert "one by one" not in caplog.text
 
 
@@ -249,7 +249,7 @@ class Random(FedAvgClient):
 def test_stacked_clients_draw_from_their_own_streams():
     c = cohort(RunnerConfig("stack"))
     client = Random(c.client.config, c.client.model)
-    both = [Cohort(client, c.federation, MemoryStore(), c.plan, RunnerConfig(r)) for r in ("loop", "stack")]
+    both = [Cohort(client, c.federation, RamStore(), c.plan, RunnerConfig(r)) for r in ("loop", "stack")]
     first, second = (answers(x) for x in both)
     assert same(first, second)
     assert not both[1].runner.looped
@@ -265,7 +265,7 @@ def test_what_all_clients_share_is_one_object():
             return order, None
 
     client = Echo(c.client.config, c.client.model)
-    stack = Cohort(client, c.federation, MemoryStore(), c.plan, RunnerConfig("stack", chunk=7))
+    stack = Cohort(client, c.federation, RamStore(), c.plan, RunnerConfig("stack", chunk=7))
     found = answers(stack)
     assert all(a.params[k] is found[0].params[k] for a in found for k in a.params)
 
@@ -273,7 +273,7 @@ def test_what_all_clients_share_is_one_object():
 def test_memories_do_not_keep_their_stack_alive():
     case = make_case(FedPer, FedPerClient, FedPerConfig())
     _, c = run(case, case.cohort(runner=RunnerConfig("stack")))
-    for memory in c.store.memories.values():
+    for memory in c.store.states.values():
         for leaf in leaves(memory):
             assert leaf.untyped_storage().nbytes() == leaf.nbytes
 
@@ -287,7 +287,7 @@ def test_padding_is_moderate_and_depends_on_the_client_alone(n):
 
 
 def test_the_tuner_takes_the_fastest_size():
-    tuner = Tuner()
+    tuner = ChunkSize()
     cost = {4: 4.0, 8: 2.0, 16: 1.0, 32: 1.5, 64: 9.0}
     seen = []
     while len(seen) < 12:
@@ -305,20 +305,20 @@ def test_the_tuner_takes_the_fastest_size():
 
 
 def test_the_tuner_tries_larger_sizes_first_and_the_whole_cohort():
-    tuner, cost, seen = Tuner(), {16: 9.0, 32: 5.0, 64: 3.0, 100: 2.0}, []
+    tuner, cost, seen = ChunkSize(), {16: 9.0, 32: 5.0, 64: 3.0, 100: 2.0}, []
     while len(seen) < 12:
         seen.append(tuner.size(100, 1000))
         tuner.add(seen[-1], cost[seen[-1]])
     assert seen == [16, 16, 32, 32, 64, 64, *[100] * 6]
     assert [tuner.size(n, 1000) for n in (90, 60, 30)] == [90, 60, 30]  # 100 stands for 128
-    small = Tuner()
+    small = ChunkSize()
     for _ in range(8):
         small.add(small.size(7, 1000), 1.0)
     assert set(small.seconds) == {8, 4}
 
 
 def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
-    tuner, cost = Tuner(), {4: 4.0, 8: 9.0, 16: 8.0, 32: 9.5}  # 8 is the best, seen too late
+    tuner, cost = ChunkSize(), {4: 4.0, 8: 9.0, 16: 8.0, 32: 9.5}  # 8 is the best, seen too late
     for _ in range(100):
         size = tuner.size(1000, 1000)
         tuner.add(size, 1.0 if size == 8 and tuner.chunks > 9 else cost.get(size, 9.0))
@@ -418,7 +418,7 @@ def test_whole_runs_with_workers(strategy):
     finally:
         pool.close()
     assert same(alone.state, shared.state)
-    kept = [dict(sorted(c.store.memories.items())) for c in (first, second)]
+    kept = [dict(sorted(c.store.states.items())) for c in (first, second)]
     assert same(*kept)
 
 

@@ -11,7 +11,7 @@ from fedpers.checks.contract import make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.core.errors import ReplyError
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.roster import Shifted, inverse, rows_of
 from fedpers.flower.strategy import PersonalizedStrategy
@@ -31,8 +31,8 @@ def test_both_halves_are_flowers():
 def test_flowers_own_loop_drives_a_strategy_too():
     ours, theirs = case(), case()
     a, b = ours.server(), theirs.server()
-    a.start(CohortGrid(ours.cohort()), num_rounds=2)
-    result = Strategy.start(b, CohortGrid(theirs.cohort()), ArrayRecord(), num_rounds=2)
+    a.start(InProcessGrid(ours.cohort()), num_rounds=2)
+    result = Strategy.start(b, InProcessGrid(theirs.cohort()), ArrayRecord(), num_rounds=2)
     assert all(torch.equal(a.state.params[k], b.state.params[k]) for k in a.state.params)
     assert set(result.evaluate_metrics_clientapp) == {1, 2}
 
@@ -42,9 +42,9 @@ def test_a_seated_client_is_a_numpy_client():
 
     c = case()
     cohort, server = c.cohort(), c.server()
-    server.connect(CohortGrid(cohort))
+    server.connect(InProcessGrid(cohort))
     client = cohort.client.at(cohort, 2)
-    skeleton, arrays = pack(server.share(server.state, 2))
+    skeleton, arrays = pack(server.evaluation_message(server.state, 2))
     header = {"t": 1, "e": 0, "skeleton": skeleton}
     out, n, metrics = client.fit(arrays, header)
     assert n == int(c.federation.num_train[2])
@@ -57,7 +57,7 @@ def test_a_seated_client_is_a_numpy_client():
 
 def test_sampling_is_by_partition_and_depends_on_seed_and_round_only():
     server = case().server()
-    server.connect(CohortGrid(case().cohort()))
+    server.connect(InProcessGrid(case().cohort()))
     draw = lambda seed: server.sample(np.random.default_rng(seed))  # noqa: E731
     assert draw(0) == draw(0) == sorted(draw(0))
     assert len(draw(0)) == 3
@@ -67,7 +67,7 @@ def test_sampling_is_by_partition_and_depends_on_seed_and_round_only():
 
 def test_bernoulli_participation_has_the_right_rate():
     server = case(participation="bernoulli").server()
-    server.connect(CohortGrid(case().cohort()))
+    server.connect(InProcessGrid(case().cohort()))
     sizes = [len(server.sample(np.random.default_rng(s))) for s in range(400)]
     assert abs(np.mean(sizes) - 3) < 5 * np.sqrt(6 * 0.25 / 400)
     assert len(set(sizes)) > 2
@@ -85,9 +85,9 @@ def test_a_failure_raises_by_default_and_is_counted_if_skipped():
     server = c.server()
     first = r"client 0 failed in round 1: RuntimeError: out of battery \(3 clients"
     with pytest.raises(ReplyError, match=first):
-        server.start(CohortGrid(c.cohort(Broken)), num_rounds=1)
+        server.start(InProcessGrid(c.cohort(Broken)), num_rounds=1)
     tolerant = c.server(failures="skip")
-    tolerant.start(CohortGrid(c.cohort(Broken)), num_rounds=1)
+    tolerant.start(InProcessGrid(c.cohort(Broken)), num_rounds=1)
     assert tolerant.round_log.failures == 3
 
 
@@ -98,7 +98,7 @@ def test_no_reply_at_all_is_an_error_even_if_failures_are_skipped():
 
     c = case()
     with pytest.raises(ReplyError, match="gone"):
-        c.server(failures="skip").start(CohortGrid(c.cohort(Dead)), num_rounds=1)
+        c.server(failures="skip").start(InProcessGrid(c.cohort(Dead)), num_rounds=1)
 
 
 class Watching(Observer):
@@ -117,7 +117,7 @@ class Watching(Observer):
 
 def test_evaluation_every_few_rounds_and_after_the_last():
     c, seen = case(eval_every=2), Watching()
-    c.server().start(CohortGrid(c.cohort()), num_rounds=5, observer=seen)
+    c.server().start(InProcessGrid(c.cohort()), num_rounds=5, observer=seen)
     assert [t for t, _ in seen.evaluations] == [2, 4, 5]
     assert seen.done == [1, 2, 3, 4, 5]
     table = seen.evaluations[-1][1]
@@ -127,7 +127,7 @@ def test_evaluation_every_few_rounds_and_after_the_last():
 
 def test_evaluation_of_a_fixed_sample():
     c, seen = case(eval_clients=2), Watching()
-    c.server().start(CohortGrid(c.cohort()), num_rounds=2, observer=seen)
+    c.server().start(InProcessGrid(c.cohort()), num_rounds=2, observer=seen)
     ids = [table["partition_id"].tolist() for _, table in seen.evaluations]
     assert ids[0] == ids[1]
     assert len(ids[0]) == 2
@@ -137,12 +137,12 @@ def test_participants_are_assessed_right_after_their_local_work():
     """PFLEGO's published protocol: this round's participants, before the server's step."""
     c, seen = case(eval_protocol="participants_local"), Watching()
     server, cohort = c.server(), c.cohort()
-    server.start(CohortGrid(cohort), num_rounds=1, observer=seen)
+    server.start(InProcessGrid(cohort), num_rounds=1, observer=seen)
     ((_, table),) = seen.evaluations
     assert len(table["partition_id"]) == 3
     k = int(table["partition_id"][0])
     fresh, again = c.server(), c.cohort()
-    grid = CohortGrid(again)
+    grid = InProcessGrid(again)
     fresh.connect(grid)
     start = fresh.share(fresh.state, k)
     from fedpers.core.rng import Stream
@@ -156,7 +156,7 @@ def test_initial_arrays_replace_the_models_own():
     c = case()
     zeros = ArrayRecord({k: torch.zeros_like(v) for k, v in c.model.init(0).items()})
     server = c.server()
-    server.connect(CohortGrid(c.cohort()), zeros)
+    server.connect(InProcessGrid(c.cohort()), zeros)
     assert all(not v.any() for v in server.state.params.values())
 
 
@@ -174,7 +174,7 @@ def test_one_misshapen_first_reply_is_skipped_alone():
 
     c = make_case(FedAvg, FedAvgClient, FedAvgConfig(), plan=Plan(seed=1, failures="skip"))
     server = c.server()
-    server.start(CohortGrid(c.cohort(Misshapen, runner=RunnerConfig("loop"))), num_rounds=1)
+    server.start(InProcessGrid(c.cohort(Misshapen, runner=RunnerConfig("loop"))), num_rounds=1)
     assert server.round_log.failures == 1
 
 

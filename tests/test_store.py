@@ -14,14 +14,14 @@ from fedpers.checks.case import same
 from fedpers.core.errors import CheckpointError
 from fedpers.core.pytree import record
 from fedpers.engines.memory import row_file as rows
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
 
 W = (1, 0)
 
 
 @record
-class Memory:
+class ClientState:
     """What a client of these tests remembers."""
 
     head: dict
@@ -31,7 +31,7 @@ class Memory:
 
 def memory(value, size=100):
     head = {"w": torch.full((size, 2), float(value)), "b": torch.arange(3) + value}
-    return Memory(head, torch.tensor(value % 2 == 0))
+    return ClientState(head, torch.tensor(value % 2 == 0))
 
 
 def checkpoint(store, folder):
@@ -42,7 +42,7 @@ def checkpoint(store, folder):
 
 @pytest.mark.parametrize(
     "make",
-    [MemoryStore, RowStore, lambda: RowStore(memory_mb=0), lambda: RowStore(memory_mb=0.01)],
+    [RamStore, RowStore, lambda: RowStore(memory_mb=0), lambda: RowStore(memory_mb=0.01)],
     ids=["memory", "rows", "disk", "both"],
 )
 def test_a_store_gives_back_what_was_put(make):
@@ -55,7 +55,7 @@ def test_a_store_gives_back_what_was_put(make):
         assert same(store.get(k, W), memory(k + 2))
     assert store.get(1, W) is None
     assert store.get(10**6, W) is None
-    assert list(store.memories) == [0, 3, 12, 77] or isinstance(store, MemoryStore)
+    assert list(store.states) == [0, 3, 12, 77] or isinstance(store, RamStore)
 
 
 def test_ram_is_bounded_and_untouched_clients_cost_nothing(tmp_path):
@@ -72,7 +72,7 @@ def test_ram_is_bounded_and_untouched_clients_cost_nothing(tmp_path):
 
 def test_different_shapes_and_plain_values_live_side_by_side():
     store = RowStore(memory_mb=0)
-    things = [memory(1), memory(2, 7), Memory({}, torch.tensor(1.0), "other"), {"a": 3}]
+    things = [memory(1), memory(2, 7), ClientState({}, torch.tensor(1.0), "other"), {"a": 3}]
     for k, thing in enumerate(things):
         store.put(k, W, thing)
     for k, thing in enumerate(things):
@@ -92,7 +92,7 @@ def test_a_checkpoint_can_be_gone_back_to(tmp_path, megabytes):
         store.put(k, W, memory(k + 50))
     old = RowStore(tmp_path / "rows", memory_mb=megabytes)
     old.load(tmp_path / "one")
-    assert list(old.memories) == [0, 1, 2, 3, 4]
+    assert list(old.states) == [0, 1, 2, 3, 4]
     assert all(same(old.get(k, W), memory(k)) for k in range(5))
 
 
@@ -156,8 +156,8 @@ def test_damage_is_reported(tmp_path):
     back.load(tmp_path / "one")
     with pytest.raises(CheckpointError, match="ends before row"):
         back.get(3, W)
-    (tmp_path / "one" / "memories.safetensors").write_bytes(b"x")
-    with pytest.raises(CheckpointError, match="memories"):
+    (tmp_path / "one" / "clients.safetensors").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="clients"):
         back.load(tmp_path / "one")
 
 

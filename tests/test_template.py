@@ -28,7 +28,7 @@ def test_no_mixture_is_fedavg():
     plain, _ = run(make_case(FedAvg, FedAvgClient, FedAvgConfig(local)))
     assert all(torch.equal(v, plain.state.params[k]) for k, v in server.state.params.items())
     x = cohort.data(0).test.x
-    mixed = cohort.client.predict(server.share(server.state, 0), cohort.memory(0, (9, 0)), x)
+    mixed = cohort.client.predict(server.evaluation_message(server.state, 0), cohort.state(0, (9, 0)), x)
     torch.testing.assert_close(mixed, cohort.client.model(plain.state.params, x))
 
 

@@ -17,7 +17,7 @@ from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.objectives import make_objective
-from fedpers.families.unified.optimality_gap import Watch, watch
+from fedpers.families.unified.optimality_gap import OptimalityGap, observe_optimality_gap
 from fedpers.families.unified.optimum import solve
 from fedpers.results.plots import optimality_gap as plots_gap
 from fedpers.results.plots import style as figures
@@ -43,7 +43,7 @@ def watched(name="acd", fed=None, **options):
     """A run of the golden problem (two clients, f'_m = 1/2 (b - b_m)², b = 0 and 2, λ = 2)."""
     fed = fed or golden()
     strategy, _, grid = make(name, fed, lam=2.0, **options)
-    return Watch(strategy, grid)
+    return OptimalityGap(strategy, grid)
 
 
 def block(x):
@@ -126,12 +126,12 @@ def test_only_where_all_data_are_at_hand(override):
 def test_a_method_without_such_an_objective_is_refused():
     parts = assemble(compose.load([*SMALL, "method=fedavg"]))
     with pytest.raises(ConfigError, match="FedAvg minimises no objective that can be solved"):
-        watch(parts.strategy, None)
+        observe_optimality_gap(parts.strategy, None)
 
 
 def test_a_grid_of_other_processes_is_refused():
     with pytest.raises(ConfigError, match="needs all clients in this process"):
-        watch(assemble(compose.load(SMALL)).strategy, object())
+        observe_optimality_gap(assemble(compose.load(SMALL)).strategy, object())
 
 
 def test_a_model_that_adapts_is_refused():

@@ -9,8 +9,8 @@ import torch
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.plan import Plan
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.families.unified.objectives import make_objective
 from fedpers.learning.model import build_model
 
@@ -105,8 +105,8 @@ def make(name, fed, model=None, seed=0, store=None, **options):
     model = model or linear_model(fed)
     plan = Plan(seed=seed, dtype="float64", eval_every=0)
     strategy = getattr(server, cls)(config, model, plan)
-    cohort = Cohort(getattr(client, f"{cls}Client")(config, model), fed, store or MemoryStore(), plan)
-    grid = CohortGrid(cohort)
+    cohort = Cohort(getattr(client, f"{cls}Client")(config, model), fed, store or RamStore(), plan)
+    grid = InProcessGrid(cohort)
     strategy.connect(grid)
     return strategy, cohort, grid
 
@@ -123,7 +123,7 @@ def rounds(strategy, grid, upto, script=None, monkeypatch=None):
 def blocks(strategy, cohort):
     """(w, [β_m]) where the method is evaluated."""
     when = (10**9, 0)
-    memories = [cohort.memory(k, when) for k in range(strategy.M)]
+    memories = [cohort.state(k, when) for k in range(strategy.M)]
     return strategy.main(strategy.state.w), [cohort.client.block(m) for m in memories]
 
 

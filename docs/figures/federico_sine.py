@@ -26,9 +26,9 @@ def fits(parts, cohort) -> list[tuple[np.ndarray, np.ndarray]]:
     for k in range(parts.federation.num_clients):
         x = parts.federation.client(k).train.x
         grid = torch.linspace(float(x.min()), float(x.max()), 30)[:, None]
-        memory = cohort.memory(k, (10**6, 0))
+        state = cohort.state(k, (10**6, 0))
         with torch.no_grad():
-            y = parts.client.predict(parts.strategy.share(parts.strategy.state, k), memory, grid)
+            y = parts.client.predict(parts.strategy.evaluation_message(parts.strategy.state, k), state, grid)
         found.append((grid[:, 0].numpy(), y[:, 0].numpy()))
     return found
 

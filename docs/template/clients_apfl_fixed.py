@@ -41,7 +41,7 @@ class Weights:
 
 
 @record
-class Memory:
+class ClientState:
     """The local model v_k; it never leaves the client."""
 
     local: Params
@@ -53,25 +53,25 @@ class TemplateClient(PersonalizedClient):
     config: TemplateConfig
     private = ("local",)
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Memory:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """The local model starts where the global one does."""
-        return Memory(params)
+        return ClientState(params)
 
     def answer(
-        self, order: Weights, memory: Memory, data: Data, rng: Stream
-    ) -> tuple[Weights, Memory]:
+        self, order: Weights, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Weights, ClientState]:
         """Both local trainings of Algorithm 1."""
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
 
         def mixed_loss(v: Params, batch: Data) -> Tensor:
             return self.model.loss(self._mix(v, order.params), batch)
 
-        v = minimise(mixed_loss, memory.local, data, rng, self.config.local)             # [C2]
-        return Weights(w), Memory(v)                                                     # [C3]
+        v = minimise(mixed_loss, state.local, data, rng, self.config.local)             # [C2]
+        return Weights(w), ClientState(v)                                                     # [C3]
 
-    def personal(self, shared: Weights, memory: Memory) -> Params:
+    def personal(self, shared: Weights, state: ClientState) -> Params:
         """The mixture α v + (1-α) w."""
-        return self._mix(memory.local, shared.params)
+        return self._mix(state.local, shared.params)
 
     def work(self, order: Any, n: int) -> int:
         """Two local trainings."""

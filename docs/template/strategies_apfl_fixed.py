@@ -41,6 +41,6 @@ class Template(PersonalizedStrategy):
             return s
         return State(weighted_mean([w[k].params for k in w], [self.num_examples(k) for k in w]))  # [S3]
 
-    def share(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> Weights:
         """What client k needs in order to predict."""
         return Weights(s.params)

@@ -28,7 +28,7 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
     import torch
 
     from fedpers.engines.cohort import Cohort
-    from fedpers.engines.inprocess_grid import CohortGrid
+    from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.engines.runner import RunnerConfig
 
     torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
@@ -49,13 +49,13 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
     )
     cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner)
     try:
-        body(CohortGrid(cohort))
+        body(InProcessGrid(cohort))
     finally:
         cohort.close()
 
 
 def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
-    """Run `body` on Flower's simulation engine; memories are files under `memory`.
+    """Run `body` on Flower's simulation engine; states are files under `memory`.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -95,12 +95,12 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
 
 def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, nodes: int) -> Grid:
     """All clients of the federation, behind the nodes of Flower's simulation."""
-    from fedpers.engines.ray_grid import Fleet, FleetGrid
+    from fedpers.engines.ray_grid import RayCohort, RayGrid
     from fedpers.flower.roster import wait_for_nodes
 
     ids = wait_for_nodes(grid, nodes)
-    fleet = Fleet(grid, ids, _actors(engine), parts.federation, parts.plan.device, engine.chunk)
-    return FleetGrid(fleet)
+    fleet = RayCohort(grid, ids, _actors(engine), parts.federation, parts.plan.device, engine.chunk)
+    return RayGrid(fleet)
 
 
 def _actors(engine: EngineConfig, patience: float = 120.0) -> int:

@@ -124,7 +124,7 @@ def decode_config(text: str) -> RunConfig:
 
 
 def memory_folder(cfg: RunConfig) -> Path:
-    """Where a real device keeps its clients' memories of this experiment, across restarts."""
+    """Where a real device keeps its clients' states of this experiment, across restarts."""
     fixed = {k: v for k, v in to_mapping(cfg).items() if k in ("method", "data", "model", "seed")}
     digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
     base = os.environ.get("FEDPERS_STATE") or Path.home() / ".local" / "state" / "fedpers"

@@ -23,7 +23,7 @@ app = ClientApp()
 def fleet_app(config: str, memory: str) -> ClientApp:
     """A ClientApp for a simulation: each message is for a bundle of clients, see `fedpers.engines.ray_grid`.
 
-    `config` is from `build.encode_config`, `memory` the folder of the clients' memories. The handler
+    `config` is from `build.encode_config`, `memory` the folder of the clients' states. The handler
     is a function of this module, so what an actor has loaded is kept for the next message.
     """
     fleet = ClientApp()

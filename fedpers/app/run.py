@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from fedpers.app.build import Parts, assemble
 from fedpers.config.run_config import RunConfig
 from fedpers.engines.memory.row_store import RowStore
-from fedpers.families.unified.optimality_gap import watch
+from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.strategy import Observer, RoundLog
 from fedpers.results import checkpoint
 from fedpers.results.files import claimed, flush_files
@@ -27,7 +27,7 @@ class Prepared:
     out: Path
     parts: Parts
     recorder: Recorder
-    store: RowStore | None  # None: clients keep their memories elsewhere, as files
+    store: RowStore | None  # None: clients keep their states elsewhere, as files
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ class Checkpointer(Observer):
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
             if self.run.cfg.engine.name == "ray":
-                flush_files()  # the memories that go with it
+                flush_files()  # the states that go with it
             checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
 
 
@@ -116,7 +116,9 @@ def drive(run: Prepared, grid: Grid) -> None:
     with ProgressBar(run.cfg.method_name, run.cfg.rounds, strategy.rounds_done) as progress:
         observers = [run.recorder, Checkpointer(run), progress]
         if run.cfg.optimum:
-            observers.insert(0, watched := watch(strategy, grid))  # it adds to what is recorded
+            observers.insert(
+                0, watched := observe_optimality_gap(strategy, grid)
+            )  # it adds to what is recorded
             run.recorder.facts["optimum"] = watched.facts()
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=Everyone(observers))
     run.summary = run.recorder.close()

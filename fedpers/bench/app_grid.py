@@ -6,11 +6,11 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpers.engines.inprocess_grid import FIRST_NODE, MailGrid, log
+from fedpers.engines.inprocess_grid import FIRST_NODE, LocalGrid, log
 from fedpers.flower.messages import error_reply
 
 
-class AppGrid(MailGrid):
+class AppGrid(LocalGrid):
     """Any ClientApp in this process, one node after another: stock strategies run on it unchanged."""
 
     def __init__(self, app: ClientApp, num_nodes: int, run_config: Mapping[str, Any] | None = None) -> None:

@@ -18,8 +18,8 @@ def ours(work: Work, runner: str) -> dict[str, Any]:
     from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
     from fedpers.core.plan import Plan
     from fedpers.engines.cohort import Cohort
-    from fedpers.engines.inprocess_grid import CohortGrid
-    from fedpers.engines.memory.client_store import MemoryStore
+    from fedpers.engines.inprocess_grid import InProcessGrid
+    from fedpers.engines.memory.client_store import RamStore
     from fedpers.engines.runner import RunnerConfig
     from fedpers.flower.observer import Observer
     from fedpers.learning.optimizers import LocalConfig
@@ -38,8 +38,8 @@ def ours(work: Work, runner: str) -> dict[str, Any]:
     strategy = Timed(config, model, Plan(clients_per_round=work.C, eval_every=0))
     how = RunnerConfig(runner, workers=work.workers)  # type: ignore[arg-type]
     client = FedAvgClient(config, model)
-    cohort = Cohort(client, federation(work), MemoryStore(), strategy.plan, how)
-    grid = CohortGrid(cohort)
+    cohort = Cohort(client, federation(work), RamStore(), strategy.plan, how)
+    grid = InProcessGrid(cohort)
     cohort.start()
     clock = Clock()
     strategy.start(grid, num_rounds=work.rounds, observer=Watch())

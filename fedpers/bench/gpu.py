@@ -158,8 +158,8 @@ def run(
     from fedpers.core.errors import FedpersError
     from fedpers.core.plan import Plan
     from fedpers.engines.cohort import Cohort
-    from fedpers.engines.inprocess_grid import CohortGrid
-    from fedpers.engines.memory.client_store import MemoryStore
+    from fedpers.engines.inprocess_grid import InProcessGrid
+    from fedpers.engines.memory.client_store import RamStore
     from fedpers.flower.observer import Observer
     from fedpers.learning.optimizers import LocalConfig
     from fedpers.strategies.fedavg import FedAvg
@@ -186,9 +186,9 @@ def run(
     config = FedAvgConfig(local=LocalConfig(lr=0.1, epochs=1, batch_size=10))
     plan = Plan(clients_per_round=COHORT, eval_every=0, device=device)
     strategy = Timed(config, model, plan)
-    cohort = Cohort(FedAvgClient(config, model), federation(images), MemoryStore(), plan, how)
+    cohort = Cohort(FedAvgClient(config, model), federation(images), RamStore(), plan, how)
     clock = [time.perf_counter()]
-    strategy.start(CohortGrid(cohort), num_rounds=rounds, observer=Watch())
+    strategy.start(InProcessGrid(cohort), num_rounds=rounds, observer=Watch())
     if cohort.runner.looped:
         raise FedpersError("the stack failed and was looped")
     return seconds, accuracy()

@@ -95,7 +95,7 @@ def heads(number: int, rounds: int) -> None:
     from fedpers.core.data import ClientData, Data, Federation
     from fedpers.core.plan import Plan
     from fedpers.engines.cohort import Cohort
-    from fedpers.engines.inprocess_grid import CohortGrid
+    from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.engines.memory.row_store import RowStore
     from fedpers.flower.observer import Observer
     from fedpers.learning.model import build_model
@@ -127,7 +127,7 @@ def heads(number: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = RowStore(Path(folder), memory_mb=128)
         cohort = Cohort(FedPerClient(config, model), fed, store, strategy.plan)
-        strategy.start(CohortGrid(cohort), num_rounds=rounds, observer=Watch())
+        strategy.start(InProcessGrid(cohort), num_rounds=rounds, observer=Watch())
         disk = sum(f.stat().st_blocks * 512 for f in Path(folder).iterdir()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(statistics.median(seconds[2:]), peak, disk)
@@ -165,11 +165,11 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
     from torch.utils.data import DataLoader
 
     from fedpers.bench.work import arrays, as_module
-    from fedpers.clients.fedper import Body, FedPerClient, FedPerConfig, Memory
+    from fedpers.clients.fedper import Body, ClientState, FedPerClient, FedPerConfig
     from fedpers.core.data import ClientData, Data, Federation
     from fedpers.core.plan import Plan
     from fedpers.engines.cohort import Cohort
-    from fedpers.engines.memory.client_store import MemoryStore
+    from fedpers.engines.memory.client_store import RamStore
     from fedpers.engines.runner import RunnerConfig
     from fedpers.flower.messages import Request
 
@@ -192,15 +192,15 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
         counts,
         np.zeros((work.M, 10)),
     )
-    own = [Memory(model.init_head(k)) for k in range(work.M)]
+    own = [ClientState(model.init_head(k)) for k in range(work.M)]
     order = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
     header = {"kind": "evaluate", "t": 1, "e": 0}
     requests = [Request(k, order, header) for k in range(work.M)]
 
     def cohort(runner: RunnerConfig) -> Callable[[], Any]:
-        made = Cohort(FedPerClient(FedPerConfig(), model), fed, MemoryStore(), Plan(), runner)
-        for k, memory in enumerate(own):
-            made.store.put(k, (0, 0), memory)
+        made = Cohort(FedPerClient(FedPerConfig(), model), fed, RamStore(), Plan(), runner)
+        for k, state in enumerate(own):
+            made.store.put(k, (0, 0), state)
         return lambda: made.handle(requests)
 
     module = as_module(model)

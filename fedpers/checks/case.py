@@ -11,8 +11,8 @@ from fedpers.core.data import Federation
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import leaves
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy
@@ -41,7 +41,7 @@ class Case:
         """A new client side (a Cohort of the given kind)."""
         client = self.client(self.config, self.model)
         runner = runner or RunnerConfig()
-        return kind(client, self.federation, store or MemoryStore(), self.plan, runner)
+        return kind(client, self.federation, store or RamStore(), self.plan, runner)
 
 
 def make_case(
@@ -64,7 +64,7 @@ def make_case(
 def run(case: Case, cohort: Any = None, **plan: Any) -> tuple[PersonalizedStrategy, Any]:
     """All rounds of a case."""
     server, cohort = case.server(**plan), cohort or case.cohort()
-    server.start(CohortGrid(cohort), num_rounds=case.rounds)
+    server.start(InProcessGrid(cohort), num_rounds=case.rounds)
     return server, cohort
 
 

@@ -18,8 +18,8 @@ from fedpers.core.errors import ReplyError
 from fedpers.core.pytree import leaves
 from fedpers.core.serialization import pack, unpack
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Request
@@ -30,10 +30,10 @@ from fedpers.learning.kernels.dispatch import autograd_only
 
 
 def same_seed_same_state(case: Case) -> None:
-    """Two runs with one seed end in the same state and memories, bit for bit."""
+    """Two runs with one seed end in the same states of server and clients, bit for bit."""
     (a, first), (b, second) = run(case), run(case)
     require(same(a.state, b.state), "two runs with the same seed end in different states")
-    require(_same_memories(first, second), "two runs with the same seed leave different memories")
+    require(_same_states(first, second), "two runs with the same seed leave different states")
 
 
 class _Backwards(Cohort):
@@ -59,7 +59,7 @@ class _Watching(Cohort):
         found: list[Answer | Exception] = []
         for request in requests:
             when = (request.header["t"], request.header["e"])
-            given = (request.order, self.memory(request.k, when), self.data(request.k))
+            given = (request.order, self.state(request.k, when), self.data(request.k))
             before = unpack(*pack(given))
             found += super().handle([request])
             require(same(given, before), f"client {request.k} wrote into what it was given")
@@ -68,9 +68,9 @@ class _Watching(Cohort):
 
 
 def nothing_is_written_in_place(case: Case) -> None:
-    """Orders, memories, data and states stay as they were."""
+    """Orders, data and states stay as they were."""
     server, cohort = case.server(), case.cohort(_Watching)
-    grid = CohortGrid(cohort)
+    grid = InProcessGrid(cohort)
     for t in range(1, case.rounds + 1):
         old = server.state
         before = pack(old) if old is not None else None
@@ -80,44 +80,44 @@ def nothing_is_written_in_place(case: Case) -> None:
 
 
 def private_parameters_stay(case: Case) -> None:
-    """No field of the memory that is declared private appears in any message."""
+    """No field of the state that is declared private appears in any message."""
     cohort = case.cohort(_Watching)
     secrets: dict[str, list[Tensor]] = {name: [] for name in case.client.private}
-    server, grid = case.server(), CohortGrid(cohort)
+    server, grid = case.server(), InProcessGrid(cohort)
     for t in range(1, case.rounds + 1):
         server.start(grid, num_rounds=t)
-        for memory in cohort.store.memories.values():
+        for state in cohort.store.states.values():
             for name in secrets:
-                secrets[name] += [x for x in leaves(getattr(memory, name)) if x.numel() > 1]
+                secrets[name] += [x for x in leaves(getattr(state, name)) if x.numel() > 1]
     sent = [x for x in leaves(cohort.sent) if isinstance(x, Tensor)]
     for name, tensors in secrets.items():
         leaked = any(s.shape == x.shape and torch.equal(s, x) for s in tensors for x in sent)
         require(not leaked, f"private {name} was sent")
-    known = {f for m in cohort.store.memories.values() for f in vars(m)}
-    require(set(secrets) <= known, f"private names that no memory has: {set(secrets) - known}")
+    known = {f for m in cohort.store.states.values() for f in vars(m)}
+    require(set(secrets) <= known, f"private names that no state has: {set(secrets) - known}")
 
 
 def everything_travels(case: Case) -> None:
-    """State, memories and messages survive pickle (Ray) and the wire format (files, network)."""
+    """States and messages survive pickle (Ray) and the wire format (files, network)."""
     server, cohort = case.server(), case.cohort(_Watching)
-    server.start(CohortGrid(cohort), num_rounds=case.rounds)
-    for thing in [server.state, *cohort.store.memories.values(), *cohort.sent]:
+    server.start(InProcessGrid(cohort), num_rounds=case.rounds)
+    for thing in [server.state, *cohort.store.states.values(), *cohort.sent]:
         require(same(thing, unpack(*pack(thing))), f"{type(thing).__name__} changes on the wire")
         require(same(thing, pickle.loads(pickle.dumps(thing))), f"{type(thing).__name__}: pickle")
 
 
 def resumed_is_uninterrupted(case: Case) -> None:
-    """A run continued from stored state and memories ends like one that was never stopped."""
+    """A run continued from stored states ends like one that was never stopped."""
     whole, cohort = run(case)
     first, half = case.server(), case.cohort()
-    first.start(CohortGrid(half), num_rounds=case.rounds - 1)
-    second, store = case.server(), MemoryStore()
+    first.start(InProcessGrid(half), num_rounds=case.rounds - 1)
+    second, store = case.server(), RamStore()
     second.state, second.rounds_done = unpack(*pack(first.state)), first.rounds_done
-    store.memories = {k: unpack(*pack(m)) for k, m in half.store.memories.items()}
+    store.states = {k: unpack(*pack(m)) for k, m in half.store.states.items()}
     rest = case.cohort(store=store)
-    second.start(CohortGrid(rest), num_rounds=case.rounds)
+    second.start(InProcessGrid(rest), num_rounds=case.rounds)
     require(same(whole.state, second.state), "a resumed run ends in another state")
-    require(_same_memories(cohort, rest), "a resumed run leaves other memories")
+    require(_same_states(cohort, rest), "a resumed run leaves other states")
 
 
 def bad_replies_name_the_client(case: Case) -> None:
@@ -131,7 +131,7 @@ def failures_can_be_skipped(case: Case) -> None:
     """With failures="skip" the round goes on without the client, and the failure is counted."""
     victim = _participants(case)[0]
     server, cohort = case.server(failures="skip"), case.cohort(_spoiling(victim, _missing))
-    server.start(CohortGrid(cohort), num_rounds=1)
+    server.start(InProcessGrid(cohort), num_rounds=1)
     require(server.round_log.failures >= 1, "a skipped failure was not counted")
     finite = all(torch.isfinite(x).all() for x in leaves(server.state) if isinstance(x, Tensor))
     require(finite, "a skipped failure poisoned the state")
@@ -151,7 +151,7 @@ def stacked_equals_looped(case: Case) -> None:
         require(not looping, f"vmap cannot run: {looping}; or declare vectorized = False")
     second, other = run(case, case.cohort(runner=RunnerConfig("stack", chunk=3)))
     require(same(first.state, second.state), "the size of a stack changes the state")
-    require(_same_memories(cohort, other), "the size of a stack changes what clients remember")
+    require(_same_states(cohort, other), "the size of a stack changes what clients remember")
     require(close(looped.state, second.state), "stacked clients end in another state than looped")
     tables = [s.client_metrics for s in (looped, second)]
     one, two = ({k: torch.as_tensor(v) for k, v in table.items()} for table in tables)
@@ -159,7 +159,7 @@ def stacked_equals_looped(case: Case) -> None:
 
 
 def workers_change_nothing(case: Case) -> None:
-    """Two worker processes give the same state and memories as none, bit for bit."""
+    """Two worker processes give the same states of server and clients as none, bit for bit."""
     if not hasattr(os, "memfd_create"):  # there are no workers on this system
         return
     alone, first = run(case)
@@ -169,7 +169,7 @@ def workers_change_nothing(case: Case) -> None:
     finally:
         both.close()
     require(same(alone.state, shared.state), "the number of worker processes changes the state")
-    require(_same_memories(first, second), "worker processes change what clients remember")
+    require(_same_states(first, second), "worker processes change what clients remember")
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
@@ -203,15 +203,15 @@ def check_method(
 # ---- helpers -----------------------------------------------------------------------------------
 
 
-def _same_memories(a: Any, b: Any) -> bool:
-    first, second = a.store.memories, b.store.memories
+def _same_states(a: Any, b: Any) -> bool:
+    first, second = a.store.states, b.store.states
     return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
 
 
 def _participants(case: Case) -> list[int]:
     """Clients of round 1 whose reply holds a tensor (of the first exchange)."""
     cohort = case.cohort(_Listing)
-    case.server().start(CohortGrid(cohort), num_rounds=1)
+    case.server().start(InProcessGrid(cohort), num_rounds=1)
     seen: list[int] = cohort.seen
     return seen
 
@@ -240,7 +240,7 @@ def _spoiling(victim: int, spoil: Callable[[Any], Any]) -> type[Cohort]:
 
 def _reject(case: Case, victim: int, spoil: Callable[[Any], Any]) -> None:
     server, cohort = case.server(), case.cohort(_spoiling(victim, spoil))
-    grid = CohortGrid(cohort)
+    grid = InProcessGrid(cohort)
     server.connect(grid)
     before = server.state
     try:
@@ -264,7 +264,7 @@ def case_reply(case: Case, victim: int) -> Any:
         return answer
 
     cohort = case.cohort(_spoiling(victim, keep))
-    case.server().start(CohortGrid(cohort), num_rounds=1)
+    case.server().start(InProcessGrid(cohort), num_rounds=1)
     return kept
 
 

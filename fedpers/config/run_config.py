@@ -21,7 +21,7 @@ class EngineConfig:
     runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
     chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
     workers: int = 1  # inprocess: processes that share the clients
-    memory_mb: float = 512  # inprocess: RAM for clients' memories; the rest: files
+    memory_mb: float = 512  # inprocess: RAM for clients' states; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
     num_cpus: float = 1  # ray: CPUs that one actor takes
@@ -92,7 +92,7 @@ class RunConfig:
             return []
         return [
             "optimum=true: needs engine=inprocess and new_clients=0, for it looks at all data and "
-            "memories; choose these or set optimum=false"
+            "states; choose these or set optimum=false"
         ]
 
 

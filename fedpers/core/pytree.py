@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses of tensors. States, orders, replies and memories are records."""
+"""Records: frozen dataclasses of tensors. States, orders and replies are records."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -116,9 +116,9 @@ def _build(structure: Any, values: Iterator[Any]) -> Any:
     return made
 
 
-def own_leaves(memory: Any) -> Any:
-    """The memory, with rows of larger tensors copied, so that those can go."""
-    flat, structure = flatten(memory)
+def own_leaves(state: Any) -> Any:
+    """The state, with rows of larger tensors copied, so that those can go."""
+    flat, structure = flatten(state)
     return rebuild(structure, [_own(x) for x in flat])
 
 

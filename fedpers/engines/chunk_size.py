@@ -16,7 +16,7 @@ RECENT = 4  # measurements that count: machines have moods
 
 
 @dataclass
-class Tuner:
+class ChunkSize:
     """Finds the chunk size with the least time a client, on chunks that are needed anyway."""
 
     name: str = ""  # of what is tuned, for the log

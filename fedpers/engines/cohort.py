@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedpers.core.data import Federation
 from fedpers.core.plan import Plan
-from fedpers.engines.memory.client_store import Store
+from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner, RunnerConfig
 from fedpers.engines.workers import Pool
@@ -22,7 +22,7 @@ class Cohort(Population):
         self,
         client: PersonalizedClient,
         federation: Federation,
-        store: Store,
+        store: ClientStore,
         plan: Plan,
         runner: RunnerConfig = RunnerConfig(),  # noqa: B008
     ) -> None:

@@ -21,7 +21,7 @@ log = logging.getLogger("fedpers")
 FIRST_NODE = 2  # Flower keeps 0 and 1 for itself
 
 
-class MailGrid(Grid):
+class LocalGrid(Grid):
     """Numbers messages and keeps replies until they are asked for; `_answer` is the post."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class MailGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-class CohortGrid(MailGrid):
+class InProcessGrid(LocalGrid):
     """The clients of a `Cohort` as nodes; node id = partition id + 2."""
 
     def __init__(self, cohort: Cohort) -> None:

@@ -1,4 +1,4 @@
-"""The clients of a federation as one process sees them: the method's client half, data and memories."""
+"""The clients of a federation as one process sees them: the method's client half, data and states."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +11,7 @@ from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import own_leaves
 from fedpers.core.rng import Stream
-from fedpers.engines.memory.client_store import Store
+from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
@@ -21,7 +21,9 @@ from fedpers.learning.model import initial_params
 class Population:
     """Everything that is needed to answer for any client, one at a time."""
 
-    def __init__(self, client: PersonalizedClient, federation: Federation, store: Store, plan: Plan) -> None:
+    def __init__(
+        self, client: PersonalizedClient, federation: Federation, store: ClientStore, plan: Plan
+    ) -> None:
         self.client, self.federation, self.store, self.plan = client, federation, store, plan
         self.device = plan.device
         self._data: dict[int, ClientData] = {}
@@ -50,13 +52,13 @@ class Population:
             self._data[k] = ClientData(*moved)
         return self._data[k]
 
-    def memory(self, k: int, when: tuple[int, int]) -> Any:
+    def state(self, k: int, when: tuple[int, int]) -> Any:
         """What client k remembers before exchange `when`."""
         kept = self.store.get(k, when)
         if kept is not None:
             return kept
         rng = Stream(self.plan.seed, 0, k)
-        return self.client.initial_memory(self.params, self.data(k).train, rng)
+        return self.client.initial_state(self.params, self.data(k).train, rng)
 
     @cached_property
     def params(self) -> Params:
@@ -91,22 +93,22 @@ class Population:
         data = self.data(k)
         n = len(data.train)
         rng = Stream(self.plan.seed, when[0], k, when[1])
-        memory = self.memory(k, when)
+        state = self.state(k, when)
         if header["kind"] == "evaluate":
-            metrics = _numbers(self.client.assess(request.order, memory, data, rng))
+            metrics = _numbers(self.client.assess(request.order, state, data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = self.client.answer(request.order, memory, data.train, rng)
+        reply, kept = self.client.answer(request.order, state, data.train, rng)
         found: dict[str, Any] | None = None
         if header.get("assess"):
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, kept, data, rng))
-        kept = None if kept is memory else own_leaves(kept)  # what did not change is not kept anew
+        kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
     def settle(
         self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
     ) -> Answer:
-        """Keep a client's memory and make its answer; `n` is the samples that it used."""
+        """Keep a client's state and make its answer; `n` is the samples that it used."""
         if request.header["kind"] == "evaluate":
             return Answer(metrics, n, 0)
         if kept is not None:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedpers.core.data import Federation
 from fedpers.core.serialization import num_bytes
-from fedpers.engines.inprocess_grid import CohortGrid
+from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.workers import balance
 from fedpers.flower.messages import Answer, Request, open_many, seal_many
 
@@ -26,7 +26,7 @@ NO_REPLY = "no reply"
 Outcome = Answer | str  # what a client answered, or why it did not
 
 
-class Fleet:
+class RayCohort:
     """Stands for a `Cohort` where the clients are elsewhere: hands requests to nodes, in bundles."""
 
     def __init__(
@@ -89,12 +89,12 @@ class Fleet:
         return open_answers(reply.content, self.device)
 
 
-class FleetGrid(CohortGrid):
+class RayGrid(InProcessGrid):
     """A grid whose nodes are all clients of a federation, on top of one with some nodes."""
 
-    cohort: Fleet  # type: ignore[assignment]
+    cohort: RayCohort  # type: ignore[assignment]
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: RayCohort) -> None:
         super().__init__(fleet)  # type: ignore[arg-type]
 
     def send_and_receive(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.pytree import flatten
-from fedpers.engines.chunk_size import Tuner
+from fedpers.engines.chunk_size import ChunkSize
 from fedpers.engines.population import Population
 from fedpers.engines.stack import run_chunk
 from fedpers.flower.messages import Request
@@ -44,7 +44,7 @@ class Runner:
     def __init__(self, config: RunnerConfig) -> None:
         self.config = config
         self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
-        self._tuners: dict[Any, Tuner] = {}
+        self._tuners: dict[Any, ChunkSize] = {}
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
         self._likes: dict[Any, _Like] = {}
         self._seen: dict[int, tuple[Any, _Like, list[Any]]] = {}
@@ -68,25 +68,25 @@ class Runner:
         for place, request in enumerate(requests):
             try:
                 key, leaves = self._key(population, request)
-            except Exception:  # data or memory cannot be read: the loop finds out why
+            except Exception:  # data or state cannot be read: the loop finds out why
                 key, leaves = None, []
             groups[key].append((place, request, leaves))
         return groups
 
     def _key(self, population: Population, request: Request) -> tuple[Any, list[Any]]:
-        """(what must be equal to share a stack, leaves of the order and of the memory)."""
+        """(what must be equal to share a stack, leaves of the order and of the state)."""
         if self.config.runner == "loop" or not population.client.vectorized:
             return None, []
         header, when = request.header, request.when
-        memory = population.memory(request.k, when)
-        (order_like, given), (memory_like, kept) = self._like(request.order), self._like(memory)
-        if self.config.runner == "auto" and _heavy(population, header, order_like, memory_like):
+        state = population.state(request.k, when)
+        (order_like, given), (state_like, kept) = self._like(request.order), self._like(state)
+        if self.config.runner == "auto" and _heavy(population, header, order_like, state_like):
             return None, []
         sizes = population.padded_sizes(request.k)
         kind = (header["kind"], type(request.order), bool(header.get("assess")))
         if 0 in sizes[:1]:
             return None, []
-        return (kind, when, sizes, order_like, memory_like), given + kept
+        return (kind, when, sizes, order_like, state_like), given + kept
 
     def _like(self, tree: Any) -> tuple["_Like", list[Any]]:
         """(structure, shapes and plain values, leaves); the same object is looked at once."""
@@ -110,7 +110,7 @@ class Runner:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
         kind, _, sizes, *likes = key
         structure = (tuple, None, tuple(like.structure for like in likes))
-        tuner = self._tuners.setdefault(kind, Tuner(f"{kind[0]} {kind[1].__name__}"))
+        tuner = self._tuners.setdefault(kind, ChunkSize(f"{kind[0]} {kind[1].__name__}"))
         limit = self._limit(population, key)
         while jobs:
             size = self.config.chunk or tuner.size(len(jobs), limit)
@@ -142,8 +142,8 @@ class Runner:
 
     def _limit(self, population: Population, key: Any) -> int:
         """Clients that a stack has memory for: weights, gradients, optimiser, data, activations."""
-        _, _, sizes, order_like, memory_like = key
-        tensors = [t for like in (order_like, memory_like) for t in like.shapes if t[0] == "t"]
+        _, _, sizes, order_like, state_like = key
+        tensors = [t for like in (order_like, state_like) for t in like.shapes if t[0] == "t"]
         weights = sum(_numel(shape) * dtype.itemsize for _, shape, dtype in tensors)
         row = _numel(population.federation.input_shape) * 4
         budget = (self.config.memory_mb or _free_mb(population.device)) * 2**20
@@ -204,10 +204,10 @@ def _leaf_like(leaf: Any) -> Any:
     return ("v", leaf)
 
 
-def _heavy(population: Population, header: dict[str, Any], order_like: _Like, memory_like: _Like) -> bool:
+def _heavy(population: Population, header: dict[str, Any], order_like: _Like, state_like: _Like) -> bool:
     """Whether a stack would be slower: convolutions of each client's own, on a CPU."""
     if population.device != "cpu":
         return False
     if header["kind"] == "train" or population.client.adapts:
         return population.convolves
-    return memory_like.convolves
+    return state_like.convolves

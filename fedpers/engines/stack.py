@@ -23,9 +23,9 @@ def run_chunk(
     """The answers of clients that may share a stack, from one call under vmap.
 
     Args:
-        chunk: (place, request, leaves) rows; the leaves are those of (order, memory).
+        chunk: (place, request, leaves) rows; the leaves are those of (order, state).
         sizes: what the three splits are padded to.
-        structure: that of (order, memory).
+        structure: that of (order, state).
         scratch: memory for the stacks of the three splits that evaluations use again.
     """
     if len(chunk) == 1:
@@ -107,27 +107,27 @@ class _Work:
         self.given = given
         splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
         self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
-        self.forms: list[tuple[Any, list[Any]]] = []  # of reply, memory and metrics
+        self.forms: list[tuple[Any, list[Any]]] = []  # of reply, state and metrics
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
-        order, memory = self.given.row(rows)
+        order, state = self.given.row(rows)
         train = self.blocks[0]
         rng = StackedStream(i, self.streams, train.sizes, train.size)
-        found = self._one(i, order, memory, rng)
+        found = self._one(i, order, state, rng)
         flats = [flatten(part) for part in found]
         self.forms = [(form, [_TENSOR if isinstance(x, Tensor) else x for x in flat]) for flat, form in flats]
         return i, *(x for flat, _ in flats for x in flat if isinstance(x, Tensor))  # one at least, says vmap
 
-    def _one(self, i: Tensor, order: Any, memory: Any, rng: Stream) -> tuple[Any, Any, Any]:
-        """(reply, memory, metrics)."""
+    def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
+        """(reply, state, metrics)."""
         data = stacked_client_data(i, self.blocks)
         if self.header["kind"] == "evaluate":
-            return None, None, self.client.assess(order, memory, data, rng)
-        reply, kept = self.client.answer(order, memory, data.train, rng)
+            return None, None, self.client.assess(order, state, data, rng)
+        reply, kept = self.client.answer(order, state, data.train, rng)
         found = None
         if self.header.get("assess"):
             found = self.client.assess(self.client.local_model(order, reply), kept, data, rng)
-        return reply, None if kept is memory else kept, found  # what did not change is not kept anew
+        return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:
         """What came out of vmap, client by client."""
@@ -152,7 +152,7 @@ class _Work:
 
 
 def _column(stack: Tensor, kind: str) -> Sequence[Any]:
-    """Each client's row: views of a reply, copies of a memory, numbers of an evaluation."""
+    """Each client's row: views of a reply, copies of a state, numbers of an evaluation."""
     if kind == "numbers":
         numbers: list[float] = stack.double().tolist()
         return numbers

@@ -2,7 +2,7 @@
 
 A process and not a thread: small models are bound by Python. This one takes a share too, which travels
 nowhere. Other orders go out and answers come back as parcels in anonymous shared memory, whose
-descriptors travel through a socket; a client's memory travels with its order, so any worker can serve
+descriptors travel through a socket; a client's state travels with its order, so any worker can serve
 any client.
 """
 
@@ -40,9 +40,9 @@ class Carrier:
         """What came with the order."""
         return self.given.get(k)
 
-    def put(self, k: int, when: tuple[int, int], memory: Any) -> None:
+    def put(self, k: int, when: tuple[int, int], state: Any) -> None:
         """Goes back with the answer."""
-        self.kept[k] = memory
+        self.kept[k] = state
 
 
 class Pool:
@@ -68,7 +68,7 @@ class Pool:
             self._pids.append(pid)
 
     def handle(self, requests: Sequence[Request]) -> list[Any]:
-        """The answers, in the order of the requests; memories are kept in this process's store."""
+        """The answers, in the order of the requests; states are kept in this process's store."""
         population = self.population
         *shares, own = balance([_weight(population, r) for r in requests], len(self._lines) + 1)
         busy = [(line, share) for line, share in zip(self._lines, shares, strict=True) if share]
@@ -87,8 +87,8 @@ class Pool:
 
     def _letter(self, line: Line, requests: Sequence[Request]) -> Any:
         headers = [(r.k, r.header) for r in requests]
-        memories = [self.population.store.get(r.k, r.when) for r in requests]
-        return line.write(headers, [*(r.order for r in requests), *memories])
+        states = [self.population.store.get(r.k, r.when) for r in requests]
+        return line.write(headers, [*(r.order for r in requests), *states])
 
     def _talk(self, how: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -101,7 +101,7 @@ class Pool:
     def _take_back(
         self, request: Request, head: Answer | Exception, body: Any, kept: Any
     ) -> Answer | Exception:
-        """What a worker answered; the client's memory is kept here."""
+        """What a worker answered; the client's state is kept here."""
         if kept is not None:
             self.population.store.put(request.k, request.when, own_leaves(kept))
         if isinstance(head, Exception) or body is None:
@@ -168,8 +168,8 @@ def _child(population: Population, runner: Runner, line: Line, others: Sequence[
 
 def _serve(population: Population, runner: Runner, carrier: Carrier, line: Line) -> None:
     headers, trees = line.receive()
-    orders, memories = trees[: len(headers)], trees[len(headers) :]
-    carrier.given = {k: memory for (k, _), memory in zip(headers, memories, strict=True)}
+    orders, states = trees[: len(headers)], trees[len(headers) :]
+    carrier.given = {k: state for (k, _), state in zip(headers, states, strict=True)}
     carrier.kept = {}
     requests = [Request(k, order, h) for (k, h), order in zip(headers, orders, strict=True)]
     heads: list[Any] = []

@@ -1,4 +1,4 @@
-"""The client half: one pure function from an order, the client's memory and its data to a reply."""
+"""The client half: one pure function from an order, the client's state and its data to a reply."""
 
 import copy
 import json
@@ -22,12 +22,12 @@ from fedpers.learning.model import Model
 class PersonalizedClient(NumPyClient, ABC):
     """Base of every method's client half; one object serves any number of virtual clients.
 
-    A method gives `answer`, `personal` (or `predict`), and `initial_memory` if it remembers anything. They
+    A method gives `answer`, `personal` (or `predict`), and `initial_state` if it remembers anything. They
     are pure: nothing is stored on the object, nothing is written in place, randomness is an argument.
     """
 
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
-    private: ClassVar[tuple[str, ...]] = ()  # fields of the memory that must never be sent
+    private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
@@ -42,25 +42,25 @@ class PersonalizedClient(NumPyClient, ABC):
 
     # ---- what a method writes -------------------------------------------------------------------
 
-    def initial_memory(self, params: Params, data: Data, rng: Stream) -> Any:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> Any:
         """What a client that was never visited remembers; `params` are the initial parameters."""
         return None
 
     @abstractmethod
-    def answer(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
-        """(reply, new memory) to one order, on the client's training data."""
+    def answer(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """(reply, new state) to one order, on the client's training data."""
 
-    def personal(self, shared: Any, memory: Any) -> Params | None:
+    def personal(self, shared: Any, state: Any) -> Params | None:
         """The personal model's parameters; None if predictions are no single model's."""
         return None
 
-    def predict(self, shared: Any, memory: Any, x: Tensor) -> Tensor:
+    def predict(self, shared: Any, state: Any, x: Tensor) -> Tensor:
         """The personal model's outputs [n, K] (logits, for classes) on inputs x.
 
         Raises:
             FedpersError: the method gives neither this nor `personal`.
         """
-        params = self.personal(shared, memory)
+        params = self.personal(shared, state)
         if params is None:
             raise FedpersError(f"{type(self).__name__} must define `personal` or `predict`")
         return self.model(params, x)
@@ -78,9 +78,9 @@ class PersonalizedClient(NumPyClient, ABC):
         """`adapts`, where it depends on what the client was sent (a new client, say)."""
         return self.adapts
 
-    def adapt(self, shared: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
-        """(shared, memory) after local adaptation, for evaluation only; nothing is kept."""
-        return shared, memory
+    def adapt(self, shared: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """(shared, state) after local adaptation, for evaluation only; nothing is kept."""
+        return shared, state
 
     def local_model(self, order: Any, reply: Any) -> Any:
         """The `shared` by which a participant predicts right after its local work."""
@@ -88,7 +88,7 @@ class PersonalizedClient(NumPyClient, ABC):
 
     # ---- evaluation -----------------------------------------------------------------------------
 
-    def assess(self, shared: Any, memory: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
+    def assess(self, shared: Any, state: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
         """Loss and accuracy of the personal model on the client's own splits.
 
         Columns: {valid,test}_{num,loss,accuracy}; with local adaptation these are after it, and
@@ -96,34 +96,34 @@ class PersonalizedClient(NumPyClient, ABC):
         """
         found: dict[str, Tensor] = {}
         if self.adapts_to(shared):
-            found |= self._measure(shared, memory, data, "_before")
-            shared, memory = self.adapt(shared, memory, data.train, rng)
-        return found | self._measure(shared, memory, data, "")
+            found |= self._measure(shared, state, data, "_before")
+            shared, state = self.adapt(shared, state, data.train, rng)
+        return found | self._measure(shared, state, data, "")
 
-    def _measure(self, shared: Any, memory: Any, data: ClientData, suffix: str) -> dict[str, Tensor]:
-        found, params = {}, self.personal(shared, memory)
+    def _measure(self, shared: Any, state: Any, data: ClientData, suffix: str) -> dict[str, Tensor]:
+        found, params = {}, self.personal(shared, state)
         for name in self.splits:
             part = getattr(data, name)
             found[f"{name}_num"] = part.num
-            scores = self._scores(shared, memory, params, part)
+            scores = self._scores(shared, state, params, part)
             found[f"{name}_loss{suffix}"], found[f"{name}_accuracy{suffix}"] = scores
         return found
 
-    def _scores(self, shared: Any, memory: Any, params: Params | None, part: Data) -> tuple[Tensor, Tensor]:
+    def _scores(self, shared: Any, state: Any, params: Params | None, part: Data) -> tuple[Tensor, Tensor]:
         """(mean loss, accuracy) on the samples that are no padding; nan where there is none."""
         if not len(part):
             nothing = part.num * math.nan
             return nothing, nothing
         if params is not None and (quick := scores_of(self.model, params, part)) is not None:
             return quick
-        outputs = self.predict(shared, memory, part.x) if params is None else self.model(params, part.x)
+        outputs = self.predict(shared, state, part.x) if params is None else self.model(params, part.x)
         losses, right = self.model.sample_losses(outputs, part.y), self.model.correct(outputs, part.y)
         return (losses * part.mask).sum() / part.num, (right * part.mask).sum() / part.num
 
     # ---- Flower's NumPyClient, for one client that has taken its seat ----------------------------
 
     def at(self, host: Host, k: int) -> "PersonalizedClient":
-        """This client as the NumPyClient of partition k, with its data and memory at hand."""
+        """This client as the NumPyClient of partition k, with its data and state at hand."""
         seated = copy.copy(self)
         seated._seat = (host, k)
         return seated

@@ -128,7 +128,7 @@ class Answer(NamedTuple):
 
 
 class Host(Protocol):
-    """What a client needs in order to answer Flower: its data and memory are behind it."""
+    """What a client needs in order to answer Flower: its data and state are behind it."""
 
     device: str
     federation: Federation

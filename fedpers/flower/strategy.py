@@ -22,7 +22,7 @@ from fedpers.core.rng import server_rng
 from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.roster import Roster, call_roll, rows_of
-from fedpers.flower.transport import Orders, Post, Replies
+from fedpers.flower.transport import Orders, Replies, Transport
 from fedpers.learning.model import Model, initial_params
 
 log = logging.getLogger("fedpers")
@@ -56,7 +56,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.state: Any = None
         self.rounds_done = 0
         self.roster = Roster((), torch.zeros(0), {})
-        self.newcomers: tuple[int, ...] = ()
+        self.unseen: tuple[int, ...] = ()
         self.round_log = RoundLog()
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
@@ -73,8 +73,8 @@ class PersonalizedStrategy(Strategy, ABC):
         """One round: yields {client: order}, receives {client: reply}, returns the next state."""
 
     @abstractmethod
-    def share(self, s: Any, k: int) -> Any:
-        """What client k needs in order to predict (or None); k may be in `newcomers`, in no roster."""
+    def evaluation_message(self, s: Any, k: int) -> Any:
+        """What client k needs in order to predict (or None); k may be in `unseen`, in no roster."""
 
     def explain(self, s: Any) -> dict[str, np.ndarray]:
         """Arrays that explain the state to a human (memberships, collaboration weights, ...)."""
@@ -160,8 +160,8 @@ class PersonalizedStrategy(Strategy, ABC):
     def connect(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Learn who is there, by partition id, and make the initial state if there is none."""
         node_of, everybody = call_roll(grid, self.needs, self.plan.num_clients)
-        self.post = Post(grid, self.plan, node_of)
-        self.roster, self.newcomers = everybody.part(self.plan.new_clients)
+        self.post = Transport(grid, self.plan, node_of)
+        self.roster, self.unseen = everybody.part(self.plan.new_clients)
         self._row = rows_of(self.roster.ids)
         if self.state is None:
             params = initial_params(self.model, self.plan)
@@ -205,7 +205,7 @@ class PersonalizedStrategy(Strategy, ABC):
         if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
             rng = server_rng(self.plan.seed, 0)
             ids = sorted(rng.choice(self.roster.ids, self.plan.eval_clients, False).tolist())
-        orders = {k: self.share(self.state, k) for k in (*ids, *self.newcomers)}
+        orders = {k: self.evaluation_message(self.state, k) for k in (*ids, *self.unseen)}
         return self._address("evaluate", server_round, orders)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -215,7 +215,7 @@ class PersonalizedStrategy(Strategy, ABC):
             rows = self.post.open(server_round, replies, self.round_log)
         if not rows:
             return None
-        self.client_metrics = table = tabulate(rows, self.newcomers)
+        self.client_metrics = table = tabulate(rows, self.unseen)
         weights = table["test_num"]
         total = max(float(weights.sum()), 1.0)
         names = ("test_loss", "test_accuracy")

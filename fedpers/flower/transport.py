@@ -23,7 +23,7 @@ Orders = dict[int, Any]  # partition id -> order
 Replies = dict[int, Any]  # partition id -> reply, sorted by partition id
 
 
-class Post:
+class Transport:
     """Knows the addresses of a grid's clients and what is on its way to them."""
 
     def __init__(self, grid: Grid, plan: Plan, node_of: Mapping[int, int]) -> None:

@@ -69,7 +69,7 @@ def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[
 WEIGHT, BIAS = HEAD + "weight", HEAD + "bias"
 
 
-def slope(model: Model, params: Params, data: Data) -> Params:
+def model_gradient(model: Model, params: Params, data: Data) -> Params:
     """∇ model.loss(params, data)."""
     if model.name not in ("linear", "logistic"):
         return grad(model.loss)(params, data)

@@ -19,48 +19,55 @@ from fedpers.learning.gradients import _stacked, grad
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
 from fedpers.learning.kernels.plan import PLAIN
 from fedpers.learning.losses import Loss
-from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 
 
 def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None) -> Params:
     """Local training from `params` with a fresh optimiser; `lr` overrides the configured one."""
-    return minimise_from(loss, params, new_slots(params, cfg), data, rng, cfg, lr)[0]
+    return minimise_from(loss, params, init_optimizer(params, cfg), data, rng, cfg, lr)[0]
 
 
 def minimise_from(
-    loss: Loss, params: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None
-) -> tuple[Params, Slots]:
-    """Local training that goes on with the optimiser's memory; returns both."""
+    loss: Loss, params: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None
+) -> tuple[Params, OptimizerState]:
+    """Local training that goes on with the optimiser's state; returns both."""
     if not params:  # nothing to train: a model may be all head, or all body
-        return params, slots
+        return params, opt
     lr = cfg.lr if lr is None else lr
     shorter = getattr(loss, "minimise", None)  # of a loss that knows a way
-    if shorter is not None and (found := shorter(params, slots, data, rng, cfg, lr)) is not None:
-        return found, slots
-    dense = _without_autograd(loss, params, slots, data, cfg, lr)
+    if shorter is not None and (found := shorter(params, opt, data, rng, cfg, lr)) is not None:
+        return found, opt
+    dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is not None:
         plan, start = dense
         done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
-        return done.w, Slots(done.step, done.m, done.v) if slots.m else slots
+        return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
     if _alone() and cfg.optimizer == "sgd" and isinstance(lr, float):
-        return _descend(loss, params, slots, minibatches(data, rng, cfg), cfg, lr)
+        return _descend(loss, params, opt, minibatches(data, rng, cfg), cfg, lr)
     gradient = grad(loss)
     for batch in minibatches(data, rng, cfg):
         g = gradient(params, batch)
-        stepped = sgd_step(params, g, slots, cfg, lr)
-        params, slots = _where_any(rng, batch.mask, stepped, (params, slots))
-    return params, slots
+        stepped = sgd_step(params, g, opt, cfg, lr)
+        params, opt = _where_any(rng, batch.mask, stepped, (params, opt))
+    return params, opt
 
 
 def minimise_paced(
-    loss: Loss, params: Params, pace: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
+    loss: Loss,
+    params: Params,
+    pace: Params,
+    opt: OptimizerState,
+    data: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    lr: Any,
 ) -> Params | None:
     """Plain SGD with the gradients of some layers times a factor; None if there is no kernel for it.
 
     Args:
         pace: factors by layer (the prefix of its parameters' names), scalars.
     """
-    dense = _without_autograd(loss, params, slots, data, cfg, lr)
+    dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is None or not dense[0].compiled or dense[0].rule != PLAIN:
         return None
     plan, start = dense
@@ -73,20 +80,22 @@ def _alone() -> bool:
     return not _stacked.get() and not torch.is_grad_enabled()
 
 
-def _without_autograd(loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any) -> Any:
+def _without_autograd(
+    loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
+) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
     if not kernels_allowed() or (_stacked.get() and type(data) is Data):
         return None
-    return plan_of(loss, params, slots, data, cfg, lr)
+    return plan_of(loss, params, opt, data, cfg, lr)
 
 
 def _descend(
-    loss: Loss, params: Params, slots: Slots, batches: Iterable[Data], cfg: LocalConfig, lr: float
-) -> tuple[Params, Slots]:
+    loss: Loss, params: Params, opt: OptimizerState, batches: Iterable[Data], cfg: LocalConfig, lr: float
+) -> tuple[Params, OptimizerState]:
     """`sgd_step` after `sgd_step`, in place on a copy: the same numbers, less time."""
     names = list(params)
     weights = [_layout(params[k]).requires_grad_() for k in names]
-    moments = [slots.m[k].clone() for k in names] if cfg.momentum else []
+    moments = [opt.m[k].clone() for k in names] if cfg.momentum else []
     own = dict(zip(names, weights, strict=True))
     count = 0
     for batch in batches:
@@ -103,8 +112,8 @@ def _descend(
         count += 1
     done = {k: w.detach().contiguous() for k, w in own.items()}
     if cfg.momentum:
-        slots = Slots(slots.step + count, dict(zip(names, moments, strict=True)), {})
-    return done, slots
+        opt = OptimizerState(opt.step + count, dict(zip(names, moments, strict=True)), {})
+    return done, opt
 
 
 def _layout(weight: Tensor) -> Tensor:

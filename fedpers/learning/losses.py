@@ -1,4 +1,4 @@
-"""Losses made of a loss: pulled towards other models, or with some parameters held fixed.
+"""Losses made of a loss: soft_proximal towards other models, or with some parameters held fixed.
 
 They are objects and no closures, so that a kernel can see what they are made of.
 """
@@ -23,7 +23,7 @@ def pull(w: Params, ubar: float | Tensor, cbar: Params) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Pulled:
+class Proximal:
     """The loss plus lam times `pull`."""
 
     loss: Loss
@@ -35,13 +35,13 @@ class Pulled:
         return self.loss(w, batch) + self.lam * pull(w, self.ubar, self.cbar)
 
 
-def pulled(loss: Loss, lam: float, ubar: float | Tensor, cbar: Params) -> Loss:
+def soft_proximal(loss: Loss, lam: float, ubar: float | Tensor, cbar: Params) -> Loss:
     """The loss plus lam times `pull`; the loss itself for lam = 0."""
-    return Pulled(loss, lam, ubar, cbar) if lam else loss
+    return Proximal(loss, lam, ubar, cbar) if lam else loss
 
 
 @dataclass(frozen=True)
-class Given:
+class Frozen:
     """The loss as a function of some parameters; the others are `fixed`."""
 
     loss: Loss

@@ -1,4 +1,4 @@
-"""Steps of SGD and Adam, the memory they need, and the settings of local training."""
+"""Steps of SGD and Adam, what they remember, and the settings of local training."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,7 +51,7 @@ class LocalConfig:
 
 
 @record("learning.OptimizerState")
-class Slots:
+class OptimizerState:
     """What an optimiser remembers; dicts like the parameters (empty where unused)."""
 
     step: Tensor  # scalar, steps made
@@ -59,8 +59,8 @@ class Slots:
     v: Params  # Adam's second moment
 
 
-def new_slots(params: Params, cfg: LocalConfig) -> Slots:
-    """The optimiser's memory before the first step."""
+def init_optimizer(params: Params, cfg: LocalConfig) -> OptimizerState:
+    """The optimiser's state before the first step."""
 
     def zeros() -> Params:
         return {k: torch.zeros_like(p) for k, p in params.items()}
@@ -68,36 +68,38 @@ def new_slots(params: Params, cfg: LocalConfig) -> Slots:
     like = next(iter(params.values()), torch.zeros(()))  # a model may be all head, or all body
     uses_m = cfg.optimizer == "adam" or cfg.momentum > 0
     step = torch.zeros((), dtype=like.dtype, device=like.device)
-    return Slots(step, zeros() if uses_m else {}, zeros() if cfg.optimizer == "adam" else {})
+    return OptimizerState(step, zeros() if uses_m else {}, zeros() if cfg.optimizer == "adam" else {})
 
 
-def sgd_step(params: Params, g: Params, slots: Slots, cfg: LocalConfig, lr: Any) -> tuple[Params, Slots]:
+def sgd_step(
+    params: Params, g: Params, opt: OptimizerState, cfg: LocalConfig, lr: Any
+) -> tuple[Params, OptimizerState]:
     """One step of SGD (with momentum) or Adam, as torch.optim defines them."""
     if cfg.weight_decay:
         g = {k: torch.add(v, params[k], alpha=cfg.weight_decay) for k, v in g.items()}
     if cfg.optimizer == "adam":
-        return adam_step(params, g, slots, lr)
+        return adam_step(params, g, opt, lr)
     if cfg.momentum:
-        g = {k: cfg.momentum * slots.m[k] + v for k, v in g.items()}
-        slots = Slots(slots.step + 1, g, {})
+        g = {k: cfg.momentum * opt.m[k] + v for k, v in g.items()}
+        opt = OptimizerState(opt.step + 1, g, {})
     if isinstance(lr, Tensor):
-        return {k: params[k] - lr * v for k, v in g.items()}, slots
-    return {k: torch.add(params[k], v, alpha=-lr) for k, v in g.items()}, slots
+        return {k: params[k] - lr * v for k, v in g.items()}, opt
+    return {k: torch.add(params[k], v, alpha=-lr) for k, v in g.items()}, opt
 
 
 def adam_step(
     params: Params,
     g: Params,
-    slots: Slots,
+    opt: OptimizerState,
     lr: Any,
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
-) -> tuple[Params, Slots]:
+) -> tuple[Params, OptimizerState]:
     """One step of Adam (Kingma & Ba, Algorithm 1); `lr` may be a tensor."""
-    step = slots.step + 1
-    m = {k: beta1 * slots.m[k] + (1 - beta1) * v for k, v in g.items()}
-    v = {k: beta2 * slots.v[k] + (1 - beta2) * x * x for k, x in g.items()}
+    step = opt.step + 1
+    m = {k: beta1 * opt.m[k] + (1 - beta1) * v for k, v in g.items()}
+    v = {k: beta2 * opt.v[k] + (1 - beta2) * x * x for k, x in g.items()}
     rate = lr / (1 - beta1**step)
     new = {k: params[k] - rate * m[k] / ((v[k] / (1 - beta2**step)).sqrt() + eps) for k in params}
-    return new, Slots(step, m, v)
+    return new, OptimizerState(step, m, v)

@@ -1,4 +1,4 @@
-"""Checkpoints: the strategy's state and the clients' memories, readable again or not there at all.
+"""Checkpoints: the states of the strategy and of the clients, readable again or not there at all.
 
 A checkpoint is a folder checkpoint/round-000010 that is written beside and then renamed; random
 streams depend on (seed, round, client) alone, so there is nothing else to keep.
@@ -17,7 +17,7 @@ STATE = "state.safetensors"
 
 
 class ClientStates(Protocol):
-    """A store of clients' memories that can go back to its last checkpoint."""
+    """A store of clients' states that can go back to its last checkpoint."""
 
     def save(self, folder: Path) -> None:
         """Write what is needed to go back into `folder`; the checkpoint before stays valid."""
@@ -56,7 +56,7 @@ def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
 
 
 def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[int, Any]:
-    """(round, state) of the newest checkpoint; fills `store` with the memories.
+    """(round, state) of the newest checkpoint; fills `store` with the states.
 
     Raises:
         CheckpointError: there is none, or it is damaged.

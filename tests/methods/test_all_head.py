@@ -26,6 +26,6 @@ def test_a_personal_head_without_a_body_is_local_training(name):
     key = {"fedalt": "v", "fedrep": "head", "fedsim": "local"}[name]
     _, ours = simulated(name, config(name, **{key: local}), fed, network(fed), 2)
     _, alone = simulated("local", config("local", local=local), fed, network(fed), 2)
-    for k, memory in alone.store.memories.items():
-        kept = ours.store.memories[k]
+    for k, memory in alone.store.states.items():
+        kept = ours.store.states[k]
         assert same(getattr(kept, "v", None) or kept.head, memory.params)

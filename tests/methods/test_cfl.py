@@ -7,8 +7,8 @@ import torch
 from fedpers.checks.contract import CHECKS, run
 from fedpers.clients.cfl import CFLClient, CFLConfig
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import LocalConfig, Plan
 from fedpers.strategies.cfl import CFL
@@ -92,8 +92,8 @@ class OneIsGone(Cohort):
 def test_a_failed_member_prevents_the_cut():
     cfg, plan = CFLConfig(10.0, 0.0, local=FULL), Plan(dtype="float64", failures="skip")
     strategy = CFL(cfg, MODEL, plan)
-    cohort = OneIsGone(CFLClient(cfg, MODEL), FED, MemoryStore(), plan)
-    strategy.start(CohortGrid(cohort), num_rounds=1)
+    cohort = OneIsGone(CFLClient(cfg, MODEL), FED, RamStore(), plan)
+    strategy.start(InProcessGrid(cohort), num_rounds=1)
     assert strategy.state.clusters == ((0, 1, 2, 3),)
 
 

@@ -17,9 +17,9 @@ def test_without_a_pull_personal_models_are_local_training(batch_size):
     model, plan = network(fed, "mlp"), {"seed": 5, "clients_per_round": 4}
     _, ours = simulated("ditto", DittoConfig(0.0, local), fed, model, 3, **plan)
     _, alone = simulated("local", config("local", local=local), fed, model, 3, **plan)
-    assert ours.store.memories.keys() == alone.store.memories.keys()
-    for k, memory in alone.store.memories.items():
-        assert same(ours.store.memories[k].v, memory.params)
+    assert ours.store.states.keys() == alone.store.states.keys()
+    for k, memory in alone.store.states.items():
+        assert same(ours.store.states[k].v, memory.params)
 
 
 def test_the_global_model_is_fedavgs_whatever_the_pull():
@@ -39,7 +39,7 @@ def test_rounds_on_quadratics_are_the_closed_form():
         w, v = one_round(w, v, A, C, N, 0.6, 0.05)
     strategy, cohort = simulated("ditto", cfg, fed, model, 4)
     assert float(strategy.state.params["head.weight"]) == pytest.approx(w, abs=1e-14)
-    found = [float(cohort.store.memories[k].v["head.weight"]) for k in range(3)]
+    found = [float(cohort.store.states[k].v["head.weight"]) for k in range(3)]
     assert found == pytest.approx(v, abs=1e-14)
 
 
@@ -51,17 +51,17 @@ def test_it_converges_to_the_regularised_optimum(lam):
     assert float(strategy.state.params["head.weight"]) == pytest.approx(w, abs=1e-9)
     for k in range(3):
         want = stationary_personal(A[k], C[k], w, lam)
-        assert float(cohort.store.memories[k].v["head.weight"]) == pytest.approx(want, abs=1e-6)
+        assert float(cohort.store.states[k].v["head.weight"]) == pytest.approx(want, abs=1e-6)
 
 
 def test_the_personal_model_is_what_is_tested():
     fed, cfg = doubles(), DittoConfig(0.1, LocalConfig(lr=0.3))
     model = network(fed)
     strategy, cohort = simulated("ditto", cfg, fed, model, 2)
-    losses = [float(model.loss(cohort.store.memories[k].v, fed.client(k).test)) for k in range(6)]
+    losses = [float(model.loss(cohort.store.states[k].v, fed.client(k).test)) for k in range(6)]
     assert strategy.client_metrics["test_loss"].tolist() == pytest.approx(losses, rel=1e-12)
     assert strategy.round_log.gradient_evals == 2 * int(fed.num_train.sum())
-    assert not torch.equal(*(cohort.store.memories[k].v["head.weight"] for k in (0, 1)))
+    assert not torch.equal(*(cohort.store.states[k].v["head.weight"] for k in (0, 1)))
 
 
 def test_runs_on_digits(tmp_path):

@@ -73,7 +73,7 @@ def test_local_is_fedavg_with_one_client():
     server = FedAvg(FedAvgConfig(local), model, Plan(**DOUBLE))
     simulate(server, FedAvgClient(FedAvgConfig(local), model), fed, 3)
     for name, value in server.state.params.items():
-        torch.testing.assert_close(alone.store.memories[0].params[name], value, rtol=0, atol=1e-14)
+        torch.testing.assert_close(alone.store.states[0].params[name], value, rtol=0, atol=1e-14)
 
 
 def test_local_sends_nothing():
@@ -99,8 +99,8 @@ def test_fedper_without_a_body_is_local_training():
         2,
     )
     for k in range(6):
-        for name, value in alone.store.memories[k].params.items():
-            assert torch.equal(fedper.store.memories[k].head[name], value)
+        for name, value in alone.store.states[k].params.items():
+            assert torch.equal(fedper.store.states[k].head[name], value)
 
 
 def test_fedper_averages_bodies_by_samples_and_trains_heads_with_them():
@@ -117,7 +117,7 @@ def test_fedper_averages_bodies_by_samples_and_trains_heads_with_them():
         stepped = {m: (p - 0.2 * g).detach() for (m, p), g in zip(params.items(), grads, strict=True)}
         for name in expected:
             expected[name] += n[k] / n.sum() * stepped[name]
-        for name, value in cohort.store.memories[k].head.items():
+        for name, value in cohort.store.states[k].head.items():
             torch.testing.assert_close(value, stepped[name], rtol=0, atol=1e-13)
     for name, value in expected.items():
         torch.testing.assert_close(server.state.theta[name], value, rtol=0, atol=1e-13)

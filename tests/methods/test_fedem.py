@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.clients.fedem import Components, FedEMClient, FedEMConfig, Memory
+from fedpers.clients.fedem import ClientState, Components, FedEMClient, FedEMConfig
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.method import LocalConfig, Stream
 from tests.methods.helpers import config, doubles, network, same, simulated, smoke
@@ -56,7 +56,7 @@ def test_extreme_losses_and_a_weight_of_zero_leave_finite_responsibilities():
     q = client.responsibilities(thetas, pi, data)
     assert bool(torch.isfinite(q).all())
     assert bool((q[0] == 0).all())
-    assert bool(torch.isfinite(client.predict(Components(thetas), Memory(pi), data.x)).all())
+    assert bool(torch.isfinite(client.predict(Components(thetas), ClientState(pi), data.x)).all())
 
 
 def test_each_sample_meets_its_own_responsibility_in_every_minibatch():
@@ -64,7 +64,7 @@ def test_each_sample_meets_its_own_responsibility_in_every_minibatch():
     model, cfg = network(fed), FedEMConfig(2, LocalConfig(lr=0.4, epochs=2, batch_size=5))
     thetas, data = components(model, 2), fed.client(0).train
     pi = torch.tensor([0.3, 0.7], dtype=torch.float64)
-    reply, memory = FedEMClient(cfg, model).answer(Components(thetas), Memory(pi), data, Stream(1, 1, 0))
+    reply, memory = FedEMClient(cfg, model).answer(Components(thetas), ClientState(pi), data, Stream(1, 1, 0))
     stream, n = Stream(1, 1, 0), len(data)
     schedules = [
         [i[w > 0].numpy() for i, w in zip(*stream.schedule(n, 5, 2, 0), strict=True)] for _ in range(2)
@@ -83,7 +83,7 @@ def test_the_outputs_are_the_logarithm_of_the_mixture_of_probabilities(task):
     model = network(fed)
     thetas, data = components(model, 2), fed.client(0).test
     pi = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    outputs = FedEMClient(FedEMConfig(2), model).predict(Components(thetas), Memory(pi), data.x)
+    outputs = FedEMClient(FedEMConfig(2), model).predict(Components(thetas), ClientState(pi), data.x)
     per_model = [torch.exp(-model.sample_losses(model(th, data.x), data.y)) for th in thetas]
     likelihood = 0.25 * per_model[0] + 0.75 * per_model[1]
     torch.testing.assert_close(model.sample_losses(outputs, data.y), -likelihood.log())
@@ -93,7 +93,7 @@ def test_the_mean_of_the_mixture_is_predicted_in_regression():
     fed = doubles(task="regression")
     model, x = network(fed, "linear"), fed.client(0).test.x
     thetas, pi = components(model, 2), torch.tensor([0.25, 0.75], dtype=torch.float64)
-    got = FedEMClient(FedEMConfig(2), model).predict(Components(thetas), Memory(pi), x)
+    got = FedEMClient(FedEMConfig(2), model).predict(Components(thetas), ClientState(pi), x)
     torch.testing.assert_close(got, 0.25 * model(thetas[0], x) + 0.75 * model(thetas[1], x))
 
 
@@ -102,7 +102,7 @@ def negative_log_likelihood(strategy, cohort, fed, t):
     client, total = cohort.client, 0.0
     for k in range(fed.num_clients):
         data = fed.client(k).train
-        memory = cohort.memory(k, (t + 1, 0))
+        memory = cohort.state(k, (t + 1, 0))
         outputs = client.predict(client_order(strategy), memory, data.x)
         total += float(client.model.sample_losses(outputs, data.y).sum())
     return total
@@ -126,7 +126,7 @@ def test_two_groups_with_opposite_rules_choose_different_components():
     fed = doubles(num_clients=6, sizes=(60,), task="binary")
     cfg = FedEMConfig(2, LocalConfig(lr=0.5, epochs=2))
     _, cohort = simulated("fedem", cfg, fed, network(fed, "logistic"), 30, eval_every=0)
-    favourite = [int(cohort.store.memories[k].pi.argmax()) for k in range(6)]
+    favourite = [int(cohort.store.states[k].pi.argmax()) for k in range(6)]
     assert favourite in ([0, 1] * 3, [1, 0] * 3)
 
 

@@ -20,8 +20,8 @@ from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.serialization import num_bytes
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.peers.messages import Forward, Gradients, Join, Published, Step
 from fedpers.learning.model import build_model, initial_params
@@ -85,7 +85,7 @@ class History(Observer):
         self.rounds = []
 
     def on_round(self, t, log):
-        memories = self.cohort.store.memories
+        memories = self.cohort.store.states
         self.rounds.append((self.strategy.state.w, [memories[k].phi for k in sorted(memories)]))
 
 
@@ -93,21 +93,21 @@ def run(rounds, fed=FED, model=MODEL, down=None, memories=None, plan=None, histo
     """(strategy, cohort, config) after some rounds, float64."""
     cfg = FedeRiCoConfig(**options)
     strategy = FedeRiCo(cfg, model, replace(Plan(seed=2, dtype="float64"), **(plan or {})))
-    store = MemoryStore()
-    store.memories = dict(memories or {})
+    store = RamStore()
+    store.states = dict(memories or {})
     cohort = Recording(FedeRiCoClient(cfg, model), fed, store, strategy.plan)
     cohort.down = down or {}
     if history:
         history.strategy, history.cohort = strategy, cohort
-    strategy.start(CohortGrid(cohort), num_rounds=rounds, observer=history)
+    strategy.start(InProcessGrid(cohort), num_rounds=rounds, observer=history)
     return strategy, cohort, cfg
 
 
 def initial(fed=FED, model=MODEL, **options):
     cfg = FedeRiCoConfig(**options)
     plan = Plan(seed=2, dtype="float64")
-    cohort = Cohort(FedeRiCoClient(cfg, model), fed, MemoryStore(), plan)
-    return [cohort.memory(k, (1, 0)) for k in range(fed.num_clients)]
+    cohort = Cohort(FedeRiCoClient(cfg, model), fed, RamStore(), plan)
+    return [cohort.state(k, (1, 0)) for k in range(fed.num_clients)]
 
 
 def plain(phi):
@@ -138,7 +138,7 @@ def test_equals_the_numpy_restatement(unseen, M, beta):
     phis, W, last, average = federico(start, arrays(FED), asked(cohort), beta, 0.01, unseen == "mask")
     np.testing.assert_allclose(strategy.explain(strategy.state)["collaboration"], W, atol=1e-12)
     for i, phi in enumerate(phis):
-        memory = cohort.store.memories[i]
+        memory = cohort.store.states[i]
         np.testing.assert_allclose(memory.scores.last, last[i], rtol=1e-10)
         np.testing.assert_allclose(memory.scores.average, average[i], rtol=1e-10)
         for part, value in plain(memory.phi).items():
@@ -230,7 +230,7 @@ def test_without_neighbours_it_is_local_training_bit_for_bit(optimizer, dtype):
     alone = Local(own, MLP, plan)
     other = simulate(alone, LocalClient(own, MLP), fed, 6)
     for k in range(fed.num_clients):
-        mine, theirs = cohort.store.memories[k], other.store.memories[k].params
+        mine, theirs = cohort.store.states[k], other.store.states[k].params
         assert all(torch.equal(mine.phi[n], theirs[n]) for n in theirs)
         assert mine.scores.w.tolist() == [float(j == k) for j in range(5)]
     for n, v in strategy.client_metrics.items():  # local training's is measured by a kernel
@@ -241,8 +241,8 @@ def test_one_gradient_without_neighbours_is_local_gradient_descent_bit_for_bit()
     _, cohort, _ = run(5, model=MLP, num_neighbours=0, start="common", update="grad", eta=0.1)
     own = LocalTrainingConfig(LocalConfig(lr=0.1, batch_size=0))
     other = simulate(Local(own, MLP, Plan(seed=2, dtype="float64")), LocalClient(own, MLP), FED, 5)
-    for k, memory in other.store.memories.items():
-        assert all(torch.equal(v, cohort.store.memories[k].phi[n]) for n, v in memory.params.items())
+    for k, memory in other.store.states.items():
+        assert all(torch.equal(v, cohort.store.states[k].phi[n]) for n, v in memory.params.items())
 
 
 def test_one_client_is_local_training():
@@ -250,8 +250,8 @@ def test_one_client_is_local_training():
     strategy, cohort, _ = run(3, fed=one, mode="em", loss="sum", update="grad", eta=0.01, start="common")
     own = LocalTrainingConfig(LocalConfig(lr=0.01 * 12, batch_size=0))
     other = simulate(Local(own, MODEL, Plan(seed=2, dtype="float64")), LocalClient(own, MODEL), one, 3)
-    for n, v in other.store.memories[0].params.items():
-        torch.testing.assert_close(cohort.store.memories[0].phi[n], v, rtol=0, atol=1e-13)
+    for n, v in other.store.states[0].params.items():
+        torch.testing.assert_close(cohort.store.states[0].phi[n], v, rtol=0, atol=1e-13)
     assert strategy.state.w.tolist() == [[1.0]]
 
 
@@ -260,13 +260,13 @@ def test_sharp_weights_on_oneself_are_local_training():
     local = LocalConfig(lr=0.05, batch_size=4)
     own = LocalTrainingConfig(local)
     start = simulate(Local(own, MLP, Plan(seed=2, dtype="float64")), LocalClient(own, MLP), FED, 30)
-    phis = [start.store.memories[k].params for k in range(5)]
+    phis = [start.store.states[k].params for k in range(5)]
     memories = {k: replace(m, phi=phis[k]) for k, m in enumerate(initial(model=MLP))}
     strategy, cohort, _ = run(1, model=MLP, kappa=1e7, local=local, memories=memories)
     assert torch.equal(strategy.state.w, torch.eye(5, dtype=torch.float64))
     for k in range(5):
         order = next(r for t, i, o, r in cohort.log if isinstance(o, Forward) and i == k)
-        assert all(torch.equal(v, order.g[0][n]) for n, v in cohort.store.memories[k].phi.items())
+        assert all(torch.equal(v, order.g[0][n]) for n, v in cohort.store.states[k].phi.items())
 
 
 def test_all_to_all_from_equal_models_is_fedsgd_for_ever():
@@ -334,7 +334,7 @@ def test_a_model_that_nobody_uses_stays_where_it_is():
     }
     strategy, cohort, _ = run(3, mode="em", memories=far, **GRAD)
     assert (strategy.state.w[:, 3] == 0).all()
-    assert all(torch.equal(v, far[3].phi[n]) for n, v in cohort.store.memories[3].phi.items())
+    assert all(torch.equal(v, far[3].phi[n]) for n, v in cohort.store.states[3].phi.items())
 
 
 def test_renaming_clients_permutes_everything():
@@ -348,8 +348,8 @@ def test_renaming_clients_permutes_everything():
     b, right, _ = run(5, num_neighbours=4, fed=renamed, memories=moved, **GRAD)
     torch.testing.assert_close(b.state.w, a.state.w[perm][:, perm], rtol=1e-9, atol=1e-12)
     for k, p in enumerate(perm):
-        for n, v in left.store.memories[p].phi.items():
-            torch.testing.assert_close(right.store.memories[k].phi[n], v, rtol=1e-9, atol=1e-12)
+        for n, v in left.store.states[p].phi.items():
+            torch.testing.assert_close(right.store.states[k].phi[n], v, rtol=1e-9, atol=1e-12)
 
 
 # ---- the mailbox --------------------------------------------------------------------------------
@@ -395,12 +395,12 @@ def test_messages_are_counted(M):
 def test_a_client_that_fails_for_some_rounds_does_not_stop_its_neighbours():
     options = {"num_neighbours": 4, "epsilon": 0.0, **GRAD}
     strategy, cohort, _ = run(2, plan={"failures": "skip"}, down={3: {1}, 4: {1}}, **options)
-    before, grid = cohort.store.memories[1], CohortGrid(cohort)
+    before, grid = cohort.store.states[1], InProcessGrid(cohort)
     w = strategy.state.w.clone()
     for t in (3, 4):
         strategy.start(grid, num_rounds=t)
         assert strategy.round_log.failures == 1  # asked once, then left alone
-        assert torch.equal(strategy.state.w[1], w[1]) and cohort.store.memories[1] is before
+        assert torch.equal(strategy.state.w[1], w[1]) and cohort.store.states[1] is before
         forwarded = [
             dict(zip(o.ids.tolist()[1:], o.models, strict=True))
             for u, k, o, r in cohort.log
@@ -410,7 +410,7 @@ def test_a_client_that_fails_for_some_rounds_does_not_stop_its_neighbours():
         assert all(torch.equal(f[1][n], v) for f in forwarded for n, v in before.phi.items())
     assert not torch.equal(strategy.state.w[0], w[0])
     strategy.start(grid, num_rounds=5)
-    assert strategy.round_log.failures == 0 and cohort.store.memories[1] is not before
+    assert strategy.round_log.failures == 0 and cohort.store.states[1] is not before
 
 
 def test_a_client_that_comes_late_joins_when_it_is_there():
@@ -448,9 +448,9 @@ def test_a_client_predicts_with_the_weighted_probabilities_of_all_it_has():
     strategy, cohort, _ = run(3, w_min=0.0, num_neighbours=4)
     client, x = cohort.client, FED.client(0).test.x
     for k in range(5):
-        shared, memory = strategy.share(strategy.state, k), cohort.store.memories[k]
+        shared, memory = strategy.evaluation_message(strategy.state, k), cohort.store.states[k]
         got = client.predict(shared, memory, x).exp()
-        phis = [cohort.store.memories[j].phi for j in range(5)]
+        phis = [cohort.store.states[j].phi for j in range(5)]
         want = sum(w * MODEL(phi, x).softmax(1) for w, phi in zip(memory.scores.w, phis, strict=True))
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(got.sum(1), torch.ones(len(x), dtype=torch.float64))
@@ -460,12 +460,12 @@ def test_small_weights_are_left_out_and_the_rest_is_renormalised():
     strategy, cohort, _ = run(3, w_min=0.15, num_neighbours=4, kappa=3.0)
     w = strategy.state.w[2]
     kept = [j for j in range(5) if w[j] >= 0.15]
-    shared = strategy.share(strategy.state, 2)
+    shared = strategy.evaluation_message(strategy.state, 2)
     assert sorted(shared.ids.tolist()) == sorted({2, *kept}) and len(kept) < 5
     x = FED.client(2).test.x
     ids = shared.ids.tolist()
-    want = sum(w[j] * MODEL(cohort.store.memories[j].phi, x).softmax(1) for j in ids) / w[ids].sum()
-    got = cohort.client.predict(shared, cohort.store.memories[2], x).exp()
+    want = sum(w[j] * MODEL(cohort.store.states[j].phi, x).softmax(1) for j in ids) / w[ids].sum()
+    got = cohort.client.predict(shared, cohort.store.states[2], x).exp()
     torch.testing.assert_close(got, want)
 
 
@@ -473,11 +473,11 @@ def test_a_newcomer_weighs_the_models_by_its_own_losses():
     fed = toy_federation(num_clients=7, sizes=(40,), dtype=torch.float64)
     local = LocalConfig(lr=0.1, batch_size=10, optimizer="adam")
     strategy, cohort, _ = run(15, fed=fed, kappa=3.0, local=local, plan={"new_clients": 2})
-    assert set(cohort.store.memories) == {0, 1, 2, 3, 4}
+    assert set(cohort.store.states) == {0, 1, 2, 3, 4}
     for k in (5, 6):
         data = fed.client(k)
-        shared = strategy.share(strategy.state, k)
-        adapted, _ = cohort.client.adapt(shared, cohort.memory(k, (16, 0)), data.train, None)
+        shared = strategy.evaluation_message(strategy.state, k)
+        adapted, _ = cohort.client.adapt(shared, cohort.state(k, (16, 0)), data.train, None)
         loss = torch.stack([MODEL.loss(phi, data.train) for phi in shared.models])
         torch.testing.assert_close(adapted.w, torch.softmax(-3 * loss, 0))
         mates = torch.tensor([j % 2 == k % 2 for j in range(5)])
@@ -549,7 +549,7 @@ def test_added_losses_are_sharper_than_averaged_ones_and_beta_makes_weights_chan
         strategy, cohort, _ = run(1, **cfg)
         total, w = 0.0, strategy.state.w
         for t in range(2, 6):
-            strategy.start(CohortGrid(cohort), num_rounds=t)
+            strategy.start(InProcessGrid(cohort), num_rounds=t)
             total, w = total + float((strategy.state.w - w).abs().sum()), strategy.state.w
         return total, float(-torch.special.xlogy(w, w).sum(1).mean())
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedfomo import FedFomoClient, FedFomoConfig, Memory, keep_back
+from fedpers.clients.fedfomo import ClientState, FedFomoClient, FedFomoConfig, keep_back
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.core.data import ClientData, Data
 from fedpers.families.peers.messages import Forward
@@ -45,7 +45,7 @@ def test_a_client_equals_the_numpy_restatement(others):
     client = FedFomoClient(FedFomoConfig(local=local), MODEL)
     data = FED.client(0).train
     order = Forward(torch.tensor([2, *others]), tuple(model(s, 3.0) for s in others), torch.zeros(6).double())
-    reply, memory = client.answer(order, Memory(model(1), model(2)), data, Stream(0, 1, 0))
+    reply, memory = client.answer(order, ClientState(model(1), model(2)), data, Stream(0, 1, 0))
     fit, back = keep_back(data, 0.2)
     mixed, trained, w = fedfomo_client(
         as_numpy(model(1)),
@@ -72,7 +72,7 @@ def test_a_client_goes_on_from_its_own_model_if_none_is_better():
     worse = {k: -v for k, v in good.items()}
     client = FedFomoClient(FedFomoConfig(local=LocalConfig(lr=0.0)), MODEL)
     order = Forward(torch.tensor([0, 1]), (worse,), torch.zeros(6).double())
-    reply, _ = client.answer(order, Memory(good, worse), data, Stream(0, 1, 0))
+    reply, _ = client.answer(order, ClientState(good, worse), data, Stream(0, 1, 0))
     assert reply.w.tolist() == [1, 0, 0, 0, 0, 0]
     assert all(torch.equal(v, worse[k]) for k, v in reply.phi.items())
 
@@ -86,9 +86,9 @@ def test_without_neighbours_it_is_local_training_on_the_rest_of_the_samples():
     fewer = toy_federation(num_clients=6, sizes=(16, 12), dtype=torch.float64)
     object.__setattr__(fewer, "client", rest.__getitem__)
     other = simulate(Local(own, MODEL, PLAN), LocalClient(own, MODEL), fewer, 5)
-    for k, memory in other.store.memories.items():
+    for k, memory in other.store.states.items():
         for name, v in memory.params.items():
-            torch.testing.assert_close(cohort.store.memories[k].phi[name], v, rtol=0, atol=1e-13)
+            torch.testing.assert_close(cohort.store.states[k].phi[name], v, rtol=0, atol=1e-13)
 
 
 def test_clients_receive_the_models_that_helped_them_most():

@@ -44,7 +44,7 @@ def test_rounds_equal_a_numpy_restatement(start):
         g, heads = one_round(g, starts, samples(fed), 0.4, 3, 0.2, 2, 0.7)
     assert_close(strategy.state.g, g)
     for k in range(6):
-        assert_close(cohort.store.memories[k].head, heads[k])
+        assert_close(cohort.store.states[k].head, heads[k])
 
 
 def test_kept_heads_and_server_sgd_are_fedalt():
@@ -63,7 +63,7 @@ def test_one_step_of_rate_1_sends_the_gradient_under_the_new_head():
     cfg = FedReconConfig(full_batch(0.5, 1), full_batch(1.0, 1), "kept", rho=1.0)
     strategy, cohort = simulated("fedrecon", cfg, fed, model, seed=1)
     (x, y), (g, old) = samples(fed)[0], initial_parts(model, 1)
-    head = cohort.store.memories[0].head
+    head = cohort.store.states[0].head
     new = {"w": head["head.weight"].numpy(), "b": head["head.bias"].numpy()}
     want, joint = gradients(g, new, x, y)[1], gradients(g, old, x, y)[1]
     assert_close(strategy.state.g, {k: g[k] - want[k] for k in g})

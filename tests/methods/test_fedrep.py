@@ -27,7 +27,7 @@ def test_rounds_equal_a_numpy_restatement():
         phi, heads = one_round(phi, heads, samples(fed), 0.3, 4, 2)
     assert_close(strategy.state.phi, phi)
     for k in range(6):
-        assert_close(cohort.store.memories[k].head, heads[k])
+        assert_close(cohort.store.states[k].head, heads[k])
 
 
 def test_with_clients_of_equal_size_it_is_fedalt_bit_for_bit():

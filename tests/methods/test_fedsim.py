@@ -39,8 +39,8 @@ def test_one_rate_is_fedper_or_lgfedavg_bit_for_bit(personal, name, shared, own,
     ours, here = simulated("fedsim", FedSimConfig(personal, local=local), fed, model, 3, **plan)
     theirs, there = simulated(name, config(name, local=local), fed, model, 3, **plan)
     assert same(ours.state.u, getattr(theirs.state, shared))
-    for k, memory in there.store.memories.items():
-        assert same(here.store.memories[k].v, getattr(memory, own))
+    for k, memory in there.store.states.items():
+        assert same(here.store.states[k].v, getattr(memory, own))
 
 
 @pytest.mark.parametrize("ratio", [0.25, 3.0])
@@ -55,7 +55,7 @@ def test_two_rates_equal_a_numpy_restatement(ratio):
         theta, heads = one_round(theta, heads, samples(fed), 0.2 * ratio, 0.2, 3)
     assert_close(strategy.state.u, theta)
     for k in range(6):
-        assert_close(cohort.store.memories[k].v, heads[k])
+        assert_close(cohort.store.states[k].v, heads[k])
 
 
 def test_two_rates_and_adam_are_refused():

@@ -10,11 +10,11 @@ import torch
 
 from fedpers.checks.contract import CHECKS, make_case
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedsoft import Estimate, FedSoftClient, FedSoftConfig, LocalModel, Memory, Train
+from fedpers.clients.fedsoft import ClientState, Estimate, FedSoftClient, FedSoftConfig, LocalModel, Train
 from fedpers.core.errors import ConfigError
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import FileStore, MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import FileStore, RamStore
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import Data, LocalConfig, Plan, Stream
 from fedpers.strategies.fedsoft import FedSoft, aggregation_weights
@@ -38,8 +38,8 @@ def arrays(params):
 def start(cfg, model, fed, *, store=None, u=None, centers=None, kind=Cohort, **plan):
     """(strategy, grid) before round 1; `u` and `centers` replace what the state starts with."""
     server = FedSoft(cfg, model, Plan(seed=3, dtype="float64", **plan))
-    cohort = kind(FedSoftClient(cfg, model), fed, store or MemoryStore(), server.plan)
-    grid = CohortGrid(cohort)
+    cohort = kind(FedSoftClient(cfg, model), fed, store or RamStore(), server.plan)
+    grid = InProcessGrid(cohort)
     server.connect(grid)
     if u is not None:
         server.state = replace(server.state, u=torch.tensor(np.asarray(u)).double())
@@ -177,7 +177,10 @@ def test_a_step_follows_the_gradient_of_equation_4():
     me = client(model, S=3, lam=lam, local=one)
     with torch.no_grad():
         reply, memory = me.answer(
-            Train(tuple(centers), u), Memory(w, me.initial_memory(w, data, None).slots), data, Stream(0, 1, 0)
+            Train(tuple(centers), u),
+            ClientState(w, me.initial_state(w, data, None).opt),
+            data,
+            Stream(0, 1, 0),
         )
     for k in w:
         torch.testing.assert_close(reply.w[k], w[k] - 0.1 * expected[k], rtol=0, atol=1e-14)
@@ -196,7 +199,7 @@ def solve(data, u, centers, lam, **options):
     model = linear(data.x.shape[1])
     me = client(model, S=len(u), lam=lam, solver="exact", **options)
     order = Train(tensors(centers), torch.tensor(u).double())
-    return me.answer(order, Memory(None, None), data, None)[0].w["head.weight"][0].numpy()
+    return me.answer(order, ClientState(None, None), data, None)[0].w["head.weight"][0].numpy()
 
 
 def test_the_exact_solver_in_general_and_at_both_ends():
@@ -216,7 +219,7 @@ def test_many_adam_steps_end_near_the_exact_solution():
     x, y, centers = rng.normal(size=(20, 3)), rng.normal(size=20), rng.normal(size=(2, 3))
     me = client(linear(3), lam=1.0, local=LocalConfig(0.02, steps=1500, batch_size=0, optimizer="adam"))
     data, order = part(x, y), Train(tensors(centers), torch.tensor([0.3, 0.7]).double())
-    memory = me.initial_memory(tensors(np.zeros((1, 3)))[0], data, None)
+    memory = me.initial_state(tensors(np.zeros((1, 3)))[0], data, None)
     with torch.no_grad():
         w = me.answer(order, memory, data, Stream(0, 1, 0))[0].w
     np.testing.assert_allclose(w["head.weight"][0], solve(data, [0.3, 0.7], centers, 1.0), atol=1e-5)
@@ -227,7 +230,7 @@ def test_where_the_local_solve_starts(begin, expected):
     """A rate of 0 leaves the start: the own model 7, or c̄/ū for centers 1, 4 and u = (0.4, 0.8)."""
     me = client(linear(1), local_init=begin, local=LocalConfig(lr=0.0, batch_size=0))
     order = Train(tensors([[1.0], [4.0]]), torch.tensor([0.4, 0.8]).double())
-    memory = me.initial_memory(tensors([[7.0]])[0], None, None)
+    memory = me.initial_state(tensors([[7.0]])[0], None, None)
     with torch.no_grad():
         reply, _ = me.answer(order, memory, part([[1.0]], [0.0]), Stream(0, 1, 0))
     assert float(reply.w["head.weight"]) == pytest.approx(expected)
@@ -266,9 +269,9 @@ def test_one_adam_lives_for_the_whole_run_or_for_a_round(state):
             pull = sum(0.5 * ((w[0] - torch.tensor(c)) ** 2).sum() for c in centers)
             (((torch.tensor(x) @ w[0] - torch.tensor(y)) ** 2).mean() + 0.25 * pull).backward()
             optimizer.step()
-    memory = grid.cohort.store.memories[0]
+    memory = grid.cohort.store.states[0]
     torch.testing.assert_close(memory.w["head.weight"], w.detach(), rtol=0, atol=1e-13)
-    assert (memory.slots is None) == (state == "reset")
+    assert (memory.opt is None) == (state == "reset")
 
 
 # ---- selection and aggregation ------------------------------------------------------------------
@@ -339,7 +342,7 @@ def test_everybody_without_replacement_makes_all_centers_equal():
     fed = federation(blends(rng.dirichlet([1, 1], 5), rng.normal(size=(2, 3)), [9, 12, 15, 20, 8], rng))
     server, grid = start(FedSoftConfig(K=5, solver="exact"), linear(3), fed)
     server.start(grid, num_rounds=1)
-    mean = np.mean([m.w["head.weight"][0].numpy() for m in grid.cohort.store.memories.values()], 0)
+    mean = np.mean([m.w["head.weight"][0].numpy() for m in grid.cohort.store.states.values()], 0)
     np.testing.assert_allclose(arrays(server.state.centers), [mean, mean], atol=1e-13)
 
 
@@ -363,7 +366,7 @@ def test_rounds_equal_the_numpy_restatement():
         centers, w = full_round(centers, u, data, 0.6)
         server.start(grid, num_rounds=t)
         np.testing.assert_allclose(arrays(server.state.centers), centers, atol=1e-10)
-    found = np.stack([grid.cohort.store.memories[k].w["head.weight"][0].numpy() for k in range(5)])
+    found = np.stack([grid.cohort.store.states[k].w["head.weight"][0].numpy() for k in range(5)])
     np.testing.assert_allclose(found, w, atol=1e-10)
 
 
@@ -417,7 +420,7 @@ def test_the_joint_objective_never_increases():
     for t in range(1, 15):
         c = arrays(server.state.centers)
         server.start(grid, num_rounds=t)
-        w = np.stack([grid.cohort.store.memories[k].w["head.weight"][0].numpy() for k in range(7)])
+        w = np.stack([grid.cohort.store.states[k].w["head.weight"][0].numpy() for k in range(7)])
         values += [objective(w, c), objective(w, arrays(server.state.centers))]
     assert all(b <= a + 1e-10 for a, b in itertools.pairwise(values))
     assert values[1] < values[0] and values[2] < values[1]
@@ -436,7 +439,7 @@ def test_personal_models_survive_rounds_without_selection_and_restarts(tmp_path)
     for c in server.state.centers:
         assert not torch.equal(c["head.weight"], common["head.weight"])
     for t in range(1, 5):
-        before = {k: grid.cohort.memory(k, (t, 0)) for k in range(8)}
+        before = {k: grid.cohort.state(k, (t, 0)) for k in range(8)}
         sent = []
         plain = server._address
 
@@ -448,11 +451,11 @@ def test_personal_models_survive_rounds_without_selection_and_restarts(tmp_path)
         server.start(grid, num_rounds=t)
         server._address = plain
         trained = {k for orders in sent for k, o in orders.items() if isinstance(o, Train)}
-        grid = CohortGrid(Cohort(FedSoftClient(cfg, model), fed, FileStore(tmp_path, 10), server.plan))
+        grid = InProcessGrid(Cohort(FedSoftClient(cfg, model), fed, FileStore(tmp_path, 10), server.plan))
         for k in range(8):  # read back by a process started anew
-            after = grid.cohort.memory(k, (t + 1, 0))
+            after = grid.cohort.state(k, (t + 1, 0))
             assert torch.equal(after.w["head.weight"], before[k].w["head.weight"]) == (k not in trained)
-            assert torch.equal(after.slots.step, before[k].slots.step) == (k not in trained)
+            assert torch.equal(after.opt.step, before[k].opt.step) == (k not in trained)
 
 
 def test_a_client_never_seen_starts_from_the_common_model():
@@ -460,7 +463,7 @@ def test_a_client_never_seen_starts_from_the_common_model():
     model = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
     server, grid = start(FedSoftConfig(K=2), model, fed)
     for k in range(6):
-        memory = grid.cohort.memory(k, (1, 0))
+        memory = grid.cohort.state(k, (1, 0))
         assert torch.equal(memory.w["head.weight"], initial_params(model, server.plan)["head.weight"])
 
 
@@ -485,7 +488,7 @@ def test_the_final_pass_is_one_more_solve_and_leaves_no_trace():
     for k, (x, y) in enumerate(data):
         w = local_solution(x, y, server.state.u[k].numpy(), arrays(server.state.centers), 1.0)
         assert server.client_metrics["train_loss"][k] == pytest.approx(np.mean((x @ w - y) ** 2))
-        own = grid.cohort.memory(k, (9, 0)).w["head.weight"][0].numpy()
+        own = grid.cohort.state(k, (9, 0)).w["head.weight"][0].numpy()
         before = server.client_metrics["train_loss_before"][k]
         assert before == pytest.approx(np.mean((x @ own - y) ** 2))
 

@@ -9,12 +9,12 @@ import torch
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.fedprox import FedProxClient, FedProxConfig
-from fedpers.clients.fedsoft import FedSoftClient, FedSoftConfig, Memory, Train
+from fedpers.clients.fedsoft import ClientState, FedSoftClient, FedSoftConfig, Train
 from fedpers.clients.ifca import IFCAClient, IFCAConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Plan, Stream
 from fedpers.simulate import simulate
@@ -35,8 +35,8 @@ MODEL = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification
 def fedsoft(cfg, rounds, plan=DOUBLE, fed=FED, model=MODEL, u=None, centers=None):
     """(strategy, cohort) of a run from the given state."""
     server = FedSoft(cfg, model, plan)
-    cohort = Cohort(FedSoftClient(cfg, model), fed, MemoryStore(), plan)
-    grid = CohortGrid(cohort)
+    cohort = Cohort(FedSoftClient(cfg, model), fed, RamStore(), plan)
+    grid = InProcessGrid(cohort)
     server.connect(grid)
     if u is not None:
         server.state = replace(server.state, u=u)
@@ -89,13 +89,13 @@ def test_no_pull_from_the_own_model_is_local_training():
     config = LocalTrainingConfig(LOCAL)
     alone = simulate(Local(config, MODEL, DOUBLE), LocalClient(config, MODEL), FED, 3)
     for k in range(6):
-        for name, value in alone.store.memories[k].params.items():
-            assert torch.equal(soft.store.memories[k].w[name], value)
+        for name, value in alone.store.states[k].params.items():
+            assert torch.equal(soft.store.states[k].w[name], value)
 
 
 def test_without_pull_clients_ignore_the_centers():
     client = FedSoftClient(FedSoftConfig(lam=0.0, local=LOCAL), MODEL)
-    memory = Memory(initial_params(MODEL, DOUBLE), None)
+    memory = ClientState(initial_params(MODEL, DOUBLE), None)
     data, u = FED.client(0).train, torch.tensor([0.2, 0.8]).double()
     with torch.no_grad():
         found = [
@@ -121,8 +121,8 @@ def test_one_source_a_client_is_ifca(sizes, weighting):
     model = linear(3)
     local = replace(LOCAL, lr=0.02)
     hard = IFCA(IFCAConfig(weighting=weighting, local=local), model, DOUBLE)
-    cohort = Cohort(IFCAClient(hard.config, model), fed, MemoryStore(), DOUBLE)
-    grid = CohortGrid(cohort)
+    cohort = Cohort(IFCAClient(hard.config, model), fed, RamStore(), DOUBLE)
+    grid = InProcessGrid(cohort)
     hard.connect(grid)
     centers = tuple({"head.weight": torch.tensor(t + 0.5)[None].double()} for t in theta)
     hard.state = replace(hard.state, centers=centers)

@@ -10,8 +10,8 @@ from fedpers.checks.contract import CHECKS, make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.ifca import IFCAClient, IFCAConfig
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.learning.model import initial_params
 from fedpers.method import LocalConfig, Plan
 from fedpers.simulate import simulate
@@ -36,8 +36,8 @@ def run(rounds, centers=THETA + 0.4, **options):
     """The strategy, and its clients' side, after some rounds with everybody from given centers."""
     cfg = IFCAConfig(S=len(centers), local=ONE, **options)
     server = IFCA(cfg, MODEL, Plan(dtype="float64"))
-    cohort = Cohort(IFCAClient(cfg, MODEL), FED, MemoryStore(), server.plan)
-    grid = CohortGrid(cohort)
+    cohort = Cohort(IFCAClient(cfg, MODEL), FED, RamStore(), server.plan)
+    grid = InProcessGrid(cohort)
     server.connect(grid)
     server.state = replace(server.state, centers=tensors(centers))
     server.start(grid, num_rounds=rounds)
@@ -63,7 +63,7 @@ def test_rounds_equal_the_numpy_restatement(gamma):
         centers, chosen = ifca_round(centers, DATA, 0.03, gamma)
     np.testing.assert_allclose(arrays(server), centers, atol=1e-12)
     assert server.state.identity.argmax(1).tolist() == chosen == [0, 1, 0, 1, 0]
-    assert not cohort.store.memories
+    assert not cohort.store.states
 
 
 def test_right_clusters_are_found_and_learnt():
@@ -90,7 +90,7 @@ def test_clients_predict_in_the_cluster_that_fits_by_now():
     assert int(seen.sum()) == 1
     unseen = int(seen.long().argmin())
     x = torch.ones(1, 3).double()
-    out = cohort.client.predict(server.share(server.state, unseen), None, x)
+    out = cohort.client.predict(server.evaluation_message(server.state, unseen), None, x)
     assert float(out) == pytest.approx(arrays(server).mean(0).sum())
 
 
@@ -105,7 +105,7 @@ def test_one_cluster_is_fedavg_with_its_weights(weighting):
     )
     cfg = IFCAConfig(S=1, weighting=weighting, local=local)
     server = IFCA(cfg, MODEL, Plan(dtype="float64"))
-    grid = CohortGrid(Cohort(IFCAClient(cfg, MODEL), fed, MemoryStore(), server.plan))
+    grid = InProcessGrid(Cohort(IFCAClient(cfg, MODEL), fed, RamStore(), server.plan))
     server.connect(grid)
     server.state = replace(server.state, centers=(initial_params(MODEL, server.plan),))
     server.start(grid, num_rounds=3)

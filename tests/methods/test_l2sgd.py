@@ -8,8 +8,8 @@ from fedpers.clients.l2sgd import L2SGDClient, L2SGDConfig
 from fedpers.core.plan import Plan
 from fedpers.core.rng import Stream
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.objectives import make_objective
 from fedpers.families.unified.optimum import solve
@@ -24,8 +24,8 @@ def run(fed, upto, monkeypatch=None, coins=None, **options):
     assert cfg.check() == []
     model, plan = linear_model(fed), Plan(dtype="float64", eval_every=0)
     strategy, client = L2SGD(cfg, model, plan), L2SGDClient(cfg, model)
-    cohort = Cohort(client, fed, MemoryStore(), plan)
-    grid = CohortGrid(cohort)
+    cohort = Cohort(client, fed, RamStore(), plan)
+    grid = InProcessGrid(cohort)
     strategy._evaluates = lambda t: False
     for t in range(1, upto + 1):
         if coins:
@@ -47,7 +47,7 @@ def test_trajectory_is_the_oracles(make, monkeypatch):
         steps += [list(js) for js in zip(*drawn, strict=True)] + [None]
     parts = [fed.client(m).train for m in range(3)]
     xs, ys = [p.x.numpy() for p in parts], [p.y.numpy().astype(float) for p in parts]
-    found = np.stack([flat(cohort.memory(m, (99, 0)).x) for m in range(3)])
+    found = np.stack([flat(cohort.state(m, (99, 0)).x) for m in range(3)])
     np.testing.assert_allclose(found, oracle(xs, ys, fed.task, **options, steps=steps), atol=1e-13)
     assert strategy.state.communications == 5 and strategy.state.iterations == 9 + 5
 
@@ -60,5 +60,5 @@ def test_it_reaches_the_optimum_of_the_mixture():
     best = solve(f, parts, {W: torch.zeros(1, 2).double()})
     _, cohort = run(fed, 500, lam=0.7, eta=0.05, p=0.3)
     for m in range(3):
-        found = flat(cohort.memory(m, (9999, 0)).x)
+        found = flat(cohort.state(m, (9999, 0)).x)
         np.testing.assert_allclose(found, flat(best.betas[m]), atol=1e-4)

@@ -38,7 +38,7 @@ def test_rounds_equal_a_numpy_restatement():
         bodies, head = one_round(bodies, head, samples(fed), 0.3, 2)
     assert_close(strategy.state.g, head)
     for k in range(6):
-        assert_close(cohort.store.memories[k].body, bodies[k])
+        assert_close(cohort.store.states[k].body, bodies[k])
 
 
 def test_runs_on_digits(tmp_path):

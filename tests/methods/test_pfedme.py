@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedpers.clients.pfedme import Memory, PFedMeClient, PFedMeConfig, Weights
+from fedpers.clients.pfedme import ClientState, PFedMeClient, PFedMeConfig, Weights
 from fedpers.method import LocalConfig, Stream, grad
 from tests.methods.helpers import doubles, network, quadratics, simulated, smoke
 from tests.oracles.pfedme import one_round, proximal_point, stationary
@@ -25,7 +25,7 @@ def test_rounds_on_quadratics_are_the_closed_form(beta):
         w, personal = one_round(w, CLIENTS, 2.0, 0.1, beta, 0.07, 3, 4)
     strategy, cohort = simulated("pfedme", cfg, FED, MODEL, 3)
     assert float(strategy.state.params["head.weight"]) == pytest.approx(w, abs=1e-14)
-    found = [float(cohort.store.memories[k].theta["head.weight"]) for k in range(3)]
+    found = [float(cohort.store.states[k].theta["head.weight"]) for k in range(3)]
     assert found == pytest.approx(personal, abs=1e-14)
 
 
@@ -36,7 +36,7 @@ def test_the_limit_minimises_the_sum_of_envelopes():
     w = stationary(CLIENTS, 2.0)
     assert float(strategy.state.params["head.weight"]) == pytest.approx(w, abs=1e-7)
     for k, (a, c) in enumerate(CLIENTS):
-        found = float(cohort.store.memories[k].theta["head.weight"])
+        found = float(cohort.store.states[k].theta["head.weight"])
         assert found == pytest.approx(proximal_point(w, a, c, 2.0), abs=1e-7)
 
 
@@ -48,7 +48,7 @@ def test_the_step_is_the_gradient_of_the_envelope():
     envelope = grad(lambda v: (a * lam / (2 * a + lam) * (v - c) ** 2).sum())
     start = {"head.weight": w}
     reply, _ = PFedMeClient(cfg, MODEL).answer(
-        Weights(start), Memory(start), FED.client(1).train, Stream(0, 1, 1)
+        Weights(start), ClientState(start), FED.client(1).train, Stream(0, 1, 1)
     )
     torch.testing.assert_close(w - reply.params["head.weight"], 0.1 * envelope(w))
 
@@ -64,7 +64,7 @@ def test_the_personal_model_is_what_is_tested_and_costs_k_gradients():
     fed, cfg = doubles(), PFedMeConfig(K=4)
     model = network(fed)
     strategy, cohort = simulated("pfedme", cfg, fed, model, 2)
-    losses = [float(model.loss(cohort.store.memories[k].theta, fed.client(k).test)) for k in range(6)]
+    losses = [float(model.loss(cohort.store.states[k].theta, fed.client(k).test)) for k in range(6)]
     assert strategy.client_metrics["test_loss"].tolist() == pytest.approx(losses, rel=1e-12)
     assert strategy.round_log.gradient_evals == 4 * int(fed.num_train.sum())
 

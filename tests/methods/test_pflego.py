@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.pflego import Memory, PFLEGOClient, PFLEGOConfig, Train
+from fedpers.clients.pflego import ClientState, PFLEGOClient, PFLEGOConfig, Train
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.learning.model import build_model
 from fedpers.method import Plan, Stream
 from fedpers.simulate import simulate
@@ -37,9 +37,9 @@ def initial(fed=FED, model=MODEL, **options):
     """(theta, heads) before round 1."""
     cfg = PFLEGOConfig(**options)
     strategy = PFLEGO(cfg, model, Plan(seed=2, dtype="float64"))
-    cohort = Cohort(PFLEGOClient(cfg, model), fed, MemoryStore(), strategy.plan)
-    strategy.connect(CohortGrid(cohort))
-    return strategy.state.theta, [cohort.memory(k, (1, 0)).head for k in range(fed.num_clients)]
+    cohort = Cohort(PFLEGOClient(cfg, model), fed, RamStore(), strategy.plan)
+    strategy.connect(InProcessGrid(cohort))
+    return strategy.state.theta, [cohort.state(k, (1, 0)).head for k in range(fed.num_clients)]
 
 
 def numpy_body(theta):
@@ -72,7 +72,7 @@ def test_one_full_round_is_one_exact_gradient_step():
         torch.testing.assert_close(strategy.state.theta[k], v - 0.2 * g_theta[k], rtol=0, atol=1e-14)
     for i, head in enumerate(heads):
         for k, v in head.items():
-            got = cohort.store.memories[i].head[k]
+            got = cohort.store.states[i].head[k]
             torch.testing.assert_close(got, v - 0.2 * g_heads[i][k], rtol=0, atol=1e-14)
 
 
@@ -85,7 +85,9 @@ def test_heads_of_unequal_width_are_exact_too():
     total = float(FED.num_train.sum())
     for i, (x, y) in enumerate(data):
         part = replace(FED.client(i).train, x=x, y=y)
-        gradient, memory = client.answer(Train(theta, 1.0, total), Memory(heads[i]), part, Stream(0, 1, i))
+        gradient, memory = client.answer(
+            Train(theta, 1.0, total), ClientState(heads[i]), part, Stream(0, 1, i)
+        )
         leaf = {k: v.clone().requires_grad_() for k, v in heads[i].items()}
         loss = len(y) / total * MODEL.loss(theta | leaf, part)
         for (k, v), g in zip(leaf.items(), torch.autograd.grad(loss, leaf.values()), strict=True):
@@ -102,8 +104,8 @@ def test_the_papers_head_step_lacks_alpha():
         torch.testing.assert_close(exact[0].state.theta[k], paper[0].state.theta[k], rtol=0, atol=0)
     for i, head in enumerate(heads):
         for k, v in head.items():
-            moved = (paper[1].store.memories[i].head[k] - v) * (FED.num_train[i] / total)
-            expected = exact[1].store.memories[i].head[k] - v
+            moved = (paper[1].store.states[i].head[k] - v) * (FED.num_train[i] / total)
+            expected = exact[1].store.states[i].head[k] - v
             torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-14)
 
 
@@ -122,10 +124,10 @@ def test_equals_the_numpy_restatement(tau, exact, chosen):
     for k in BODY:
         np.testing.assert_allclose(got[k], want_theta[k], rtol=0, atol=1e-13)
     for i in chosen:
-        head = cohort.store.memories[i].head
+        head = cohort.store.states[i].head
         np.testing.assert_allclose(head["head.weight"].numpy(), want_heads[i]["w"], rtol=0, atol=1e-13)
         np.testing.assert_allclose(head["head.bias"].numpy(), want_heads[i]["b"], rtol=0, atol=1e-13)
-    assert set(cohort.store.memories) == set(chosen)  # the others' heads were not touched
+    assert set(cohort.store.states) == set(chosen)  # the others' heads were not touched
 
 
 def steps(chosen, **options):
@@ -133,7 +135,7 @@ def steps(chosen, **options):
     theta, heads = initial()
     strategy, cohort = run(chosen=chosen, **options)
     moved = [
-        {k: cohort.store.memories[i].head[k] - h[k] if i in chosen else 0 * h[k] for k in h}
+        {k: cohort.store.states[i].head[k] - h[k] if i in chosen else 0 * h[k] for k in h}
         for i, h in enumerate(heads)
     ]
     return {k: strategy.state.theta[k] - theta[k] for k in theta}, moved
@@ -207,7 +209,7 @@ def test_cost_is_two_forwards_and_one_backward_whatever_tau(tau, forwards):
     theta, heads = initial()
     client = PFLEGOClient(PFLEGOConfig(tau=tau), model)
     with torch.no_grad():
-        client.answer(Train(theta, 1.0, 43.0), Memory(heads[0]), FED.client(0).train, Stream(0, 1, 0))
+        client.answer(Train(theta, 1.0, 43.0), ClientState(heads[0]), FED.client(0).train, Stream(0, 1, 0))
     assert (counting.forwards, counting.backwards) == (forwards, 1)
 
 
@@ -229,7 +231,7 @@ def test_the_bodys_gradient_is_taken_before_the_last_head_step():
     theta, heads = initial()
     data, total = FED.client(0).train, 43.0
     client = PFLEGOClient(PFLEGOConfig(tau=1, rho=0.5, head_step="paper"), MODEL)
-    reply, memory = client.answer(Train(theta, 1.0, total), Memory(heads[0]), data, Stream(0, 1, 0))
+    reply, memory = client.answer(Train(theta, 1.0, total), ClientState(heads[0]), data, Stream(0, 1, 0))
     leaf = {k: v.clone().requires_grad_() for k, v in theta.items()}
     same = torch.autograd.grad(MODEL.loss(leaf | heads[0], data), leaf.values())
     after = torch.autograd.grad(MODEL.loss(leaf | memory.head, data), leaf.values())
@@ -247,14 +249,14 @@ def test_head_steps_descend_below_the_smoothness_bound():
     losses = []
     for tau in range(2, 12):
         client = PFLEGOClient(PFLEGOConfig(tau=tau, beta=beta, rho=0.0), MODEL)
-        _, memory = client.answer(Train(theta, 1.0, 43.0), Memory(heads[0]), data, Stream(0, 1, 0))
+        _, memory = client.answer(Train(theta, 1.0, 43.0), ClientState(heads[0]), data, Stream(0, 1, 0))
         losses.append(float(MODEL.head_loss(memory.head, F, data)))
     assert all(b <= a + 1e-12 for a, b in itertools.pairwise(losses))
 
 
 def test_full_participation_converges_to_a_stationary_point():
     strategy, cohort = run(rounds=1500, rho=1.0)
-    heads = [cohort.store.memories[i].head for i in range(4)]
+    heads = [cohort.store.states[i].head for i in range(4)]
     start = full_gradient(*initial())[0]
     end = full_gradient(strategy.state.theta, heads)[0]
     size = lambda g: float(sum((v**2).sum() for v in g.values()))  # noqa: E731
@@ -290,4 +292,4 @@ def test_a_model_without_a_body_is_one_regression_a_client():
     model = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
     strategy, cohort = run(rounds=2, model=model, tau=3)
     assert strategy.state.theta == {}
-    assert set(cohort.store.memories) == {0, 1, 2, 3}
+    assert set(cohort.store.states) == {0, 1, 2, 3}

@@ -12,13 +12,13 @@ import torch
 from fedpers.checks.contract import CHECKS, make_case, same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
-from fedpers.clients.ppfl import Personal, PPFLClient, PPFLConfig, Slope, Weigh
+from fedpers.clients.ppfl import MembershipGradient, Personal, PPFLClient, PPFLConfig, Weigh
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.serialization import num_bytes
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.inprocess_grid import CohortGrid
-from fedpers.engines.memory.client_store import MemoryStore
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.families.mixtures.simplex import laplacian
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.model import build_model
@@ -48,16 +48,16 @@ def server(cfg, model=MLP, **plan):
 def run(cfg, fed=CLASSES, model=MLP, rounds=1, state=None, observer=None, **plan):
     """(strategy, cohort) after some rounds, from `state` if it is given."""
     strategy = server(cfg, model, **plan)
-    cohort = Cohort(PPFLClient(cfg, model), fed, MemoryStore(), strategy.plan)
+    cohort = Cohort(PPFLClient(cfg, model), fed, RamStore(), strategy.plan)
     if state is not None:
         strategy.state = state
-    strategy.start(CohortGrid(cohort), num_rounds=rounds, observer=observer)
+    strategy.start(InProcessGrid(cohort), num_rounds=rounds, observer=observer)
     return strategy, cohort
 
 
 def initial(cfg, fed=CLASSES, model=MLP):
     strategy = server(cfg, model)
-    strategy.connect(CohortGrid(Cohort(PPFLClient(cfg, model), fed, MemoryStore(), strategy.plan)))
+    strategy.connect(InProcessGrid(Cohort(PPFLClient(cfg, model), fed, RamStore(), strategy.plan)))
     return strategy.state
 
 
@@ -176,8 +176,8 @@ def test_sampled_clients_are_averaged_among_themselves_and_only_their_rows_move(
     start = replace(initial(cfg), C=rows(2, 6, 3))
     strategy = server(cfg)
     strategy.state, strategy.sample = start, lambda rng: [1, 4]
-    cohort = Cohort(PPFLClient(cfg, MLP), CLASSES, MemoryStore(), strategy.plan)
-    strategy.start(CohortGrid(cohort), num_rounds=1)
+    cohort = Cohort(PPFLClient(cfg, MLP), CLASSES, RamStore(), strategy.plan)
+    strategy.start(InProcessGrid(cohort), num_rounds=1)
     client, total = PPFLClient(cfg, MLP), float(CLASSES.num_train.sum())
     a = 0.02 * (6 * start.C - start.C.sum(0))  # stale rows of the others are in it
     got = {
@@ -216,11 +216,11 @@ def test_canonical_models_that_are_alike_stay_alike():
 
 def test_memory_is_momentum_or_nothing():
     _, cohort = run(config(), rounds=2)
-    assert cohort.store.memories == {}
+    assert cohort.store.states == {}
     local = LocalConfig(lr=0.1, epochs=1, batch_size=0, momentum=0.9)
     kept, cohort = run(config(keep_momentum=True, local=local), rounds=2)
-    assert all(vars(m).keys() == {"step", "m", "v"} for m in cohort.store.memories.values())
-    assert all(float(m.step) == 2 for m in cohort.store.memories.values())
+    assert all(vars(m).keys() == {"step", "m", "v"} for m in cohort.store.states.values())
+    assert all(float(m.step) == 2 for m in cohort.store.states.values())
     fresh, _ = run(config(local=local), rounds=2)
     assert not torch.equal(kept.state.theta["head.weight"], fresh.state.theta["head.weight"])
 
@@ -254,7 +254,7 @@ def test_algorithm_1_moves_one_block_a_round_as_often_as_rho_says():
     )
     blocks, up = Counter(), {}
 
-    class Watch(Observer):
+    class OptimalityGap(Observer):
         before = None
 
         def on_round(self, t, log):
@@ -268,11 +268,11 @@ def test_algorithm_1_moves_one_block_a_round_as_often_as_rho_says():
             up.setdefault(moved, set()).add(log.bytes_up)
             self.before = now
 
-    strategy, watch = server(cfg, eval_every=0), Watch()
-    cohort = Cohort(PPFLClient(cfg, MLP), CLASSES, MemoryStore(), strategy.plan)
-    strategy.connect(CohortGrid(cohort))
+    strategy, watch = server(cfg, eval_every=0), OptimalityGap()
+    cohort = Cohort(PPFLClient(cfg, MLP), CLASSES, RamStore(), strategy.plan)
+    strategy.connect(InProcessGrid(cohort))
     watch.before = strategy.state
-    strategy.start(CohortGrid(cohort), num_rounds=400, observer=watch)
+    strategy.start(InProcessGrid(cohort), num_rounds=400, observer=watch)
     assert blocks.keys() == {"theta", "C"}
     assert abs(blocks["theta"] - 120) < 4 * np.sqrt(400 * 0.3 * 0.7)
     assert up["C"] == {6 * 3 * 8}  # K float64 numbers a client
@@ -305,10 +305,10 @@ def test_memberships_may_be_weighed_by_a_minibatch():
     order = Weigh(start.theta, start.C[0], None, 72.0)
     with torch.no_grad():
         reply, _ = client.answer(order, None, data, Stream(0, 1, 0))
-    assert isinstance(reply, Slope)
+    assert isinstance(reply, MembershipGradient)
     chosen = Stream(0, 1, 0).schedule(12, 4, 1, 1)[0][0]
     part = Data(data.x[chosen], data.y[chosen], data.mask[chosen])
-    close(reply.c, client.mixture.slope(start.theta, part, start.C[0]))
+    close(reply.c, client.mixture.membership_gradient(start.theta, part, start.C[0]))
     assert client.work(order, 12) == 4
 
 
@@ -337,22 +337,22 @@ def test_the_output_is_an_earlier_iterate_and_is_what_clients_get():
     cfg = config(output="random")
     seen = [initial(cfg)]
 
-    class Watch(Observer):
+    class OptimalityGap(Observer):
         def on_round(self, t, log):
             seen.append(strategy.state)
 
     strategy = server(cfg)
     strategy.start(
-        CohortGrid(Cohort(PPFLClient(cfg, MLP), CLASSES, MemoryStore(), strategy.plan)),
+        InProcessGrid(Cohort(PPFLClient(cfg, MLP), CLASSES, RamStore(), strategy.plan)),
         num_rounds=6,
-        observer=Watch(),
+        observer=OptimalityGap(),
     )
     assert strategy.state.kept.total == pytest.approx(6 * 0.5 * 0.5)  # six times η ρ_h
     kept = strategy.state.kept.value
     match = [t for t, s in enumerate(seen) if same(s.C, kept.C) and same(s.theta, kept.theta)]
     assert match
     assert match[0] < 6  # one of the iterates 0 .. T-1
-    close(strategy.share(strategy.state, 2), Personal(kept.theta, kept.C[2]), 0)
+    close(strategy.evaluation_message(strategy.state, 2), Personal(kept.theta, kept.C[2]), 0)
     close(torch.from_numpy(strategy.explain(strategy.state)["membership"]), kept.C, 0)
 
 
@@ -403,8 +403,8 @@ def test_new_clients_never_train_and_find_their_group():
             return super().handle(requests)
 
     strategy = server(cfg, LINEAR, new_clients=4, eval_every=0)
-    cohort = Watching(PPFLClient(cfg, LINEAR), fed, MemoryStore(), strategy.plan)
-    strategy.start(CohortGrid(cohort), num_rounds=300)
+    cohort = Watching(PPFLClient(cfg, LINEAR), fed, RamStore(), strategy.plan)
+    strategy.start(InProcessGrid(cohort), num_rounds=300)
     assert {k for k, kind in asked if kind == "train"} == set(range(8))
     assert {k for k, kind in asked if kind == "evaluate"} == set(range(12))
     assert strategy.state.C.shape == (8, 2)
@@ -552,12 +552,12 @@ def test_average_stationarity_falls_with_the_length_of_the_run():
     fed = groups(8, 2, 5)
     values = []
 
-    class Watch(Observer):
+    class OptimalityGap(Observer):
         def on_round(self, t, log):
             values.append(log.extra["stationarity"])
 
     cfg = config(num_canonical=2, eta_2=0.05, local=LocalConfig(lr=0.02, epochs=1, batch_size=0))
-    run(cfg, fed, LINEAR, 400, observer=Watch(), eval_every=0)
+    run(cfg, fed, LINEAR, 400, observer=OptimalityGap(), eval_every=0)
     averages = [np.mean(values[:T]) for T in (25, 50, 100, 200, 400)]
     assert all(b < 0.75 * a for a, b in itertools.pairwise(averages))
 

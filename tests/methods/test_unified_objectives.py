@@ -12,7 +12,7 @@ from fedpers.families.unified.objective import Base, Objective
 from fedpers.families.unified.objectives import OBJECTIVES, make_objective
 from fedpers.families.unified.optimum import Flat, expand, solve
 from fedpers.learning.gradients import grad
-from fedpers.learning.gradients import slope as written_out
+from fedpers.learning.gradients import model_gradient as written_out
 from fedpers.learning.model import build_model
 from tests.oracles.unified import optimum, slope
 from tests.unified import W, federation, flat, golden, linear_model, logistic, quadratics, ridge

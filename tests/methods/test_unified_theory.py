@@ -214,7 +214,7 @@ def test_iterations_of_one_call_are_those_of_many(name):
     strategy.config = replace(strategy.config, max_local=50)
     rounds(strategy, grid, 3)
     s, client, data = strategy.state, cohort.client, fed.client(1).train
-    memory, u = cohort.memory(1, (99, 0)), torch.rand(6, dtype=torch.float64)
+    memory, u = cohort.state(1, (99, 0)), torch.rand(6, dtype=torch.float64)
 
     def order(w, T, w_step, draws):
         return Iterate(w, T, w_step, False, s.rates, 4, draws, {}, {})
@@ -268,7 +268,7 @@ def test_what_travels(name):
             assert numbers == 3 * (order.w_step + order.refresh)
         elif isinstance(order, Anchor):
             assert numbers == 3
-    secret = [v for m in range(5) for x in vars(cohort.memory(m, (99, 0))).values() for v in x.values()]
+    secret = [v for m in range(5) for x in vars(cohort.state(m, (99, 0))).values() for v in x.values()]
     told = [
         t
         for both in sent
@@ -305,8 +305,8 @@ def test_state_survives_a_restart_in_mid_run():
     rounds(first, grid, 4)
     second, rest, grid = make("asvrcd", logistic(), **SCALARS, rho=0.2)
     second.state, second.rounds_done = unpack(*pack(first.state)), 4
-    for k, memory in half.store.memories.items():
-        rest.store.memories[k] = unpack(*pack(memory))
+    for k, memory in half.store.states.items():
+        rest.store.states[k] = unpack(*pack(memory))
     rounds(second, grid, 9)
     same = zip(pack(whole.state)[1], pack(second.state)[1], strict=True)
     assert all(np.array_equal(a, b) for a, b in same)

@@ -1,4 +1,4 @@
-"""Where clients' memories live between rounds: in this process, or in one file a client."""
+"""Where clients' states live between rounds: in this process, or in one file a client."""
 
 import re
 from pathlib import Path
@@ -7,22 +7,22 @@ from typing import Any, Protocol
 from fedpers.core.serialization import read_record, write_record
 
 When = tuple[int, int]  # (round, exchange)
-MEMORIES = "memories.safetensors"  # in the folder of a checkpoint
+CLIENTS = "clients.safetensors"  # in the folder of a checkpoint
 
 
-class MemoryStore:
+class RamStore:
     """Memories in this process, and nowhere else."""
 
     def __init__(self) -> None:
-        self.memories: dict[int, Any] = {}
+        self.states: dict[int, Any] = {}
 
     def get(self, k: int, when: When) -> Any:
-        """The latest memory of client k, or None."""
-        return self.memories.get(k)
+        """The latest state of client k, or None."""
+        return self.states.get(k)
 
-    def put(self, k: int, when: When, memory: Any) -> None:
-        """Replace the memory of client k."""
-        self.memories[k] = memory
+    def put(self, k: int, when: When, state: Any) -> None:
+        """Replace the state of client k."""
+        self.states[k] = state
 
 
 class FileStore:
@@ -38,14 +38,14 @@ class FileStore:
         self.durable = durable
 
     def get(self, k: int, when: When) -> Any:
-        """The newest memory of client k from before exchange `when`, or None."""
+        """The newest state of client k from before exchange `when`, or None."""
         before = [w for w in self._versions(k) if w < when]
         return read_record(self._path(k, max(before)), self.device) if before else None
 
-    def put(self, k: int, when: When, memory: Any) -> None:
+    def put(self, k: int, when: When, state: Any) -> None:
         """Write a new version; drop those from a future that never was, and those no longer needed."""
         versions = self._versions(k)
-        write_record(self._path(k, when), memory, self.durable)
+        write_record(self._path(k, when), state, self.durable)
         needed = [w for w in versions if w[0] <= when[0] - self.keep_rounds]
         oldest = max(needed, default=(0, 0))
         for w in versions:
@@ -60,11 +60,11 @@ class FileStore:
         return sorted((int(m[1]), int(m[2])) for m in names if m)
 
 
-class Store(Protocol):
-    """Where clients' memories are kept between rounds."""
+class ClientStore(Protocol):
+    """Where clients' states are kept between rounds."""
 
     def get(self, k: int, when: tuple[int, int]) -> Any:
-        """The memory of client k before exchange `when` = (round, exchange); None if never seen."""
+        """The state of client k before exchange `when` = (round, exchange); None if never seen."""
 
-    def put(self, k: int, when: tuple[int, int], memory: Any) -> None:
-        """Keep the memory that client k has after exchange `when`; its tensors are its own."""
+    def put(self, k: int, when: tuple[int, int], state: Any) -> None:
+        """Keep the state that client k has after exchange `when`; its tensors are its own."""

@@ -1,4 +1,4 @@
-"""Files of rows of equal size, read and written in place: the disk side of a store of memories."""
+"""Files of rows of equal size, read and written in place: the disk side of a store of states."""
 
 import os
 from collections import deque

@@ -1,7 +1,7 @@
 """Memories of any number of clients in bounded RAM; what does not fit is in flat files.
 
 A client that was never visited costs nothing. A row that a checkpoint refers to is never
-overwritten, its client's next memory takes another one. So a checkpoint is a list of rows, and
+overwritten, its client's next state takes another one. So a checkpoint is a list of rows, and
 writing it copies nothing but what has changed since the last.
 """
 
@@ -19,15 +19,15 @@ from torch import Tensor
 from fedpers.core.errors import CheckpointError
 from fedpers.core.pytree import flatten
 from fedpers.core.serialization import pack, read_record, unpack, write_record
-from fedpers.engines.memory.client_store import MEMORIES, When
+from fedpers.engines.memory.client_store import CLIENTS, When
 from fedpers.engines.memory.row_file import Kind, RowFile, take_apart
 
-OVERHEAD = 2000  # bytes of Python objects in a memory, about
+OVERHEAD = 2000  # bytes of Python objects in a state, about
 SWATH = 4 * 2**20  # bytes that are written at a time, about
 
 
 class RowStore:
-    """A store of memories of which `memory_mb` are held in RAM.
+    """A store of states of which `memory_mb` are held in RAM.
 
     Without a folder the files are temporary.
     """
@@ -47,13 +47,13 @@ class RowStore:
         self._saved: dict[int, np.ndarray] = {}  # rows of the newest checkpoint
 
     @property
-    def memories(self) -> dict[int, Any]:
-        """All memories; for looking at a small federation."""
+    def states(self) -> dict[int, Any]:
+        """All states; for looking at a small federation."""
         known = {*np.flatnonzero(self._kind >= 0).tolist(), *self._hot}
         return {k: self._look(k) for k in sorted(known)}
 
     def get(self, k: int, when: When) -> Any:
-        """The latest memory of client k, or None."""
+        """The latest state of client k, or None."""
         if k in self._hot:
             self._hot.move_to_end(k)
         return self._look(k)
@@ -66,30 +66,30 @@ class RowStore:
         kind = self._kinds[self._kind[k]]
         return kind.read(self._file(kind.size).read(int(self._row[k])), self.device)
 
-    def put(self, k: int, when: When, memory: Any) -> None:
-        """Replace the memory of client k."""
-        cost = _cost(memory)
+    def put(self, k: int, when: When, state: Any) -> None:
+        """Replace the state of client k."""
+        cost = _cost(state)
         self.held += cost - self._hot.pop(k, (None, 0))[1]
-        self._hot[k] = memory, cost
+        self._hot[k] = state, cost
         self._dirty.add(k)
         if self.held > self.limit:
             self._make_way()
 
     def _make_way(self) -> None:
-        """Put the oldest memories on disk: some more than needed, since many at a time are cheaper."""
+        """Put the oldest states on disk: some more than needed, since many at a time are cheaper."""
         least, late = self.limit - min(self.limit // 16, SWATH), []
         while self.held > least and len(self._hot) > 1:
-            oldest, (memory, cost) = self._hot.popitem(last=False)
+            oldest, (state, cost) = self._hot.popitem(last=False)
             self.held -= cost
             if oldest in self._dirty:
-                late.append((oldest, memory))
+                late.append((oldest, state))
         self._write(late)
 
-    def _write(self, memories: Sequence[tuple[int, Any]]) -> None:
-        """Put memories on disk, each in its old row if no checkpoint refers to that."""
+    def _write(self, states: Sequence[tuple[int, Any]]) -> None:
+        """Put states on disk, each in its old row if no checkpoint refers to that."""
         groups: dict[Kind, list[tuple[int, list[torch.Tensor]]]] = defaultdict(list)
-        for k, memory in memories:
-            kind, tensors = take_apart(memory)
+        for k, state in states:
+            kind, tensors = take_apart(state)
             groups[kind].append((k, tensors))
         for kind, members in groups.items():
             file, number = self._file(kind.size), self._register(kind)
@@ -103,7 +103,7 @@ class RowStore:
                     self._dirty.discard(k)
 
     def _row_for(self, k: int, file: RowFile) -> int:
-        """Where client k's memory may be written."""
+        """Where client k's state may be written."""
         self._make_room(k)
         if self._kind[k] >= 0:
             old, row = self._file(self._kinds[self._kind[k]].size), int(self._row[k])
@@ -147,7 +147,7 @@ class RowStore:
             "rows": torch.from_numpy(self._row[clients]),
             "skeletons": tuple(_describe(kind) for kind in self._kinds),
         }
-        write_record(folder / MEMORIES, body)
+        write_record(folder / CLIENTS, body)
         self._saved = self._used()
         for size, rows in self._saved.items():
             file = self._files[size]
@@ -166,14 +166,14 @@ class RowStore:
         Raises:
             CheckpointError: the list is damaged, or it does not fit the files.
         """
-        body = read_record(folder / MEMORIES)
+        body = read_record(folder / CLIENTS)
         try:
             clients = body["clients"].numpy()
             self._kinds = [_understand(s) for s in body["skeletons"]]
             kinds, rows = body["kinds"].numpy(), body["rows"].numpy()
         except (KeyError, TypeError, AttributeError) as error:
-            path = folder / MEMORIES
-            raise CheckpointError(f"{path} is not a list of memories: {error!r}") from error
+            path = folder / CLIENTS
+            raise CheckpointError(f"{path} is not a list of states: {error!r}") from error
         self._numbers = {kind: i for i, kind in enumerate(self._kinds)}
         self._hot.clear()
         self._dirty.clear()
@@ -201,9 +201,9 @@ class RowStore:
             self._temporary.cleanup()
 
 
-def _cost(memory: Any) -> int:
-    """Bytes that a memory takes in RAM."""
-    return OVERHEAD + sum([x.nbytes for x in flatten(memory)[0] if isinstance(x, Tensor)])
+def _cost(state: Any) -> int:
+    """Bytes that a state takes in RAM."""
+    return OVERHEAD + sum([x.nbytes for x in flatten(state)[0] if isinstance(x, Tensor)])
 
 
 def _describe(kind: Kind) -> str:

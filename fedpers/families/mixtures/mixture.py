@@ -22,7 +22,7 @@ from fedpers.learning.gradients import grad
 from fedpers.learning.local_training import minimise_paced
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import Model
-from fedpers.learning.optimizers import LocalConfig, Slots
+from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Mixture:
             return MixedLoss(self, c)
         return lambda theta, data: self.loss(theta, data, c)
 
-    def slope(self, theta: Params, data: Data, c: Tensor) -> Tensor:
+    def membership_gradient(self, theta: Params, data: Data, c: Tensor) -> Tensor:
         """Gradient [K] of the loss in the membership, in the dtype of c."""
         if not self.one_pass:
             return grad(self.loss, argnums=2)(theta, data, c)
@@ -130,7 +130,7 @@ class Mixture:
     def settle(self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float) -> Tensor:
         """The membership after mirror steps on all of `data`; the models are frozen."""
         for _ in range(steps):
-            c = mirror_step(c, self.slope(theta, data, c), eta, floor)
+            c = mirror_step(c, self.membership_gradient(theta, data, c), eta, floor)
         return c
 
     def _each(self, theta: Params, x: Tensor) -> list[Tensor]:
@@ -159,7 +159,7 @@ class MixedLoss:
         return {n: share[n] * v if is_canonical(n) else v for n, v in g.items()}
 
     def minimise(
-        self, theta: Params, slots: Slots, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
+        self, theta: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
     ) -> Params | None:
         """Plain SGD on theta, from steps of the mixed parameters alone; None if that cannot be done.
 
@@ -170,7 +170,7 @@ class MixedLoss:
         mixed = [n for n in theta if self.mixture.is_canonical(n)]
         like = theta[mixed[0]]
         pace = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
-        done = minimise_paced(self.mixture.model.loss, w, pace, slots, data, rng, cfg, lr)
+        done = minimise_paced(self.mixture.model.loss, w, pace, opt, data, rng, cfg, lr)
         if done is None:
             return None
         share = (self.c / rate).to(like)

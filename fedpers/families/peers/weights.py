@@ -12,7 +12,7 @@ from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.peers.messages import Newcomer, Step
 from fedpers.learning.model import Model
-from fedpers.learning.optimizers import LocalConfig, Slots, new_slots, sgd_step
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 
 
 @record("peers.Scores")
@@ -27,17 +27,17 @@ class Scores:
 
 @record("peers.Peer")
 class Peer:
-    """What a client remembers: its model, its optimiser's memory, what it knows of all models."""
+    """What a client remembers: its model, its optimiser's state, what it knows of all models."""
 
     phi: Params
-    slots: Slots
+    opt: OptimizerState
     scores: Scores | None  # None before its first round
 
 
 def new_peer(phi: Params, like: Params, cfg: LocalConfig) -> Peer:
     """A peer before its first round; φ in dtype and device of `like`, `cfg` its optimiser."""
     phi = {k: v.to(like[k]) for k, v in phi.items()}
-    return Peer(phi, new_slots(phi, cfg), None)
+    return Peer(phi, init_optimizer(phi, cfg), None)
 
 
 def no_scores(w: Tensor) -> Scores:
@@ -123,8 +123,8 @@ def owner_step(peer: Peer, step: Step, optimiser: LocalConfig | None, normalise:
     if optimiser is None:
         rest = (1 - weight).to(next(iter(G.values())))
         return replace(peer, phi=add(G, peer.phi, rest))
-    phi, slots = sgd_step(peer.phi, G, peer.slots, optimiser, optimiser.lr)
-    return replace(peer, phi=phi, slots=slots)
+    phi, opt = sgd_step(peer.phi, G, peer.opt, optimiser, optimiser.lr)
+    return replace(peer, phi=phi, opt=opt)
 
 
 def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:

@@ -83,7 +83,7 @@ class MAML(Adapted):
         return add(w, self._slope(w, data), -self.config.alpha)
 
     def _slope(self, params: Params, data: Data) -> Params:
-        found: Params = torch.func.grad(self.loss)(params, data)  # differentiable, unlike `slope`
+        found: Params = torch.func.grad(self.loss)(params, data)  # differentiable, unlike `loss_gradient`
         return found
 
     def constants(self, base: Base) -> Constants:

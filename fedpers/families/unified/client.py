@@ -40,31 +40,31 @@ class BlockClient(PersonalizedClient, ABC):
         self.origin = {} if linear else model.init(0)  # where curvature is estimated
 
     @abstractmethod
-    def iterate(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The iterations of one order."""
 
     @abstractmethod
-    def block(self, memory: Any) -> Params:
+    def block(self, state: Any) -> Params:
         """β_m where it is evaluated."""
 
-    def answer(self, order: Any, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def answer(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The method's iterations, or one of the two questions about f_m."""
         if isinstance(order, Iterate):
-            return self.iterate(order, memory, data, rng)
+            return self.iterate(order, state, data, rng)
         f = self.objective(order.M)
         if isinstance(order, Measure):
-            return Value(f.value(order.w, self.block(memory), data)), memory
+            return Value(f.value(order.w, self.block(state), data)), state
         if isinstance(order, Anchor):
-            return self.anchor(order, memory, data)
+            return self.anchor(order, state, data)
         if isinstance(order, Describe):
-            return Described(self.describe(f, data)), memory
-        return self.iterate(order, memory, data, rng)
+            return Described(self.describe(f, data)), state
+        return self.iterate(order, state, data, rng)
 
     def describe(self, f: Objective, data: Data) -> Base:
         """The constants of the client's plain loss."""
         return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
 
-    def anchor(self, order: Anchor, memory: Any, data: Data) -> tuple[Any, Any]:
+    def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[Any, Any]:
         """The first anchor (methods with control variates)."""
         raise FedpersError(f"{type(self).__name__} keeps no anchor")
 
@@ -81,24 +81,24 @@ class BlockClient(PersonalizedClient, ABC):
         u = order.draws if len(order.draws) else rng.uniform(order.T + order.event)
         return batches(data, u[:, None])
 
-    def personal(self, shared: Shared, memory: Any) -> Params | None:
+    def personal(self, shared: Shared, state: Any) -> Params | None:
         """The personal model, where the objective has one."""
         f = self.objective(shared.M)
-        return f.personal(shared.w, self.block(memory)) if f.one_model else None
+        return f.personal(shared.w, self.block(state)) if f.one_model else None
 
-    def predict(self, shared: Shared, memory: Any, x: Tensor) -> Tensor:
+    def predict(self, shared: Shared, state: Any, x: Tensor) -> Tensor:
         """The personal model's outputs."""
         w = shared.w
-        return self.objective(shared.M).outputs(w, self.block(memory), x)
+        return self.objective(shared.M).outputs(w, self.block(state), x)
 
     @property
     def adapts(self) -> bool:
         """Where there is no private block but a personal model, it is made from the data."""
         return self.objective(1).adapts
 
-    def adapt(self, shared: Shared, memory: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def adapt(self, shared: Shared, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The shared model after what the objective does with the client's own data."""
-        return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), memory
+        return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), state
 
     def work(self, order: Any, n: int) -> int:
         """Sample gradients of both blocks."""

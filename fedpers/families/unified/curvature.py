@@ -53,12 +53,12 @@ def _linear(model: Model, data: Data, l2: float) -> Curvature:
 
 def _steepest(loss: Loss, params: Params, data: Data, steps: int = 10, h: float = 1e-2) -> Tensor:
     """The Hessian's largest eigenvalue (modulus), by power iteration on gradients' differences."""
-    slope = grad(loss)
-    here = slope(params, data)
+    gradient = grad(loss)
+    here = gradient(params, data)
     direction, size = here, sq_norm(here).sqrt()
     for _ in range(steps):
         unit = scale(direction, 1 / (size + 1e-12))
-        there = slope({k: v + h * unit[k] for k, v in params.items()}, data)
+        there = gradient({k: v + h * unit[k] for k, v in params.items()}, data)
         direction = scale(sub(there, here), 1 / h)
         size = sq_norm(direction).sqrt()
     return size

@@ -19,7 +19,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale, sq_norm
 from fedpers.core.pytree import record
 from fedpers.families.unified.curvature import curvature
-from fedpers.learning.gradients import grad, slope
+from fedpers.learning.gradients import grad, model_gradient
 from fedpers.learning.model import Model
 
 
@@ -51,7 +51,7 @@ class Objective(ABC):
     Gradients are of f_m, not of F: what F's β-block needs is (1/M) ∇_β f_m.
 
     `grad_w`, `grad_beta` and `grads` are those of `value`, by `local.grad`; an objective may write
-    them out (with `slope`, the gradient of f'), which is faster.
+    them out (with `loss_gradient`, the gradient of f'), which is faster.
     """
 
     has_w: ClassVar[bool] = True
@@ -119,9 +119,9 @@ class Objective(ABC):
         """(∇_w f_m, ∇_β f_m) from one pass."""
         return grad(self.value, argnums=(0, 1))(w, beta, data)
 
-    def slope(self, params: Params, data: Data) -> Params:
+    def loss_gradient(self, params: Params, data: Data) -> Params:
         """∇f'(params), with its ridge."""
-        g = slope(self.model, params, data)
+        g = model_gradient(self.model, params, data)
         return add(g, params, self.config.l2) if self.config.l2 else g
 
     def _base(self, params: Params, seen_w: Data, seen_b: Data) -> Base:

@@ -70,12 +70,12 @@ class MX2(Objective):
 
     def grad_beta(self, w: Params, beta: Params, data: Data) -> Params:
         """∇f'(β_m) + λ(β_m - u)."""
-        return add(self.slope(beta, data), add(beta, w, -self.s), self.config.lam)
+        return add(self.loss_gradient(beta, data), add(beta, w, -self.s), self.config.lam)
 
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
         """Both, from one β_m - u."""
         lam, apart = self.config.lam, add(beta, w, -self.s)
-        return scale(apart, -self.s * lam), add(self.slope(beta, data), apart, lam)
+        return scale(apart, -self.s * lam), add(self.loss_gradient(beta, data), apart, lam)
 
     def constants(self, base: Base) -> Constants:
         """μ is exact where every f' has Hessian μ'I (attained), a bound elsewhere."""
@@ -96,12 +96,12 @@ class MT2(Objective):
     def grad_w(self, w: Params, beta: Params, data: Data) -> Params:
         """s [Λ ∇f'(u) + λ(u - β_m)]."""
         u = self.shared(w)
-        g = add(scale(self.slope(u, data), self.config.Lambda), sub(u, beta), self.config.lam)
+        g = add(scale(self.loss_gradient(u, data), self.config.Lambda), sub(u, beta), self.config.lam)
         return scale(g, self.s)
 
     def grad_beta(self, w: Params, beta: Params, data: Data) -> Params:
         """∇f'(β_m) + λ(β_m - u)."""
-        return add(self.slope(beta, data), sub(beta, self.shared(w)), self.config.lam)
+        return add(self.loss_gradient(beta, data), sub(beta, self.shared(w)), self.config.lam)
 
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
         """Both."""
@@ -130,12 +130,12 @@ class APFL2(Objective):
 
     def grad_beta(self, w: Params, beta: Params, data: Data) -> Params:
         """(1-α) ∇f'(x_m)."""
-        return scale(self.slope(self._mixed(w, beta), data), 1 - self.config.alpha)
+        return scale(self.loss_gradient(self._mixed(w, beta), data), 1 - self.config.alpha)
 
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
         """Both, from one ∇f'(x_m)."""
-        a, at_x = self.config.alpha, self.slope(self._mixed(w, beta), data)
-        of_u = self.slope(self.shared(w), data)
+        a, at_x = self.config.alpha, self.loss_gradient(self._mixed(w, beta), data)
+        of_u = self.loss_gradient(self.shared(w), data)
         g = add(scale(at_x, a), of_u, self.config.Lambda)
         return scale(g, self.s), scale(at_x, 1 - a)
 

@@ -30,11 +30,11 @@ class Solvable(Protocol):
     def objective(self) -> Objective:
         """f_m in this federation; the roster is known."""
 
-    def point(self, client: Any, memories: Sequence[Any]) -> tuple[Params, list[Params]]:
+    def point(self, client: Any, states: Sequence[Any]) -> tuple[Params, list[Params]]:
         """(w, β of every client) where the method is evaluated."""
 
 
-class Watch(Observer):
+class OptimalityGap(Observer):
     """Adds the distance from the optimum to the log of each round; solved before the first."""
 
     def __init__(self, strategy: Any, grid: Any) -> None:
@@ -57,8 +57,8 @@ class Watch(Observer):
 
     def on_round(self, t: int, log: RoundLog) -> None:
         """Measure where the method is now."""
-        memories = [self.cohort.memory(k, LATEST) for k in self.ids]
-        log.extra |= self.measure(*self.strategy.point(self.cohort.client, memories))
+        states = [self.cohort.state(k, LATEST) for k in self.ids]
+        log.extra |= self.measure(*self.strategy.point(self.cohort.client, states))
 
     def measure(self, w: Params, betas: Sequence[Params]) -> dict[str, float]:
         """The columns for one point."""
@@ -94,7 +94,7 @@ class Watch(Observer):
         return float(sum(values)) / len(values)
 
 
-def watch(strategy: Any, grid: Any) -> Watch:
+def observe_optimality_gap(strategy: Any, grid: Any) -> OptimalityGap:
     """The observer of a run whose clients are all in this process (`grid.cohort`).
 
     Raises:
@@ -110,7 +110,7 @@ def watch(strategy: Any, grid: Any) -> Watch:
             "optimum=true: needs all clients in this process (fedpers run with "
             "engine=inprocess); set optimum=false"
         )
-    return Watch(strategy, grid)
+    return OptimalityGap(strategy, grid)
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:

@@ -47,13 +47,13 @@ class Flat:
 
 @dataclass(frozen=True)
 class Expansion:
-    """Each client's f_m to second order at one point: values [M], slopes [M, d], Hessians [M, d, d].
+    """Each client's f_m to second order at one point: values [M], gradients [M, d], Hessians [M, d, d].
 
     The first `size` of the d = d_0 + d_m entries are w's.
     """
 
     values: Tensor
-    slopes: Tensor
+    gradients: Tensor
     hessians: Tensor
     size: int
 
@@ -71,7 +71,7 @@ class Expansion:
             FedpersError: F has no one minimum.
         """
         M, d = len(self.values), self.size
-        g, H = self.slopes / M, self.hessians / M
+        g, H = self.gradients / M, self.hessians / M
         H_bb = _regular(H[:, d:, d:])
         own = torch.linalg.solve(H_bb, torch.cat([H[:, d:, :d], g[:, d:, None]], dim=2))
         C, c = own[:, :, :d], own[:, :, d]
@@ -84,7 +84,7 @@ class Expansion:
 def solve(
     f: Objective, parts: Sequence[Data], params: Params, *, tol: float = 1e-12, steps: int = 100
 ) -> Optimum:
-    """Newton's method with step halving on F, in float64; memory is M (d_0 + d_m)².
+    """Newton's method with step halving on F, in float64; state is M (d_0 + d_m)².
 
     Args:
         parts: the clients' training data.
@@ -121,14 +121,14 @@ def expand(
     f: Objective, parts: Sequence[Data], shared: Tensor, own: Tensor, of_w: Flat, of_b: Flat
 ) -> Expansion:
     """All f_m to second order at w = `shared` [d_0], β_m = `own` [M, d_m]."""
-    values, slopes, hessians = [], [], []
+    values, gradients, hessians = [], [], []
     for data, b in zip(parts, own, strict=True):
         f_m, point = _one(f, data, of_w, of_b), torch.cat([shared, b])
-        slope, value = torch.func.grad_and_value(f_m)(point)
+        gradient, value = torch.func.grad_and_value(f_m)(point)
         values.append(value)
-        slopes.append(slope)
+        gradients.append(gradient)
         hessians.append(torch.func.hessian(f_m)(point))
-    return Expansion(torch.stack(values), torch.stack(slopes), torch.stack(hessians), of_w.size)
+    return Expansion(torch.stack(values), torch.stack(gradients), torch.stack(hessians), of_w.size)
 
 
 def _regular(H: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             self.note(objective=sum(float(v.value) for v in found.values()) / len(found))
         return s
 
-    def share(self, s: State, k: int) -> Shared:
+    def evaluation_message(self, s: State, k: int) -> Shared:
         """The shared block."""
         return Shared(self.main(s.w), self.M)
 
@@ -120,7 +120,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     def next_event(self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0) -> Iterate:
         """Flip the coins of one iteration after the other until one of them asks to communicate.
 
-        After `max_local` iterations the round ends without: coins have no memory, so the law of the
+        After `max_local` iterations the round ends without: coins have no state, so the law of the
         iterations is the same.
         """
         cap, T, zeta, refresh = self.config.max_local, 0, False, False
@@ -144,9 +144,9 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         """n; the theory has the same n on every client."""
         return float(self.roster.num_examples.mean())
 
-    def point(self, client: Any, memories: Sequence[Any]) -> tuple[Params, list[Params]]:
+    def point(self, client: Any, states: Sequence[Any]) -> tuple[Params, list[Params]]:
         """(w, β of every client) where the method is evaluated (see optimality_gap.py)."""
-        return self.main(self.state.w), [client.block(m) for m in memories]
+        return self.main(self.state.w), [client.block(m) for m in states]
 
     def constants(self, told: Sequence[Base]) -> Constants:
         """The constants of F from those of the clients' losses, but for those that are set."""

@@ -1,7 +1,7 @@
 """Local training of dense networks (linear, logistic, mlp), for a stack of clients, without autograd.
 
 The gradient of such a network is three lines of algebra. `local.minimise` comes here by itself if the
-loss is the model's own, also pulled or with parts held fixed. A kernel in C does it (native.c);
+loss is the model's own, also soft_proximal or with parts held fixed. A kernel in C does it (native.c);
 where there is none, plain SGD is a handful of batched products (batched.py), and all else is
 left to autograd.
 """
@@ -26,15 +26,15 @@ from fedpers.learning.kernels.plan import (
     HEADS,
     MOMENTUM,
     PLAIN,
-    PULLED,
+    PROXIMAL,
     Plan,
     Training,
     layers_of,
     places_of,
 )
-from fedpers.learning.losses import Given, Loss, Pulled
+from fedpers.learning.losses import Frozen, Loss, Proximal
 from fedpers.learning.model import Model
-from fedpers.learning.optimizers import LocalConfig, Slots
+from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
 _kernels: ContextVar[bool] = ContextVar("kernels", default=True)
 
@@ -55,16 +55,16 @@ def kernels_allowed() -> bool:
 
 
 def plan_of(
-    loss: Loss, params: Params, slots: Slots, data: Data, cfg: LocalConfig, lr: Any
+    loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
     """How to train without autograd, and on what; None if that cannot be done here."""
-    found = _seen_through(loss, Model.loss, params, slots.step)
+    found = _seen_through(loss, Model.loss, params, opt.step)
     if found is None or data.block is None or not isinstance(lr, float):
         return None
     plan, start = found
     rule = ADAM if cfg.optimizer == "adam" else MOMENTUM if cfg.momentum else PLAIN
     if rule == PLAIN and (cfg.weight_decay or plan.lam):
-        rule = PULLED
+        rule = PROXIMAL
     n = len(data)
     plan = replace(
         plan,
@@ -74,7 +74,7 @@ def plan_of(
         momentum=cfg.momentum,
         per_pass=-(-n // min(cfg.batch_size or n, n)),
     )
-    start = replace(start, m=slots.m, v=slots.v, step=slots.step)
+    start = replace(start, m=opt.m, v=opt.v, step=opt.step)
     compiled = native.fits(plan, start, data.block.parts)
     if not compiled and not (plan.plain and cfg.batch_size):
         return None
@@ -82,9 +82,9 @@ def plan_of(
 
 
 def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
-    """What a loss is made of, if it is this one of a dense model, pulled or with fixed parts or neither."""
-    pull = loss if isinstance(loss, Pulled) else Pulled(loss, 0.0, 0.0, {})
-    given = pull.loss if isinstance(pull.loss, Given) else Given(pull.loss, {})
+    """What a loss is made of, if it is this one of a dense model, with a proximal term or frozen parts."""
+    pull = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
+    given = pull.loss if isinstance(pull.loss, Frozen) else Frozen(pull.loss, {})
     model: Any = getattr(given.loss, "__self__", None)
     own = getattr(given.loss, "__func__", None) is kind  # and not a subclass's
     layers = (HEADS if kind is Model.head_loss else layers_of(model)) if own else None
@@ -174,8 +174,8 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
     def all_clients(x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor) -> list[Tensor]:
         parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
         every = torch.arange(mask.shape[1]).expand(len(mask), 1, -1)
-        slopes = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1)).m
-        return [slopes[k] for k in plan.moving]
+        gradients = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1)).m
+        return [gradients[k] for k in plan.moving]
 
-    slopes = on_stacks(all_clients, x, data.y, data.mask, *leaves)
-    return dict(zip(plan.moving, slopes, strict=True))
+    gradients = on_stacks(all_clients, x, data.y, data.mask, *leaves)
+    return dict(zip(plan.moving, gradients, strict=True))

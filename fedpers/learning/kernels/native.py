@@ -78,7 +78,7 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     """The stacks [C, ...] of what was trained; nothing is overwritten. `fits` holds.
 
     Args:
-        given: weights, what pulls them, and the optimiser's memory, each [C, ...].
+        given: weights, what pulls them, and the optimiser's state, each [C, ...].
         parts: the clients' data.
         index, weight: minibatches [C, S, B].
 

@@ -9,7 +9,7 @@ from fedpers.core.pytree import record
 from fedpers.learning.layers import Dense, Flatten, Relu, Stack
 from fedpers.learning.model import HEAD, Model
 
-PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
+PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 
 
@@ -47,7 +47,7 @@ class Plan:
     @property
     def plain(self) -> bool:
         """SGD on the model's own loss, in all parameters."""
-        simple = self.rule in (PLAIN, PULLED) and not self.lam
+        simple = self.rule in (PLAIN, PROXIMAL) and not self.lam
         return simple and len(self.trained) == len(self.names)
 
 
@@ -58,7 +58,7 @@ class Training:
     w: Params  # weights, also those that are held fixed
     cbar: Params  # c̄ of the pull; {} without
     ubar: Tensor  # ū of the pull, scalar
-    m: Params  # the optimiser's memory; of one gradient, the gradient
+    m: Params  # the optimiser's state; of one gradient, the gradient
     v: Params
     step: Tensor  # scalar
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
