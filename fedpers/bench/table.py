@@ -133,6 +133,22 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
             "faster than a DataLoader loop": _times("times"),
         },
     ),
+    "parts": (
+        "Parts and what libraries offer instead",
+        "Ways of one case take turns in one process, one thread each; medians, and CPU time of all processes "
+        "that take part. *training*: one epoch of 100 clients, 200 samples each, batches of 20. "
+        "*evaluation*: 500 personal models, 50 samples each. *worker channel*: one order for 100 clients "
+        "to another process, 100 replies back, added up. *row store*: 1,000 clients get and put a state of "
+        "20 KB, any out of 20,000 that have one or the same each time, with 128 MB of RAM.",
+        {
+            "part": _text("part"),
+            "case": _text("case"),
+            "way": _text("way"),
+            "ms": _ms("seconds"),
+            "ms of CPU": _ms("cpu"),
+            "CPU, times ours": _times("times"),
+        },
+    ),
     "gpu": (
         "One GPU",
         "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "
