@@ -51,8 +51,10 @@ def round_trip(
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        _work(*make(theirs))
+        try:
+            _work(*make(theirs))
+        finally:  # nothing of the parent is cleaned up here
+            os._exit(0)
     theirs.close()
     send, receive = make(ours)
     stack.callback(os.waitpid, pid, 0)
