@@ -4,11 +4,10 @@ Ways of one case take turns in one process, so that what else the machine does h
 CPU seconds are those of all processes that take part.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -26,7 +25,6 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.messages import Request
-from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.optimizers import LocalConfig
 
@@ -73,21 +71,6 @@ CLIENTS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
 }
 
 
-@contextmanager
-def without_native() -> Iterator[None]:
-    """While this is open, there are no kernels in C."""
-    before = os.environ.get("FEDPERS_NATIVE")
-    os.environ["FEDPERS_NATIVE"] = "0"
-    native._library.cache_clear()
-    try:
-        yield
-    finally:
-        os.environ.pop("FEDPERS_NATIVE")
-        if before is not None:
-            os.environ["FEDPERS_NATIVE"] = before
-        native._library.cache_clear()
-
-
 def _within(context: Callable[[], Any], run: Callable[[], Any]) -> Run:
     def inside() -> None:
         with context():
@@ -114,7 +97,6 @@ def _training() -> Iterator[Case]:
 
             ways = {
                 "kernel in C": _within(ExitStack, run("stack")),
-                "batched products": _within(without_native, run("stack")),
                 "autograd under vmap": _within(autograd_only, run("stack")),
                 "loop": _within(autograd_only, run("loop")),
             }

@@ -92,7 +92,7 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "A round of FedAvg",
         "C of M clients, 200 samples each, one epoch of batches of 20, then the average. *auto*, "
         "*loop*, *stack*: ours; *tight*: the best plain loop, with no server; *flower-grid*: stock "
-        "`flwr` FedAvg and a stock ClientApp on our in-process grid.",
+        "`flwr` FedAvg and a stock ClientApp on our in-process grid; *no-kernels*: auto by autograd alone.",
         ROUNDS,
     ),
     "methods": (
