@@ -144,9 +144,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from fedpers.results.report.tables import report
+    from fedpers.results.report.write import write_report
 
-    report(args.runs, args.out)
+    write_report(args.runs, args.out)
     return 0
 
 

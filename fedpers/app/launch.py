@@ -109,7 +109,7 @@ def _job(cfg: DictConfig, out: Path, session: Session) -> None:
 def _perform(cfg: RunConfig, out: Path, session: Session) -> dict[str, Any]:
     """Save the resolved config, run, and say how it went."""
     from fedpers.app.run import run as perform
-    from fedpers.results.recorder import note_failure
+    from fedpers.results.summary import note_failure
 
     session.out = out
     save_config(cfg, out)
@@ -169,7 +169,7 @@ def _claim(out: Path, sweep: bool) -> None:
 
 
 def _failed(out: Path) -> bool:
-    from fedpers.results.recorder import read_summary  # imports torch
+    from fedpers.results.summary import read_summary
 
     return bool(read_summary(out).get("status") == "failed")
 
