@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from fedpers.config import compose, registry
+from fedpers.config import compose, hydra_internals, registry
 from fedpers.config.registry import METHODS, Method
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
 from fedpers.core.errors import ConfigError
@@ -229,8 +229,8 @@ def test_the_command_line_wins(load):
 
 def test_the_default_sweep_and_overriding_it(tmp_path, load):
     with compose._hydra(str(tmp_path)):
-        jobs = compose._jobs(["+experiment=demo"])
-        fewer = compose._jobs(["+experiment=demo", "seed=7"])
+        jobs = hydra_internals.sweep_jobs(["+experiment=demo"])
+        fewer = hydra_internals.sweep_jobs(["+experiment=demo", "seed=7"])
     assert [sorted(job) for job in jobs] == [
         ["+experiment=demo", f"method={m}", f"seed={s}"] for m in ("pflego", "fedavg") for s in (0, 1)
     ]

@@ -11,7 +11,7 @@ import torch
 
 from fedpers.app.build import assemble
 from fedpers.app.launch import save_config
-from fedpers.app.run import run
+from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
@@ -98,7 +98,7 @@ def test_baselines_are_measured_by_the_mixture(name):
 
 
 def test_a_run_notes_the_distance_in_each_round_and_nothing_else_changes(tmp_path, no_pictures):
-    summaries = [run(compose.load([*SMALL, f"optimum={on}"]), tmp_path / on) for on in ("true", "false")]
+    summaries = [execute(compose.load([*SMALL, f"optimum={on}"]), tmp_path / on) for on in ("true", "false")]
     with_it, without = (pd.read_csv(tmp_path / on / "metrics.csv") for on in ("true", "false"))
     noted = with_it[with_it.split == "train"]
     facts = summaries[0]["optimum"]
@@ -250,7 +250,7 @@ def test_an_accuracy_is_reached_when_it_is_kept():
 def test_the_report_has_measured_costs_beside_the_bounds(tmp_path, no_pictures):
     for seed in (0, 1):
         cfg = compose.load([*SMALL, "method=acd", "rounds=2", f"seed={seed}"])
-        run(cfg, tmp_path / str(seed))
+        execute(cfg, tmp_path / str(seed))
         save_config(cfg, tmp_path / str(seed))
     (setting,) = group_by_setting(find_runs([tmp_path]))
     table = report_gap.rate_table(setting)
