@@ -329,3 +329,12 @@ def test_unknown_method_of_the_registry():
 def test_every_row_names_classes_that_exist(name):
     row = METHODS[name]
     assert all(isinstance(c, type) for c in (row.strategy_class(), row.client_class(), row.config_class()))
+
+
+@pytest.mark.parametrize("group", ["method", "data", "model", "engine"])
+def test_every_key_of_a_config_file_has_a_comment(group):
+    """On its line; the file's own comment, its first line, stands for the name."""
+    for path in (CONF / group).glob("*.yaml"):
+        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        assert first.startswith("# ") and first.endswith("."), path
+        assert not [k for k in lines if "#" not in k and not k.startswith("name:")], path
