@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedpers.app.run import run as whole_run
+from fedpers.app.run import execute
 from fedpers.checks.case import close
 from fedpers.checks.contract import CHECKS, make_case, workers_change_nothing
 from fedpers.checks.toy_data import toy_federation
@@ -569,8 +569,8 @@ def test_ray_equals_inprocess(tmp_path):
         "rounds=3",
         "checkpoint_every=3",
     ]
-    whole_run(compose.load(options), tmp_path / "inprocess")
-    whole_run(compose.load([*options, "engine=ray"]), tmp_path / "ray")
+    execute(compose.load(options), tmp_path / "inprocess")
+    execute(compose.load([*options, "engine=ray"]), tmp_path / "ray")
     (_, ours), (_, theirs) = (
         checkpoint.load(tmp_path / name, RowStore(tmp_path / "inprocess" / "memory") if keep else None)
         for name, keep in (("inprocess", True), ("ray", False))
