@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import add
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
+from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.method import Data, LocalConfig, Params, Stream, bounds, grad, minimise
 
 
 @dataclass(frozen=True)
@@ -20,26 +21,15 @@ class PerFedAvgConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return [f"{n}={getattr(self, n)}: must not be negative" for n in ("alpha", "adapt_steps")
-                if getattr(self, n) < 0]
+        return bounds(self, alpha=(0, None), adapt_steps=(0, None))
 
 
-@record
-class Weights:
-    """Order and reply: a whole model."""
-
-    params: Params
-
-
-class PerFedAvgClient(PersonalizedClient):
+class PerFedAvgClient(GlobalModelClient):
     """Trains the received model so that one step of adaptation makes it good."""
 
     config: PerFedAvgConfig
-    reply_is_shared = True
 
-    def answer(
-        self, order: Weights, state: None, data: Data, rng: Stream
-    ) -> tuple[Weights, None]:
+    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.x.device)     # a permutation
@@ -54,10 +44,6 @@ class PerFedAvgClient(PersonalizedClient):
         g = grad(self.model.loss)(w, seen)
         stepped = add(w, {k: v.detach() for k, v in g.items()}, -self.config.alpha)      # [C2]
         return self.model.loss(stepped, Data(pairs.x[:, 0], pairs.y[:, 0], pairs.mask))
-
-    def personal(self, shared: Weights, state: None) -> Params:
-        """The global model, or what `adapt` made of it."""
-        return shared.params
 
     @property
     def adapts(self) -> bool:

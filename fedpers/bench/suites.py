@@ -165,12 +165,13 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
     from torch.utils.data import DataLoader
 
     from fedpers.bench.work import arrays, as_module
-    from fedpers.clients.fedper import Body, ClientState, FedPerClient, FedPerConfig
+    from fedpers.clients.fedper import FedPerClient, FedPerConfig
     from fedpers.core.data import ClientData, Data, Federation
     from fedpers.core.plan import Plan
     from fedpers.engines.cohort import Cohort
     from fedpers.engines.memory.client_store import RamStore
     from fedpers.engines.runner import RunnerConfig
+    from fedpers.families.split_models.client import OwnPart, SharedPart
     from fedpers.flower.messages import Request
 
     torch.set_num_threads(1)
@@ -192,8 +193,8 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
         counts,
         np.zeros((work.M, 10)),
     )
-    own = [ClientState(model.init_head(k)) for k in range(work.M)]
-    order = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
+    own = [OwnPart(model.init_head(k)) for k in range(work.M)]
+    order = SharedPart({k: v for k, v in model.init(0).items() if not model.is_head(k)})
     header = {"kind": "evaluate", "t": 1, "e": 0}
     requests = [Request(k, order, header) for k in range(work.M)]
 
@@ -209,7 +210,7 @@ def _evaluators(work: Any, model: Any, workers: int) -> dict[str, Callable[[], A
         """As libraries do it: samples one by one into batches of 10, one model after another."""
         found = []
         for k in range(work.M):
-            state = {f"{n}".replace(".", "_"): v for n, v in own[k].head.items()}
+            state = {f"{n}".replace(".", "_"): v for n, v in own[k].own.items()}
             module.load_state_dict({**module.state_dict(), **state})
             test, right = parts[k].test, 0
             samples: Any = list(zip(test.x, test.y, strict=True))
