@@ -83,6 +83,10 @@ class PersonalizedClient(NumPyClient, ABC):
         """(shared, state) after local adaptation, for evaluation only; nothing is kept."""
         return shared, state
 
+    def choose(self, shared: Any, state: Any, data: Data) -> Any:
+        """What of `shared` the client predicts with, by its training data; unlike `adapt` no training."""
+        return shared
+
     def local_model(self, order: Any, reply: Any) -> Any:
         """What a participant predicts with right after its local work: its reply, or still its order."""
         return reply if self.reply_is_shared else order
@@ -96,6 +100,7 @@ class PersonalizedClient(NumPyClient, ABC):
         {valid,test}_{loss,accuracy}_before are before it. The splits are those of `splits`.
         """
         found: dict[str, Tensor] = {}
+        shared = self.choose(shared, state, data.train)
         if self.adapts_to(shared):
             found |= self._measure(shared, state, data, "_before")
             shared, state = self.adapt(shared, state, data.train, rng)
