@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedpers.checks.case import same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
-from fedpers.clients.fedper import Body, ClientState, FedPerClient, FedPerConfig
+from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.params import split
@@ -22,6 +22,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.stacked_data import Block, StackedData
+from fedpers.families.split_models.client import OwnPart, SharedPart
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Request
 from fedpers.learning.gradients import grad, stacked
@@ -426,7 +427,7 @@ def test_a_models_own_idea_of_right_is_respected():
     lenient = Lenient(**vars(model))
     with torch.no_grad():
         assert scores_of(lenient, model.init(0), rows[0]) is None
-        client, theta = FedPerClient(FedPerConfig(), lenient), Body(model.init(0))
+        client, theta = FedPerClient(FedPerConfig(), lenient), SharedPart(model.init(0))
         stack = Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig("stack"))
         header = {"kind": "evaluate", "t": 1, "e": 0}
         for answer in stack.handle([Request(k, theta, header) for k in range(2)]):
@@ -441,7 +442,7 @@ def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
 
     def one(i):
         part = StackedData.of(i, block)
-        return client.assess(Body(wrong), ClientState({}), ClientData(part, part, part), Stream(0, 1, 0))
+        return client.assess(SharedPart(wrong), OwnPart({}), ClientData(part, part, part), Stream(0, 1, 0))
 
     with torch.no_grad(), pytest.raises(RuntimeError):
         torch.vmap(one)(torch.arange(2))
@@ -456,12 +457,12 @@ def test_an_evaluation_has_the_same_bits_in_every_stack():
     """With a body for all and heads of their own; and torch's numbers."""
     fed = toy_federation(7, (12, 9, 3, 20), dim=30, classes=4)
     model = net(30, (16,))
-    theta = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
+    theta = SharedPart({k: v for k, v in model.init(0).items() if not model.is_head(k)})
 
     def answers(chunk):
         cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, RamStore(), Plan(seed=1), chunk)
         for k in range(7):
-            cohort.store.put(k, (0, 0), ClientState(model.init_head(k)))
+            cohort.store.put(k, (0, 0), OwnPart(model.init_head(k)))
         header = {"kind": "evaluate", "t": 3, "e": 0}
         return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(7)])]
 
@@ -476,7 +477,7 @@ def test_padding_is_not_scored_without_the_kernel_either():
     """Ragged clients in one stack have the numbers that they have alone."""
     fed = toy_federation(6, (12, 9, 15), dim=8)
     model = net(8, (6,), fed.num_classes)
-    client, theta = FedPerClient(FedPerConfig(), model), Body(model.init(0))
+    client, theta = FedPerClient(FedPerConfig(), model), SharedPart(model.init(0))
     client.splits = ("train", "valid", "test")
 
     def answers(runner):
@@ -499,7 +500,7 @@ def test_who_defines_predict_does_not_inherit_a_model():
 
     fed = toy_federation(1, (12,), dim=6, classes=4)
     model = net(6, (5,))
-    theta, memory = Body(model.init(0)), ClientState(model.init_head(0))
+    theta, memory = SharedPart(model.init(0)), OwnPart(model.init_head(0))
     client = Zero(FedPerConfig(), model)
     assert client.personal(theta, memory) is None
     found = client.assess(theta, memory, fed.client(0), Stream(0, 1, 0))

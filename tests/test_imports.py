@@ -25,7 +25,17 @@ BELOW = {  # package: all packages that it may import
     "strategies": {"core", "learning", "families", "method", "clients"},
     "results": {"core", "learning", "flower", "config", "datasets"},
     "checks": {"core", "learning", "flower", "engines"},
-    "bench": {"core", "learning", "datasets", "flower", "config", "engines", "clients", "strategies"},
+    "bench": {
+        "core",
+        "learning",
+        "datasets",
+        "flower",
+        "config",
+        "engines",
+        "families",
+        "clients",
+        "strategies",
+    },
 }
 TOP = {"app", "__main__"}  # may import everything
 EDGE = {  # other people's packages that few may import: these, by package or module

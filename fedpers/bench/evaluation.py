@@ -10,11 +10,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from fedpers.bench.work import Work, as_module, federation, make_model, tensors
-from fedpers.clients.fedper import Body, ClientState, FedPerClient, FedPerConfig
+from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.core.plan import Plan
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
+from fedpers.families.split_models.client import OwnPart, SharedPart
 from fedpers.flower.messages import Request
 
 Result = dict[str, Any]
@@ -61,8 +62,8 @@ def evaluation_of(work: Work, model: Any, how: Any) -> Callable[[], Any]:
     fed = federation(*tensors(work), test=slice(-50, None))
     cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, RamStore(), Plan(), how)
     for k in range(work.M):
-        cohort.store.put(k, (0, 0), ClientState(model.init_head(k)))
-    order = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
+        cohort.store.put(k, (0, 0), OwnPart(model.init_head(k)))
+    order = SharedPart({k: v for k, v in model.init(0).items() if not model.is_head(k)})
     requests = [Request(k, order, {"kind": "evaluate", "t": 1, "e": 0}) for k in range(work.M)]
     return lambda: cohort.handle(requests)
 

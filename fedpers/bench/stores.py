@@ -18,9 +18,9 @@ import lmdb
 import numpy as np
 import torch
 
-from fedpers.clients.fedper import ClientState
 from fedpers.core.params import Params
 from fedpers.engines.memory.row_store import RowStore
+from fedpers.families.split_models.client import OwnPart
 
 CLIENTS, VISITED, ROUND, RAM_MB = 100_000, 20_000, 1000, 128
 
@@ -65,7 +65,7 @@ class Rows:
         return params
 
     def write(self, k: int, head: Params) -> None:
-        self.store.put(k, (1, 0), ClientState(head))
+        self.store.put(k, (1, 0), OwnPart(head))
 
     def commit(self) -> None:
         self.store.save(self.store.folder)
