@@ -31,6 +31,7 @@ class FedAvgClient(PersonalizedClient):
     """Trains the received model and sends it back; remembers nothing."""
 
     config: FedAvgConfig
+    reply_is_shared = True
 
     def answer(
         self, order: Weights, state: None, data: Data, rng: Stream
@@ -52,10 +53,6 @@ class FedAvgClient(PersonalizedClient):
         """Fine-tuning for `finetune_epochs`."""
         cfg = replace(self.config.local, epochs=self.config.finetune_epochs, steps=0)
         return Weights(minimise(self.model.loss, shared.params, data, rng, cfg)), None
-
-    def local_model(self, order: Any, reply: Weights) -> Weights:
-        """A participant predicts with the weights it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

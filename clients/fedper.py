@@ -33,6 +33,7 @@ class FedPerClient(PersonalizedClient):
 
     config: FedPerConfig
     private = ("head",)
+    reply_is_shared = True
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All heads start alike."""
@@ -48,10 +49,6 @@ class FedPerClient(PersonalizedClient):
     def personal(self, shared: Body, state: ClientState) -> Params:
         """The shared body under the client's own head."""
         return shared.theta | state.head
-
-    def local_model(self, order: Any, reply: Body) -> Body:
-        """A participant predicts with the body it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

@@ -32,6 +32,7 @@ class FedProxClient(PersonalizedClient):
     """Trains the received model without going far from it; remembers nothing."""
 
     config: FedProxConfig
+    reply_is_shared = True
 
     def answer(
         self, order: Weights, state: None, data: Data, rng: Stream
@@ -44,10 +45,6 @@ class FedProxClient(PersonalizedClient):
     def personal(self, shared: Weights, state: None) -> Params:
         """The global model."""
         return shared.params
-
-    def local_model(self, order: Any, reply: Weights) -> Weights:
-        """A participant predicts with the weights it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

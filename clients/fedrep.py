@@ -35,6 +35,7 @@ class FedRepClient(PersonalizedClient):
 
     config: FedRepConfig
     private = ("head",)
+    reply_is_shared = True
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All heads start alike."""
@@ -51,10 +52,6 @@ class FedRepClient(PersonalizedClient):
     def personal(self, shared: Body, state: ClientState) -> Params:
         """The shared representation under the client's own head."""
         return shared.phi | state.head
-
-    def local_model(self, order: Any, reply: Body) -> Body:
-        """A participant predicts with the representation it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """The sample gradients of both trainings."""

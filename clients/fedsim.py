@@ -45,6 +45,7 @@ class FedSimClient(PersonalizedClient):
 
     config: FedSimConfig
     private = ("v",)
+    reply_is_shared = True
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All personal parts start alike."""
@@ -70,10 +71,6 @@ class FedSimClient(PersonalizedClient):
     def personal(self, shared: Shared, state: ClientState) -> Params:
         """The shared part with the client's own one."""
         return shared.u | state.v
-
-    def local_model(self, order: Any, reply: Shared) -> Shared:
-        """A participant predicts with the shared part it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

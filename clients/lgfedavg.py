@@ -33,6 +33,7 @@ class LGFedAvgClient(PersonalizedClient):
 
     config: LGFedAvgConfig
     private = ("body",)
+    reply_is_shared = True
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All bodies start alike."""
@@ -48,10 +49,6 @@ class LGFedAvgClient(PersonalizedClient):
     def personal(self, shared: Head, state: ClientState) -> Params:
         """The shared head on the client's own body."""
         return state.body | shared.g
-
-    def local_model(self, order: Any, reply: Head) -> Head:
-        """A participant predicts with the head it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

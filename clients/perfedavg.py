@@ -35,6 +35,7 @@ class PerFedAvgClient(PersonalizedClient):
     """Trains the received model so that one step of adaptation makes it good."""
 
     config: PerFedAvgConfig
+    reply_is_shared = True
 
     def answer(
         self, order: Weights, state: None, data: Data, rng: Stream
@@ -69,10 +70,6 @@ class PerFedAvgClient(PersonalizedClient):
         for _ in range(self.config.adapt_steps):
             w = add(w, slope(w, data), -self.config.alpha)
         return Weights(w), None
-
-    def local_model(self, order: Any, reply: Weights) -> Weights:
-        """A participant predicts with the weights it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """Two gradients for each sample of the local training."""

@@ -45,8 +45,6 @@ class Ditto(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].params for k in w], n))                         # [S3]
 

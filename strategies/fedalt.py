@@ -45,8 +45,6 @@ class FedAlt(PersonalizedStrategy):
         """One round of Algorithm 2."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Shared(s.u))                                   # [S2]
-        if not w:
-            return s
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].u for k in w], n))                              # [S3]
 

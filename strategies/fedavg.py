@@ -39,8 +39,6 @@ class FedAvg(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
         return State(weighted_mean([w[k].params for k in w], [self.num_examples(k) for k in w]))  # [S3]
 
     def evaluation_message(self, s: State, k: int) -> Weights:

@@ -46,9 +46,7 @@ class FedBABU(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S2]
-        w = yield dict.fromkeys(selected, self.evaluation_message(s, -1))                # [S3]
-        if not w:
-            return s
+        w = yield dict.fromkeys(selected, Weights(s.theta, s.head))                      # [S3]
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([reply.theta for reply in w.values()], n), s.head)    # [S4]
 

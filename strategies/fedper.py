@@ -37,8 +37,6 @@ class FedPer(PersonalizedStrategy):
         """One round."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Body(s.theta))                                 # [S2]
-        if not w:
-            return s
         return State(weighted_mean([w[k].theta for k in w], [self.num_examples(k) for k in w]))  # [S3]
 
     def evaluation_message(self, s: State, k: int) -> Body:

@@ -44,8 +44,6 @@ class FedProx(PersonalizedStrategy):
         proportional = self.config.sampling == "proportional"
         selected = self._proportional(rng) if proportional else self.sample(rng)         # [S1]
         w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
         weights = [1.0 if proportional else self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].params for k in w], weights))                   # [S3]
 

@@ -50,8 +50,6 @@ class FedRecon(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Shared(s.g))                                   # [S2]
-        if not w:
-            return s
         n = [self.num_examples(k) for k in w]
         delta = weighted_mean([reply.g for reply in w.values()], n)                      # [S3]
         return State(*sgd_step(s.g, delta, s.opt, self._optimizer, self.config.rho))     # [S4]

@@ -41,7 +41,7 @@ class FedRep(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Body(s.phi))                                   # [S2]
-        return State(mean([reply.phi for reply in w.values()])) if w else s              # [S3]
+        return State(mean([reply.phi for reply in w.values()]))                          # [S3]
 
     def evaluation_message(self, s: State, k: int) -> Body:
         """The representation, for the client's own head."""

@@ -55,7 +55,7 @@ class IFCA(PersonalizedStrategy):
         told = yield {i: self.evaluation_message(s, i) for i in selected}                # [S2]
         identity = s.identity.clone()
         for i, reply in told.items():
-            identity[self._row[i]] = reply.identity.double()
+            identity[self.row[i]] = reply.identity.double()
         step = self._average if self.config.averaging == "model" else self._descend
         centers = tuple(step(j, c, told) for j, c in enumerate(s.centers))
         self.note(smallest_cluster=float(identity.sum(0).min()))
@@ -83,7 +83,7 @@ class IFCA(PersonalizedStrategy):
     def evaluation_message(self, s: State, k: int) -> Centers:
         """All cluster models; a client chooses by itself."""
         like = next(iter(s.centers[0].values()))
-        return Centers(s.centers, s.identity[self._row[k]].to(like))
+        return Centers(s.centers, s.identity[self.row[k]].to(like))
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """The cluster identities [N, S], as one-hot importance weights."""

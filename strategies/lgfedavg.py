@@ -41,8 +41,6 @@ class LGFedAvg(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Head(s.g))                                     # [S2]
-        if not w:
-            return s
         n = [self.num_examples(k) for k in w]
         return State(weighted_mean([w[k].g for k in w], n))                              # [S3]
 

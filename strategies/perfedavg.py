@@ -46,7 +46,7 @@ class PerFedAvg(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        return State(mean([w[k].params for k in w])) if w else s                         # [S3]
+        return State(mean([w[k].params for k in w]))                                     # [S3]
 
     def evaluation_message(self, s: State, k: int) -> Weights:
         """Every client starts its adaptation from the global model."""

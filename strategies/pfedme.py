@@ -55,8 +55,6 @@ class PFedMe(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
         beta, average = self.config.beta, mean([reply.params for reply in w.values()])
         return State(add(scale(s.params, 1 - beta), average, beta))                      # [S3]
 

@@ -52,10 +52,8 @@ class PFLEGO(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        order = self.evaluation_message(s, -1)
+        order = self._order(s)
         g = yield dict.fromkeys(selected, order)                                         # [S2]
-        if not g:
-            return s
         ratio = len(self.roster.ids) / len(g) if self.config.scale == "realised" else order.ratio
         alpha = {i: self.num_examples(i) / order.num_total for i in g}
         G = weighted_sum([g[i].theta for i in g], [ratio * alpha[i] for i in g])         # [S3]
@@ -64,6 +62,9 @@ class PFLEGO(PersonalizedStrategy):
 
     def evaluation_message(self, s: State, k: int) -> Train:
         """The body, with the scale that the client's last step needs."""
+        return self._order(s)
+
+    def _order(self, s: State) -> Train:
         ratio = len(self.roster.ids) / self.num_sampled
         return Train(s.theta, ratio, float(self.roster.num_examples.sum()))
 

@@ -79,24 +79,24 @@ class PPFL(PersonalizedStrategy):
         a, n = h.lam * laplacian(self._affinity, s.C), self.roster.num_total             # [S1]
         if h.algorithm == "rbcd":
             return (yield from self._one_block(s, a, n, rng))
-        row = {k: self._row[k] for k in self.sample(rng)}
+        row = {k: self.row[k] for k in self.sample(rng)}
         w = yield {k: Weigh(s.theta, s.C[i], a[i], n) for k, i in row.items()}           # [S2]
         C = with_rows(s.C, {row[k]: w[k].c for k in w})                                  # [S4]
-        new = State(self._mean(s, w), C, s.kept)
+        new = State(self._mean(w), C, s.kept)
         self.note(stationarity=stationarity(h.local, n / len(a), h.eta_2, s, new))
         return new
 
     def _one_block(self, s: State, a: Tensor, n: float, rng: np.random.Generator) -> Round:
         if rng.random() < self.config.rho:
-            w = yield {k: Personal(s.theta, s.C[i]) for k, i in self._row.items()}       # [S6]
-            return replace(s, theta=self._mean(s, w))
-        g = yield {k: Weigh(s.theta, s.C[i], None, n) for k, i in self._row.items()}     # [S7]
-        G = 2 * a + with_rows(torch.zeros_like(s.C), {self._row[k]: g[k].c for k in g})
+            w = yield {k: Personal(s.theta, s.C[i]) for k, i in self.row.items()}        # [S6]
+            return replace(s, theta=self._mean(w))
+        g = yield {k: Weigh(s.theta, s.C[i], None, n) for k, i in self.row.items()}      # [S7]
+        G = 2 * a + with_rows(torch.zeros_like(s.C), {self.row[k]: g[k].c for k in g})
         return replace(s, C=mirror_step(s.C, G, self.config.eta_2, self.config.floor))   # [S8]
 
-    def _mean(self, s: State, w: dict[int, Personal]) -> Params:
+    def _mean(self, w: dict[int, Personal]) -> Params:
         n = [self.num_examples(k) for k in w]
-        return weighted_mean([w[k].theta for k in w], n) if w else s.theta               # [S3]
+        return weighted_mean([w[k].theta for k in w], n)                                 # [S3]
 
     @cached_property
     def _affinity(self) -> Affinity:
@@ -108,7 +108,7 @@ class PPFL(PersonalizedStrategy):
         z, h = s.kept.value if s.kept else s, self.config
         if k in self.unseen:
             return Personal(z.theta, torch.full_like(z.C[0], 1 / h.num_canonical), h.new_steps)
-        return Personal(z.theta, z.C[self._row[k]])
+        return Personal(z.theta, z.C[self.row[k]])
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """Memberships [N, K]."""

@@ -28,6 +28,7 @@ class PersonalizedClient(NumPyClient, ABC):
 
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
+    reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
@@ -83,8 +84,8 @@ class PersonalizedClient(NumPyClient, ABC):
         return shared, state
 
     def local_model(self, order: Any, reply: Any) -> Any:
-        """The `shared` by which a participant predicts right after its local work."""
-        return order
+        """What a participant predicts with right after its local work: its reply, or still its order."""
+        return reply if self.reply_is_shared else order
 
     # ---- evaluation -----------------------------------------------------------------------------
 
