@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.engines.shared_memory import Parcel, open_parcel
+from fedpers.engines.shared_memory import Bundle, open_bundle
 
 
 class Line:
@@ -31,12 +31,12 @@ class Line:
 
     def write(self, head: Any, trees: Sequence[Any]) -> tuple[bytes, list[int]]:
         """A message, to be posted, of a small picklable head and trees of tensors."""
-        parcel = Parcel(trees)
-        number, handles = self._space(parcel.size)
+        bundle = Bundle(trees)
+        number, handles = self._space(bundle.size)
         block = self._own[number]
-        parcel.write(block)
+        bundle.write(block)
         unused, self._unused[:] = self._unused[:], []
-        text = pickle.dumps((head, parcel.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
+        text = pickle.dumps((head, bundle.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
         return struct.pack("<QQQ", len(text), number, len(block)) + text, handles
 
     def post(self, letter: tuple[bytes, list[int]]) -> None:
@@ -72,7 +72,7 @@ class Line:
             got += count
         head, content, free = pickle.loads(text)
         self._free += free
-        return head, open_parcel(content, self._seen(number))
+        return head, open_bundle(content, self._seen(number))
 
     def close(self) -> None:
         """Close the socket."""
