@@ -19,12 +19,12 @@ from fedpers.core.data import ClientData
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, leaves, rebuild, record
 from fedpers.core.rng import Stream
-from fedpers.engines.channel import Line
+from fedpers.engines.channel import Channel
 from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
-from fedpers.engines.shared_memory import Bundle, open_bundle
+from fedpers.engines.shared_memory import PackedTrees, unpack_trees
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
 from fedpers.flower.messages import Request
@@ -384,12 +384,12 @@ def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
 
 @LINUX
 def test_shared_memory_is_used_again_once_nobody_looks_at_it():
-    here, there = map(Line, socket.socketpair())
+    here, there = map(Channel, socket.socketpair())
 
     def trip(value, size=1000):
-        here.post(here.write("head", [{"a": torch.full((size,), value)}]))
+        here.send(here.write("head", [{"a": torch.full((size,), value)}]))
         head, (tree,) = there.receive()
-        there.post(there.write(None, []))  # says what is free
+        there.send(there.write(None, []))  # says what is free
         here.receive()
         assert head == "head" and bool((tree["a"] == value).all())
         return tree["a"]
@@ -494,11 +494,11 @@ def things():
 def test_trees_survive_a_bundle():
     trees = things()
     trees.append(trees[1])
-    bundle = Bundle(trees)
-    assert bundle.size == Bundle(trees[:-1]).size  # what is there twice is packed once
+    bundle = PackedTrees(trees)
+    assert bundle.size == PackedTrees(trees[:-1]).size  # what is there twice is packed once
     block = torch.zeros(max(bundle.size, 1), dtype=torch.uint8)
     bundle.write(block)
-    back = open_bundle(bundle.content, block)
+    back = unpack_trees(bundle.content, block)
     assert [type(t) for t in back] == [type(t) for t in trees]
     assert all(same(a, b) for a, b in zip(trees, back, strict=True))
     assert back[0].a is back[2].a  # what was shared is shared

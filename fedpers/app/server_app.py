@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -36,7 +37,7 @@ def on_grid(cfg: RunConfig, grid: Grid) -> RunConfig:
     Raises:
         ConfigError: this engine cannot do what is asked for.
     """
-    name = "ray" if is_simulation(grid) else "deployment"
+    name: Literal["ray", "deployment"] = "ray" if is_simulation(grid) else "deployment"
     cfg = replace(cfg, engine=replace(cfg.engine, name=name))
     if problems := cfg.check():
         raise ConfigError(*problems)

@@ -29,7 +29,7 @@ class Group:
     columns: list[Any]  # for each leaf that is no constant, a Column or a list of numbers
 
 
-class Bundle:
+class PackedTrees:
     """Trees ready to be written into a block of `size` bytes; what is there twice is written once."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
@@ -72,7 +72,7 @@ class Bundle:
                 torch.stack(tensors, out=_view(block, column, first.shape, first.dtype))
 
 
-def open_bundle(content: tuple[list[int], list[Group]], block: Tensor) -> list[Any]:
+def unpack_trees(content: tuple[list[int], list[Group]], block: Tensor) -> list[Any]:
     """The trees, in the order in which they were given; their tensors are views of `block`."""
     order, groups = content
     found: dict[int, Any] = {}
