@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from channels import CHANNELS, COUNT, round_trip
+from parts import compare
+from stores import STORES
 
 from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
-from fedpers.bench.channels import CHANNELS, COUNT, round_trip
-from fedpers.bench.parts import take_turns
-from fedpers.bench.stores import STORES
-from fedpers.bench.work import FLOPS, MODELS, Work, as_module, make_model
+from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 
 SIZES = {"lr": 7850, "mlp": 159010, "lenet": 62006, "cnn": 1663370}
 
@@ -24,7 +24,7 @@ def test_peers_train_the_same_model(name):
     params = model.init(0)
     assert sum(v.numel() for v in params.values()) == SIZES[name]
     x = torch.randn(2, *work.shape)
-    assert torch.equal(as_module(model)(x), model(params, x))
+    assert torch.equal(AsModule(model)(x), model(params, x))
 
 
 def test_flops_of_a_round_are_counted_by_hand():
@@ -68,6 +68,7 @@ def test_results_go_into_the_document_between_its_marks(tmp_path):
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert "| 1,000,000 | 500 | 900 | 20 | 1.1x |" in text
     assert "Not measured yet: `fedpers bench gpu`" in text
+    assert "Not measured yet: `python benchmarks/parts.py`" in text
 
 
 def test_the_document_shows_the_results_that_are_there():
@@ -115,7 +116,7 @@ def test_every_channel_brings_back_all_replies(make):
 def test_ways_take_turns_and_the_first_one_is_ours():
     calls = []
     ways = {name: lambda name=name: calls.append(name) for name in "ab"}
-    rows = take_turns("part", "case", ways, 3)
+    rows = compare("part", "case", ways, 3)
     assert calls == ["a", "b"] * 5
     assert [(r["way"], r["count"]) for r in rows] == [("a", 3), ("b", 3)]
     assert rows[0]["times"] == 1
