@@ -29,8 +29,7 @@ def claimed(folder: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # worker processes do not inherit it
         except OSError as error:

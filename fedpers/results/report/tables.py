@@ -56,7 +56,7 @@ def _count(group: SeedGroup) -> str:
 
 def costs(setting: Setting) -> ReportTable:
     """A row a group: what its runs cost, means over the runs."""
-    columns = ("method", "rounds", "s/round", "MB up", "MB down", "gradients")
+    columns = ("method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients")
     return ReportTable("cost", columns, [[g.name, *_costs(g)] for g in setting.groups])
 
 
@@ -66,10 +66,10 @@ def _costs(group: SeedGroup) -> list[str]:
 
     summaries = [r.summary for r in group.runs]
     done = mean(s.get("rounds_done", 0) for s in summaries)
-    seconds = mean(s.get("round_seconds", 0.0) for s in summaries) / max(done, 1)
+    seconds = [mean(s.get(k) or 0.0 for s in summaries) for k in ("median_round_seconds", "warm_up_seconds")]
     megabytes = [mean(s.get("bytes", {}).get(way, 0) for s in summaries) / 1e6 for way in ("up", "down")]
     gradients = mean(s.get("gradient_evals", 0) for s in summaries)
-    return [f"{done:g}", *(f"{v:.3g}" for v in (seconds, *megabytes, gradients))]
+    return [f"{done:g}", *(f"{v:.3g}" for v in (*seconds, *megabytes, gradients))]
 
 
 def beside_paper(setting: Setting) -> list[ReportTable]:
