@@ -16,7 +16,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.split_models.client import OwnPart, SharedPart
-from fedpers.flower.messages import Request
+from fedpers.flower.messages import Header, Request
 
 Result = dict[str, Any]
 
@@ -64,7 +64,7 @@ def evaluation_of(work: Work, model: Any, how: Any) -> Callable[[], Any]:
     for k in range(work.M):
         cohort.store.put(k, (0, 0), OwnPart(model.init_head(k)))
     order = SharedPart({k: v for k, v in model.init(0).items() if not model.is_head(k)})
-    requests = [Request(k, order, {"kind": "evaluate", "t": 1, "e": 0}) for k in range(work.M)]
+    requests = [Request(k, order, Header("evaluate", 1, 0)) for k in range(work.M)]
     return lambda: cohort.handle(requests)
 
 

@@ -24,7 +24,7 @@ from fedpers.core.plan import Plan
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
-from fedpers.flower.messages import Request
+from fedpers.flower.messages import Header, Request
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.optimizers import LocalConfig
 
@@ -91,7 +91,7 @@ def _training() -> Iterator[Case]:
 
             def run(runner: Any, client: Any = client, order: Any = order, fed: Any = fed) -> Any:
                 cohort = Cohort(client, fed, RamStore(), Plan(), RunnerConfig(runner))
-                header, sent = {"kind": "train", "t": 1, "e": 0}, order(cohort.params)
+                header, sent = Header("train", 1, 0), order(cohort.params)
                 requests = [Request(k, sent, header) for k in range(fed.num_clients)]
                 return lambda: cohort.handle(requests)
 

@@ -97,12 +97,12 @@ class Population:
         rng = Stream(self.plan.seed, when[0], k, when[1])
         if state is UNREAD:
             state = self.state(k, when)
-        if header["kind"] == "evaluate":
+        if header.kind == "evaluate":
             metrics = _numbers(self.client.assess(request.order, state, data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = self.client.answer(request.order, state, data.train, rng)
         found: dict[str, Any] | None = None
-        if header.get("assess"):
+        if header.assess:
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, kept, data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
@@ -112,7 +112,7 @@ class Population:
         self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
     ) -> Answer:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
-        if request.header["kind"] == "evaluate":
+        if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
         if kept is not None:
             self.store.put(request.k, request.when, kept)

@@ -131,7 +131,7 @@ def balance(weights: Sequence[float], count: int) -> list[list[int]]:
 
 def _weight(population: Population, request: Request) -> float:
     federation = population.federation
-    evaluates = request.header["kind"] == "evaluate"
+    evaluates = request.header.kind == "evaluate"
     counts = federation.num_test if evaluates else federation.num_train
     return float(counts[request.k])
 
@@ -177,7 +177,7 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Ch
     for i, (request, answer) in enumerate(zip(requests, runner.run(population, requests), strict=True)):
         if isinstance(answer, Exception):
             outcomes.append(_plain(answer))
-        elif request.header["kind"] == "evaluate":  # numbers by name, no tensors
+        elif request.header.kind == "evaluate":  # numbers by name, no tensors
             outcomes.append(answer)
         else:
             outcomes.append(Answer(None, answer.num_examples, answer.work))

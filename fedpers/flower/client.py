@@ -14,7 +14,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
-from fedpers.flower.messages import SKELETON, Host, Request
+from fedpers.flower.messages import SKELETON, Header, Host, Request
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -158,9 +158,8 @@ class PersonalizedClient(NumPyClient, ABC):
         self, kind: str, parameters: list[Any], config: dict[str, Any]
     ) -> tuple[list[Any], int, dict[str, Any]]:
         host, k = self._taken_seat()
-        header = {**config, "kind": kind}
-        order = unpack(str(header.pop(SKELETON, json.dumps({"v": None}))), parameters, host.device)
-        answer = host.handle([Request(k, order, header)])[0]
+        order = unpack(str(config.get(SKELETON, json.dumps({"v": None}))), parameters, host.device)
+        answer = host.handle([Request(k, order, Header.of({**config, "kind": kind}))])[0]
         if isinstance(answer, Exception):
             raise answer
         skeleton, arrays = pack(answer.body)

@@ -1,13 +1,12 @@
-"""What is in the messages between strategies and clients, packed only where it leaves the process.
+"""Requests and answers between strategies and clients, and their form as Flower messages.
 
-An `Envelope` is a genuine RecordDict whose content is packed when somebody reads it, an `Exchange` a
-sequence of messages that are made when somebody looks; an in-process grid takes what is in them as it
-is. What leaves the process is `seal`ed: an ArrayRecord and a ConfigRecord, see `seal_arrays`.
+Within one process requests and answers are passed as objects; an `Exchange` makes messages of them only if
+it is read. On a network a message holds an ArrayRecord and a ConfigRecord, see `seal_arrays`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -19,67 +18,90 @@ from fedpers.core.pytree import record
 from fedpers.core.serialization import pack, stack_equals, unpack, unstack
 
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"  # the records of a message
+_NUM = "num-examples"  # entry of the third, under the name that stock strategies weigh with
 SKELETON, _WHICH = "skeleton", "which"  # entries of the second
-Header = dict[str, Any]  # plain numbers and strings
 
 
-class Envelope(RecordDict):
-    """A RecordDict of one record and a header; packed to named arrays at the first reading."""
+class Header(NamedTuple):
+    """What all requests of one exchange have in common."""
 
-    def __init__(self, header: Header, body: Any) -> None:
-        self.__dict__["header"] = header
-        self.__dict__["body"] = body
+    kind: str  # Flower's message type: train, evaluate or query
+    t: int = 0  # round, from 1
+    e: int = 0  # exchange within the round, from 0
+    assess: bool = False  # whether participants evaluate after local training
 
-    def pack(self) -> None:
-        """Turn into an ordinary RecordDict; from now on the arrays are what counts."""
-        if "_data" not in self.__dict__:
-            header, body = self.__dict__.pop("header"), self.__dict__.pop("body")
-            self.__dict__.update(seal(header, body).__dict__)
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Header:
+        """From a message's plain values, of which there may be others.
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RecordDict, (dict(self.items()),)
-
-
-def _packing(name: str) -> Any:
-    def method(self: Envelope, *args: Any) -> Any:
-        self.pack()
-        return getattr(RecordDict, name)(self, *args)
-
-    return method
+        Raises:
+            KeyError: kind, t or e is missing.
+        """
+        return cls(str(config["kind"]), int(config["t"]), int(config["e"]), bool(config.get("assess")))
 
 
-for _name in (
-    "__getitem__",
-    "__setitem__",
-    "__delitem__",
-    "__iter__",
-    "__len__",
-    "__contains__",
-    "__eq__",
-    "__repr__",
-    "keys",
-    "values",
-    "items",
-    "copy",
-):  # every way in which RecordDict reads its content
-    setattr(Envelope, _name, _packing(_name))
+class Request(NamedTuple):
+    """What one client is asked in one exchange."""
+
+    k: int  # partition id
+    order: Any  # of training, or what the client predicts with (evaluation)
+    header: Header
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """(round, exchange)."""
+        return self.header.t, self.header.e
+
+
+class Answer(NamedTuple):
+    """What a client answers."""
+
+    body: Any  # reply, `Assessed` reply, or the columns of an evaluation
+    num_examples: int
+    work: int  # samples whose gradient was taken
+
+
+Outcome = Answer | str  # a client's answer, or why there is none
+
+
+def outcome(answer: Outcome | Exception) -> Outcome:
+    """The answer; of a client's exception its type and text."""
+    return f"{type(answer).__name__}: {answer}" if isinstance(answer, Exception) else answer
+
+
+@record("flower.Assessed")
+class Assessed:
+    """A reply together with metrics of the participant's model right after its local work."""
+
+    reply: Any
+    metrics: dict[str, float]
+
+
+class Host(Protocol):
+    """Data and states of clients, as a client needs them in order to answer Flower."""
+
+    device: str
+    federation: Federation
+
+    def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        """The answers, in the order of the requests; the answer of a client that failed is its exception."""
 
 
 class Exchange(Sequence[Message]):
-    """The messages of one exchange, made when somebody looks at one of them.
+    """The messages of one exchange, made by `make` when the first of them is read.
 
-    Between a strategy and a grid of the same process most messages are never looked at, and making
-    them costs more than a small client's answer. `parts` are what they would hold; once a message was
-    looked at, the messages count.
+    Making a message costs more than a small client's answer, and within one process most are never
+    read. `parts` are what the messages hold: requests, or pairs (partition id, outcome). Once `unread`
+    is False the messages may have been changed, and `parts` no longer count.
     """
 
-    def __init__(self, header: Header, parts: list[Any], make: Callable[[], list[Message]]) -> None:
-        self.header, self.parts, self._make = header, parts, make
+    def __init__(self, parts: Sequence[Any], make: Callable[[], list[Message]]) -> None:
+        self.parts, self._make = parts, make
         self._messages: list[Message] | None = None
 
     @property
-    def sealed(self) -> bool:
-        """Whether nobody has looked yet."""
+    def unread(self) -> bool:
+        """Whether no message was read so far."""
         return self._messages is None
 
     def __len__(self) -> int:
@@ -97,15 +119,20 @@ class Exchange(Sequence[Message]):
         return self._messages[i]
 
 
-def seal_arrays(arrays: list[np.ndarray], config: Header, num_examples: int | None = None) -> RecordDict:
+# ---- the content of a message ------------------------------------------------------------------
+
+
+def seal_arrays(
+    arrays: list[np.ndarray], config: Mapping[str, Any], num_examples: int | None = None
+) -> RecordDict:
     """The content of a message: arrays, plain values, and with a reply the number of samples."""
-    content = RecordDict({_ARRAYS: ArrayRecord(arrays), _CONFIG: ConfigRecord(config)})
+    content = RecordDict({_ARRAYS: ArrayRecord(arrays), _CONFIG: ConfigRecord(dict(config))})
     if num_examples is not None:
-        content[_METRICS] = MetricRecord({"num-examples": num_examples})
+        content[_METRICS] = MetricRecord({_NUM: num_examples})
     return content
 
 
-def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], Header]:
+def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], dict[str, Any]]:
     """(arrays, plain values) of a message's content.
 
     Raises:
@@ -118,16 +145,14 @@ def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], Header]:
     return arrays.to_numpy_ndarrays(), dict(config)
 
 
-def seal(header: Header, body: Any) -> RecordDict:
+def seal(header: Mapping[str, Any], body: Any) -> RecordDict:
     """The packed form of a header and a body: an array a tensor, the body's skeleton in the header."""
     skeleton, arrays = pack(body)
     return seal_arrays(arrays, {**header, SKELETON: skeleton})
 
 
-def open_content(content: RecordDict, device: str = "cpu") -> tuple[Header, Any]:
-    """(header, body) of a message's content, packed or not."""
-    if "body" in content.__dict__:
-        return content.__dict__["header"], content.__dict__["body"]
+def open_content(content: RecordDict, device: str = "cpu") -> tuple[dict[str, Any], Any]:
+    """(header, body) that `seal` was given."""
     arrays, header = open_arrays(content)
     return header, unpack(str(header.pop(SKELETON)), arrays, device)
 
@@ -145,45 +170,38 @@ def open_many(content: RecordDict, device: str = "cpu") -> Any:
     return unpack(str(config[SKELETON]), unstack(blocks, config[_WHICH], device))
 
 
+# ---- messages ----------------------------------------------------------------------------------
+
+
+def request_messages(requests: Sequence[Request], nodes: Any) -> list[Message]:
+    """A message a request, to node `nodes[k]`; an order that several clients get is packed once."""
+    sealed: dict[tuple[int, int], RecordDict] = {}
+    messages = []
+    for k, order, header in requests:
+        key = id(header), id(order)
+        if key not in sealed:
+            sealed[key] = seal(header._asdict(), order)
+        messages.append(Message(sealed[key], nodes[k], header.kind))
+    return messages
+
+
+def reply_message(message: Message, found: Outcome) -> Message:
+    """The reply to a message: an answer, or an error with its reason."""
+    if isinstance(found, str):
+        return error_reply(message, found)
+    skeleton, arrays = pack(found.body)
+    content = seal_arrays(arrays, {"work": found.work, SKELETON: skeleton}, found.num_examples)
+    return Message(content, reply_to=message)
+
+
+def open_reply(message: Message, device: str = "cpu") -> Outcome:
+    """What a reply holds, of `reply_message` or of a `PersonalizedClient` behind a ClientApp."""
+    if message.has_error():
+        return str(message.error.reason)
+    header, body = open_content(message.content, device)
+    return Answer(body, int(message.content.metric_records[_METRICS][_NUM]), int(header["work"]))  # type: ignore[arg-type]
+
+
 def error_reply(message: Message, reason: str) -> Message:
     """The reply of a client that failed."""
     return Message(Error(code=3, reason=reason), reply_to=message)
-
-
-@record("flower.Assessed")
-class Assessed:
-    """A reply together with metrics of the participant's model right after its local work."""
-
-    reply: Any
-    metrics: dict[str, float]
-
-
-class Request(NamedTuple):
-    """One message to one client."""
-
-    k: int  # partition id
-    order: Any  # of an exchange, or what the client predicts with (evaluation)
-    header: dict[str, Any]  # kind, t (round), e (exchange), assess
-
-    @property
-    def when(self) -> tuple[int, int]:
-        """(round, exchange)."""
-        return int(self.header["t"]), int(self.header["e"])
-
-
-class Answer(NamedTuple):
-    """What a client sends back."""
-
-    body: Any
-    num_examples: int
-    work: int
-
-
-class Host(Protocol):
-    """What a client needs in order to answer Flower: its data and state are behind it."""
-
-    device: str
-    federation: Federation
-
-    def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
-        """The answers, in the order of the requests; a client's failure is its answer."""
