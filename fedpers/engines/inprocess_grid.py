@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from flwr.supercore.run import Run
 from fedpers.engines.cohort import Cohort
 from fedpers.flower.internals import begin_run, number
 from fedpers.flower.messages import Header, Outcome, Request, open_content, outcome, reply_message
-from fedpers.flower.roster import Roster
+from fedpers.flower.roster import Roster, Shifted
 from fedpers.flower.transport import DirectGrid
 
 log = logging.getLogger("fedpers")
@@ -78,17 +78,18 @@ class InProcessGrid(LocalGrid, DirectGrid):
         super().__init__()
         self.cohort = cohort
 
-    def get_node_ids(self) -> Sequence[int]:  # type: ignore[override]
+    def get_node_ids(self) -> list[int]:
         """All nodes, in the order of their partitions."""
-        return range(FIRST_NODE, FIRST_NODE + self.cohort.federation.num_clients)
+        return list(range(FIRST_NODE, FIRST_NODE + self.cohort.federation.num_clients))
 
-    def roster(self, needs: Sequence[str]) -> Roster:
-        """All clients, from the federation's own arrays."""
+    def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
+        """({partition id: node id}, all clients), from the federation's own arrays."""
         federation = self.cohort.federation
         counts = torch.from_numpy(np.asarray(federation.num_train, dtype=np.float64))
         known = {"label_counts": federation.label_counts}
         properties = {n: torch.as_tensor(known[n]).double() for n in needs}
-        return Roster(tuple(range(federation.num_clients)), counts, properties)
+        nodes = Shifted(0, federation.num_clients, FIRST_NODE)
+        return nodes, Roster(tuple(range(federation.num_clients)), counts, properties)
 
     def answer(self, requests: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
         """The outcomes, in the order of the requests; clients of this process take the time they need."""

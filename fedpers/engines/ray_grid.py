@@ -7,17 +7,28 @@ is a worker here: every actor holds all data, so any node can serve any client.
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpers.core.data import Federation
-from fedpers.core.serialization import num_bytes
+from fedpers.core.serialization import num_bytes, pack, stack_equals, unpack, unstack
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.workers import balance
-from fedpers.flower.messages import Answer, Header, Outcome, Request, open_many, outcome, seal_many
+from fedpers.flower.messages import (
+    SKELETON,
+    Answer,
+    Header,
+    Outcome,
+    Request,
+    open_arrays,
+    outcome,
+    seal_arrays,
+)
 
+WHICH = "which"  # entry of a bundle's ConfigRecord: the block of each array
 BUNDLE = "train.bundle"  # the type of these messages
 BUNDLE_BYTES = 64 * 2**20  # of a bundle's answers, if they are as large as its orders
 PAUSE = 0.01  # seconds between two looks for replies
@@ -127,3 +138,16 @@ def seal_answers(answers: Sequence[Answer | Exception]) -> RecordDict:
 def open_answers(content: RecordDict, device: str) -> Iterator[Outcome]:
     """What `seal_answers` was given."""
     return (t if isinstance(t, str) else Answer(*t) for t in open_many(content, device))
+
+
+def seal_many(body: Any) -> RecordDict:
+    """The packed form of a body with many tensors of few shapes: one array a shape."""
+    skeleton, arrays = pack(body)
+    blocks, which = stack_equals(arrays)
+    return seal_arrays(blocks, {SKELETON: skeleton, WHICH: which})
+
+
+def open_many(content: RecordDict, device: str = "cpu") -> Any:
+    """What `seal_many` was given; a tensor that was in it several times is one object again."""
+    blocks, config = open_arrays(content)
+    return unpack(str(config[SKELETON]), unstack(blocks, config[WHICH], device))

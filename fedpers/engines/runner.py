@@ -69,7 +69,7 @@ class Runner:
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
 
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
-        """The answers, in the order of the requests; a client's failure is its answer."""
+        """The answers, in the order of the requests; of a client that failed its exception."""
         answers: list[Any] = [None] * len(requests)
         with torch.no_grad():
             for groups in self._windows(population, requests):

@@ -37,11 +37,11 @@ class Carrier:
         self.kept: dict[int, Any] = {}
 
     def get(self, k: int, when: tuple[int, int]) -> Any:
-        """What came with the order."""
+        """The state that came with the order, or None."""
         return self.given.get(k)
 
     def put(self, k: int, when: tuple[int, int], state: Any) -> None:
-        """Goes back with the answer."""
+        """Keep the state, to be sent with the answer."""
         self.kept[k] = state
 
 
@@ -148,7 +148,7 @@ def _preload(population: Population) -> None:
 
 
 def _child(population: Population, runner: Runner, channel: Channel, others: Sequence[socket.socket]) -> None:
-    """The life of a worker; it never returns."""
+    """Serve requests until the parent closes the socket; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -160,7 +160,7 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
             while True:
                 _serve(population, runner, carrier, channel)
         status = 0
-    except BaseException:  # the parent sees the end and not the reason
+    except BaseException:  # the parent sees only that the process ended
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -7,7 +7,7 @@ it is read. On a network a message holds an ArrayRecord and a ConfigRecord, see 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -15,11 +15,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.pytree import record
-from fedpers.core.serialization import pack, stack_equals, unpack, unstack
+from fedpers.core.serialization import pack, unpack
 
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"  # the records of a message
 _NUM = "num-examples"  # entry of the third, under the name that stock strategies weigh with
-SKELETON, _WHICH = "skeleton", "which"  # entries of the second
+SKELETON = "skeleton"  # entry of the second: the body without its tensors
 
 
 class Header(NamedTuple):
@@ -107,19 +107,10 @@ class Exchange(Sequence[Message]):
     def __len__(self) -> int:
         return len(self.parts)
 
-    @overload
-    def __getitem__(self, i: int) -> Message: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Message]: ...
-
-    def __getitem__(self, i: int | slice) -> Message | list[Message]:
+    def __getitem__(self, i: Any) -> Any:
         if self._messages is None:
             self._messages = self._make()
         return self._messages[i]
-
-
-# ---- the content of a message ------------------------------------------------------------------
 
 
 def seal_arrays(
@@ -138,8 +129,7 @@ def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], dict[str, Any]]:
     Raises:
         ConfigError: the message is of another kind, such as one of Flower's own strategies.
     """
-    there = _ARRAYS in content and _CONFIG in content
-    arrays, config = (content[_ARRAYS], content[_CONFIG]) if there else (None, None)
+    arrays, config = content.get(_ARRAYS), content.get(_CONFIG)
     if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
         raise ConfigError("this client answers fedpers strategies; the message holds no order")
     return arrays.to_numpy_ndarrays(), dict(config)
@@ -157,32 +147,11 @@ def open_content(content: RecordDict, device: str = "cpu") -> tuple[dict[str, An
     return header, unpack(str(header.pop(SKELETON)), arrays, device)
 
 
-def seal_many(body: Any) -> RecordDict:
-    """The packed form of a body with many tensors of few shapes: one array a shape."""
-    skeleton, arrays = pack(body)
-    blocks, which = stack_equals(arrays)
-    return seal_arrays(blocks, {SKELETON: skeleton, _WHICH: which})
-
-
-def open_many(content: RecordDict, device: str = "cpu") -> Any:
-    """What `seal_many` was given; a tensor that was in it several times is one object again."""
-    blocks, config = open_arrays(content)
-    return unpack(str(config[SKELETON]), unstack(blocks, config[_WHICH], device))
-
-
-# ---- messages ----------------------------------------------------------------------------------
-
-
-def request_messages(requests: Sequence[Request], nodes: Any) -> list[Message]:
-    """A message a request, to node `nodes[k]`; an order that several clients get is packed once."""
-    sealed: dict[tuple[int, int], RecordDict] = {}
-    messages = []
-    for k, order, header in requests:
-        key = id(header), id(order)
-        if key not in sealed:
-            sealed[key] = seal(header._asdict(), order)
-        messages.append(Message(sealed[key], nodes[k], header.kind))
-    return messages
+def request_messages(requests: Sequence[Request], nodes: Mapping[int, int]) -> list[Message]:
+    """A message a request of one exchange, to node `nodes[k]`; what is one order to many is packed once."""
+    orders = {id(r.order): r for r in requests}
+    sealed = {i: seal(r.header._asdict(), r.order) for i, r in orders.items()}
+    return [Message(sealed[id(r.order)], nodes[r.k], r.header.kind) for r in requests]
 
 
 def reply_message(message: Message, found: Outcome) -> Message:

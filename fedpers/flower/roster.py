@@ -73,6 +73,7 @@ def ask_roster(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tup
 
     Raises:
         ReplyError: a node fails to answer, or two nodes hold the same partition.
+        FedpersError: fewer than `num_clients` nodes come.
     """
     nodes = wait_for_nodes(grid, num_clients or 1)
     content = seal(Header("query")._asdict(), {"needs": tuple(needs)})
@@ -90,14 +91,9 @@ def ask_roster(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tup
     if len(node_of) < len(nodes):
         silent = len(nodes) - len(node_of)
         raise ReplyError(f"{silent} of {len(nodes)} nodes did not answer when the roster was made")
-    return node_of, make_roster(answers, needs)
-
-
-def make_roster(answers: dict[int, dict[str, Any]], needs: Sequence[str]) -> Roster:
-    """The roster of clients that answered {partition id: {num_examples, *needs}}."""
     ids = tuple(sorted(answers))
     counts = torch.tensor([float(answers[k]["num_examples"]) for k in ids], dtype=torch.float64)
-    return Roster(ids, counts, {n: torch.stack([answers[k][n] for k in ids]) for n in needs})
+    return node_of, Roster(ids, counts, {n: torch.stack([answers[k][n] for k in ids]) for n in needs})
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float = 300.0) -> list[int]:
@@ -106,11 +102,9 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float = 300.0) -> list[int
     Raises:
         FedpersError: fewer came within `patience` seconds.
     """
-    began, nodes = time.monotonic(), list(grid.get_node_ids())
-    while len(nodes) < wanted:
+    began = time.monotonic()
+    while len(nodes := list(grid.get_node_ids())) < wanted:
         if time.monotonic() - began > patience:
-            came = f"only {len(nodes)} of {wanted} clients"
-            raise FedpersError(f"{came} came within {patience:.0f} s")
+            raise FedpersError(f"only {len(nodes)} of {wanted} clients came within {patience:.0f} s")
         time.sleep(0.2)
-        nodes = list(grid.get_node_ids())
     return nodes

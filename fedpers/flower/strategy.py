@@ -23,7 +23,7 @@ from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.messages import Header
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.roster import Roster, rows_of
-from fedpers.flower.transport import Orders, Replies, transport_to
+from fedpers.flower.transport import Orders, Replies, connect
 from fedpers.learning.model import Model, initial_params
 
 log = logging.getLogger("fedpers")
@@ -33,7 +33,7 @@ Round = Generator[Orders, Replies, Any]
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """What is there now is no garbage: looking through a million clients takes longer than a round."""
+    """Freeze existing objects out of garbage collection: scanning 10^6 clients takes longer than a round."""
     already = gc.get_freeze_count()
     gc.freeze()
     try:
@@ -80,7 +80,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     @abstractmethod
     def evaluation_message(self, s: Any, k: int) -> Any:
-        """What client k needs in order to predict (or None); k may be in `unseen`, in no roster."""
+        """What client k needs in order to predict (or None); k may be an unseen client."""
 
     def explain(self, s: Any) -> dict[str, np.ndarray]:
         """Arrays that explain the state to a human (memberships, collaboration weights, ...)."""
@@ -140,7 +140,7 @@ class PersonalizedStrategy(Strategy, ABC):
         """Run rounds up to `num_rounds`, going on from `state` if there is one.
 
         Arguments are Flower's; `initial_arrays` (a state dict) replaces the model's own
-        initialisation, `observer` is told of every round.
+        initialisation, `observer` is called in every round.
 
         Raises:
             ReplyError: a client failed or answered nonsense (with failures="raise").
@@ -168,9 +168,9 @@ class PersonalizedStrategy(Strategy, ABC):
         return result
 
     def connect(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
-        """Learn who is there, by partition id, and make the initial state if there is none."""
-        self.transport = transport_to(grid, self.plan)
-        self.roster, self.unseen = self.transport.roster(self.needs).part(self.plan.new_clients)
+        """Take in the roster of `grid`, and make the initial state if there is none."""
+        self.transport, everybody = connect(grid, self.plan, self.needs)
+        self.roster, self.unseen = everybody.part(self.plan.new_clients)
         self.row = rows_of(self.roster.ids)
         if self.state is None:
             params = initial_params(self.model, self.plan)
@@ -194,7 +194,7 @@ class PersonalizedStrategy(Strategy, ABC):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Hand the replies to the round, make its further exchanges, and take its new state."""
+        """Send the replies into the round, make its further exchanges, and take its new state."""
         while self._generator is not None:
             answers = self.transport.open(server_round, replies, self.round_log)
             self._exchange += 1
@@ -232,15 +232,14 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What `explain` gives, and how good each of `models` is on the hold-out of each source."""
-        measured = measure_centers(self.model, self.models(self.state), self.holdout)
-        return {**self.explain(self.state), **measured}
+        return self.explain(self.state) | measure_centers(self.model, self.models(self.state), self.holdout)
 
     def summary(self) -> None:
         """Log what this strategy is."""
         log.info("%s %s", type(self).__name__, self.config)
 
     def _advance(self, t: int, replies: Replies | None) -> Sequence[Message]:
-        """Let the round go on to its next exchange, or take the state that it ends with."""
+        """Resume the round up to its next exchange, or take the state that it returns."""
         assert self._generator is not None
         try:
             orders = self._generator.send(replies)  # type: ignore[arg-type]  # first None
@@ -261,6 +260,5 @@ class PersonalizedStrategy(Strategy, ABC):
         return self.transport.address(Header(kind, t, self._exchange, assess), orders, self.round_log)
 
     def _exported(self) -> ArrayRecord:
-        models = self.models(self.state)
-        flat = {f"{m}.{k}": v for m, p in models.items() for k, v in p.items()}
+        flat = {f"{m}.{k}": v for m, p in self.models(self.state).items() for k, v in p.items()}
         return ArrayRecord(flat) if flat else ArrayRecord()

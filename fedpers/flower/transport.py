@@ -38,12 +38,8 @@ class DirectGrid(ABC):
     """A grid that takes requests by partition id, without messages."""
 
     @abstractmethod
-    def get_node_ids(self) -> Sequence[int]:
-        """{partition id: node id}, for those who read messages."""
-
-    @abstractmethod
-    def roster(self, needs: Sequence[str]) -> Roster:
-        """All clients, 0..N-1, with the properties that the strategy `needs`."""
+    def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
+        """({partition id: node id}, all clients with the properties that the strategy `needs`)."""
 
     @abstractmethod
     def answer(self, requests: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
@@ -53,18 +49,13 @@ class DirectGrid(ABC):
 class Transport:
     """Exchanges over any Flower grid, one message a client; counts bytes and checks replies."""
 
-    def __init__(self, grid: Any, plan: Plan) -> None:
+    def __init__(self, grid: Any, plan: Plan, nodes: Mapping[int, int]) -> None:
         self.grid, self.plan = grid, plan
-        self.nodes: Mapping[int, int] = {}  # partition id -> node id
+        self.nodes = nodes  # partition id -> node id
         self.orders: Orders = {}  # of the current exchange
         self.assessed: dict[int, dict[str, float]] = {}  # partition id -> columns of `assess`
         self.timeout: float = 3600  # seconds
         self._kind = "train"
-
-    def roster(self, needs: Sequence[str]) -> Roster:
-        """All clients, from one query message a node."""
-        self.nodes, roster = ask_roster(self.grid, needs, self.plan.num_clients)
-        return roster
 
     def address(self, header: Header, orders: Orders, counts: RoundLog) -> Sequence[Message]:
         """Messages for the orders; the bytes that they have on a network are added to `counts`."""
@@ -94,7 +85,8 @@ class Transport:
                 continue
             body = found.body
             if self._kind == "train":
-                body = self._without_metrics(k, body)
+                if isinstance(body, Assessed):
+                    self.assessed[k], body = body.metrics, body.reply
                 fault, size = inspector.look(self.orders[k], body)
                 if fault is not None:
                     missing[k] = fault
@@ -111,22 +103,15 @@ class Transport:
         return request_messages(requests, self.nodes)
 
     def _outcomes(self, messages: Iterable[Message]) -> Iterable[tuple[int, Outcome]]:
-        """(partition id, outcome) of each reply; notices of nodes that hold no partition are left out."""
+        """(partition id, outcome) of each reply; Flower's notices of other nodes are left out."""
         for message in messages:
-            k = self._clients.get(message.metadata.src_node_id)
-            if k is not None:
+            if (k := self._clients.get(message.metadata.src_node_id)) is not None:
                 yield k, open_reply(message, self.plan.device)
 
     @cached_property
     def _clients(self) -> dict[int, int]:
         """{node id: partition id}."""
         return {node: k for k, node in self.nodes.items()}
-
-    def _without_metrics(self, k: int, body: Any) -> Any:
-        if isinstance(body, Assessed):
-            self.assessed[k] = body.metrics
-            return body.reply
-        return body
 
     def _report(self, t: int, missing: dict[int, str], some: bool, counts: RoundLog) -> None:
         k, reason = min(missing.items())
@@ -141,13 +126,9 @@ class Transport:
 class InProcessTransport(Transport):
     """Exchanges with a `DirectGrid`: requests by partition id; messages only if somebody reads them."""
 
-    def roster(self, needs: Sequence[str]) -> Roster:
-        """All clients, without messages."""
-        return self.grid.roster(needs)
-
     def send(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The replies to messages."""
-        if not (isinstance(messages, Exchange) and messages.unread):
+        if not (messages and isinstance(messages, Exchange) and messages.unread):
             return super().send(messages)
         requests = messages.parts
         outcomes = self.grid.answer(requests, self.timeout)
@@ -159,18 +140,18 @@ class InProcessTransport(Transport):
         return Exchange([(r.k, found) for r, found in zip(requests, outcomes, strict=True)], make)
 
     def _messages(self, requests: Sequence[Request]) -> Sequence[Message]:
-        return Exchange(requests, lambda: request_messages(requests, self.grid.get_node_ids()))
+        return Exchange(requests, lambda: request_messages(requests, self.nodes))
 
     def _outcomes(self, messages: Iterable[Message]) -> Iterable[tuple[int, Outcome]]:
         if isinstance(messages, Exchange) and messages.unread:
             return messages.parts
         return super()._outcomes(messages)
 
-    @cached_property
-    def _clients(self) -> dict[int, int]:
-        return {node: k for k, node in enumerate(self.grid.get_node_ids())}
 
-
-def transport_to(grid: Grid, plan: Plan) -> Transport:
-    """The transport for a grid."""
-    return (InProcessTransport if isinstance(grid, DirectGrid) else Transport)(grid, plan)
+def connect(grid: Grid, plan: Plan, needs: Sequence[str]) -> tuple[Transport, Roster]:
+    """(transport, clients with the properties that the strategy `needs`) of a grid; see `ask_roster`."""
+    if isinstance(grid, DirectGrid):
+        nodes, roster = grid.roster(needs)
+        return InProcessTransport(grid, plan, nodes), roster
+    nodes, roster = ask_roster(grid, needs, plan.num_clients)
+    return Transport(grid, plan, nodes), roster
