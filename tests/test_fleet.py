@@ -159,6 +159,14 @@ def test_no_reply_in_time():
         server.start(grid_of(app_of(c.cohort()), c.federation, kind=Silent), num_rounds=1, timeout=0.02)
 
 
+def test_an_exchange_without_orders_sends_nothing():
+    c = case("fedavg")
+    server = c.server()
+    server.connect(grid_of(app_of(c.cohort()), c.federation))
+    nothing = server.transport.address(Header("train", 1), {}, server.round_log)
+    assert list(server.transport.send(nothing)) == []
+
+
 def test_bundles_are_balanced_and_not_too_large():
     federation = case("fedavg").federation
     large = {"w": torch.empty(BUNDLE_BYTES // 2, dtype=torch.uint8)}
