@@ -14,7 +14,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.split_models.client import OwnPart, SharedPart
-from fedpers.flower.messages import Request
+from fedpers.flower.messages import Header, Request
 
 
 def evaluation(args: argparse.Namespace) -> list[Result]:
@@ -46,7 +46,7 @@ def evaluation_of(work: Work, how: RunnerConfig) -> Callable[[], None]:
 
 def answering(cohort: Cohort, order: Any, kind: str, clients: Iterable[int]) -> Callable[[], None]:
     """Has the clients answer an order; raises the first one's failure."""
-    requests = [Request(k, order, {"kind": kind, "t": 1, "e": 0}) for k in clients]
+    requests = [Request(k, order, Header(kind, 1, 0)) for k in clients]
 
     def run() -> None:
         for failed in (a for a in cohort.handle(requests) if isinstance(a, Exception)):
