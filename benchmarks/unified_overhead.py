@@ -191,7 +191,7 @@ def _config(method: str, clients: int) -> Any:
             f"method={method}",
             f"data.num_clients={clients}",
             "data.sigma_h=0.1",
-            f"method.lam={LAM}",
+            f"method.objective.lam={LAM}",
             "data.train_per_client=100",
             "method.report=false",
             "optimum=false",

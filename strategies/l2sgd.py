@@ -31,9 +31,8 @@ import torch
 
 from fedpers.clients.l2sgd import Average, ClientState, L2SGDConfig, Run
 from fedpers.core.params import mean, scale
-from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.messages import Measure
-from fedpers.families.unified.objectives import MX2
+from fedpers.families.unified.mixture import MX2, MX2Settings
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -84,7 +83,7 @@ class L2SGD(PersonalizedStrategy):
     @property
     def objective(self) -> MX2:
         """MX as a problem in w and all x_m; the best w is their mean."""
-        return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
+        return MX2(MX2Settings(lam=self.config.lam), self.model, len(self.roster.ids))
 
     def point(self, client: Any, states: Sequence[ClientState]) -> tuple[Params, list[Params]]:
         """(the models' mean as w, the models)."""

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 7. Any objective of
-families/unified/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
+families/unified that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w, η, ρ as in ASVRCD-PFL;  v is the anchor,  G_w = ∇_w F(v),  G_m = 1/M ∇_β f_m(v)
 
@@ -31,45 +31,34 @@ they are subtracted, as in Algorithm 4. D_m and ∇_w f_m(v) travel together whe
 
 import numpy as np
 
-from fedpers.clients.svrcd import Block, SVRCDConfig
+from fedpers.clients.svrcd import SVRCDClient, SVRCDConfig, descend
 from fedpers.core.params import add
+from fedpers.families.unified.messages import Block
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
-from fedpers.method import Params
 
 
 class SVRCD(BlockStrategy):
     """One sample's gradient, in one block, with control variates."""
 
     config: SVRCDConfig
-    per_step = 2
-
-    def first(self, w: Params) -> Block:
-        """w and anchor start at w; the gradient there is asked for in round 1."""
-        return Block(w, w, {})
+    keeps, per_step = SVRCDClient.keeps, SVRCDClient.per_step
 
     def rates(self, c: Constants, n: float) -> Rates:
         """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, momentum=False)
+        return chosen_rates(self.config, c, n, self.momentum)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""
-        if s.counts.iterations == 0:
-            anchor = self.first_anchor(s)
-            replies = yield self.everyone(anchor)                                        # [S1]
-            s = self.done(s, Block(s.w.y, s.w.y, average(replies, "g_v")), anchor)
-        order, h = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates            # [S2]
+        s = yield from self.first_anchor(s)                                              # [S1]
+        order, h, w = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates, s.w    # [S2]
         replies = yield self.everyone(order)                                             # [S3]
-        w, v, G = s.w.y, s.w.v, s.w.G
-        for i in range(order.T + order.event):
-            w_old, w = w, add(w, G, -h.eta)                                              # [S4]
-            if i == order.T and order.w_step:
-                w = add(w, average(replies), -h.eta / h.p_w)                             # [S5]
-            if i == order.T and order.refresh:
-                v, G = w_old, average(replies, "g_v")                                    # [S6]
-        return self.done(s, Block(w, v, G), order)
-
-    def main(self, w: Block) -> Params:
-        """w itself."""
-        return w.y
+        for zeta, refresh in order.coins:
+            old, g = w, w.G                                                              # [S4]
+            if zeta:
+                g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
+            w = descend(w, g, h)
+            if refresh:
+                w = Block(w.y, {}, old.y, average(replies, "g_v"))                       # [S6]
+        return self.done(s, w, order)

@@ -10,12 +10,11 @@ from fedpers.core.rng import Stream
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
-from fedpers.families.unified.config import ObjectiveConfig
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import make_objective
 from fedpers.families.unified.optimum import solve
 from fedpers.strategies.l2sgd import L2SGD
 from tests.oracles.l2sgd import run as oracle
-from tests.unified import Script, W, flat, linear_model, logistic, ridge
+from tests.unified import Script, W, flat, linear_model, logistic, ridge, settings
 
 
 def run(fed, upto, monkeypatch=None, coins=None, **options):
@@ -55,7 +54,7 @@ def test_trajectory_is_the_oracles(make, monkeypatch):
 @pytest.mark.slow
 def test_it_reaches_the_optimum_of_the_mixture():
     fed = ridge(M=3, n=4, d=2)
-    f = make_objective(ObjectiveConfig(objective="mx2", lam=0.7), linear_model(fed), 3)
+    f = make_objective(settings("mx2", lam=0.7), linear_model(fed), 3)
     parts = [fed.client(m).train for m in range(3)]
     best = solve(f, parts, {W: torch.zeros(1, 2).double()})
     _, cohort = run(fed, 500, lam=0.7, eta=0.05, p=0.3)

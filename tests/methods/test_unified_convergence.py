@@ -155,7 +155,7 @@ def test_the_beta_step_needs_its_1_over_M():
     options = {"tau": 1, "batch_size": 0, "lam": 0.5}
     strategy, _, grid = make("lsgd", fed, **options)
     rounds(strategy, grid, 1)
-    eta = strategy.state.rates
+    eta = strategy.state.rates.eta
     good = [gap_after("lsgd", fed, k, eta=eta, **options) for k in (40, 80, 120)]
     assert good[0] > good[1] > good[2]
     bad = [gap_after("lsgd", fed, k, eta=eta, beta_scale="one", **options) for k in (4, 8)]
@@ -183,7 +183,7 @@ def test_theorem_five_of_local_sgd():
     best = optimum("lsgd", fed, **options)
     strategy, cohort, grid = make("lsgd", fed, **options)
     rounds(strategy, grid, 1)
-    f, eta = objective_of(strategy), strategy.state.rates
+    f, eta = objective_of(strategy), strategy.state.rates.eta
     base = [f.measure({}, fed.client(m).train) for m in range(3)]
     worst = type(base[0])(
         min(float(b.mu) for b in base),

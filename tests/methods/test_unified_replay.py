@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedpers.core.params import scale
-from fedpers.families.unified.objectives import MX2
+from fedpers.families.unified.mixture import MX2
 from fedpers.families.unified.optimum import solve
 from tests.unified import Script, W, blocks, federation, make, objective_of, rounds
 
@@ -76,7 +76,7 @@ def follow(run, strategy, cohort, upto):
         with pytest.raises(StopIteration) as end:
             steps.send(replies)
         s = end.value.value
-        yield F(run, objective_of(strategy), strategy.main(s.w), [cohort.client.block(b) for b in states])
+        yield F(run, objective_of(strategy), s.w.y, [cohort.client.block(b) for b in states])
 
 
 def next_state(strategy):

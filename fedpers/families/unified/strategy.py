@@ -12,12 +12,12 @@ from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
 from fedpers.families.unified.messages import (
     Anchor,
+    Block,
     Counts,
     Describe,
     Gradients,
@@ -26,13 +26,13 @@ from fedpers.families.unified.messages import (
     Shared,
     spent,
 )
-from fedpers.families.unified.objective import Base, Constants, Objective
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import Base, Constants, Objective, make_objective
 from fedpers.families.unified.step_sizes import Rates, coordinate_rates
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.learning.model import initial_params
 
+SURROGATE = 0.01  # the paper's μ' where a loss is not strongly convex
 Steps = Generator[dict[int, Any], dict[int, Any], Any]
 
 
@@ -40,7 +40,8 @@ Steps = Generator[dict[int, Any], dict[int, Any], Any]
 class State:
     """The server's variables of the w-block, what the theory gives, and what was spent."""
 
-    w: Any
+    w: Block
+    constants: Constants | None  # of F; None before round 1
     rates: Any  # None before round 1
     counts: Counts
 
@@ -49,14 +50,12 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     """Server half of an optimiser of the unified framework. Takes every client in every round."""
 
     config: Any
+    keeps: ClassVar[str] = "y"  # as the client half has it
     per_step: ClassVar[int] = 1
+    momentum: ClassVar[bool] = False  # its rates need μ > 0
     takes_all = True
 
     # ---- what an optimiser writes ---------------------------------------------------------------
-
-    @abstractmethod
-    def first(self, w: Params) -> Any:
-        """The server's variables before the first iteration."""
 
     @abstractmethod
     def rates(self, c: Constants, n: float) -> Any:
@@ -66,15 +65,12 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """The iterations of one round; ends with the new state."""
 
-    @abstractmethod
-    def main(self, w: Any) -> Params:
-        """The w at which the method is evaluated."""
-
     # ---- Flower's round -------------------------------------------------------------------------
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """All sequences start at the model's initial parameters."""
-        return State(self.first(self.objective.start(params)[0]), None, Counts())
+        w = self.objective.start(params)[0]
+        return State(Block(**dict.fromkeys(set(self.keeps) - {"G"}, w)), None, None, Counts())
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """Iterations up to the next communication; before the first round, the constants."""
@@ -84,17 +80,17 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         self.note(**{f.name: getattr(s.counts, f.name) for f in fields(s.counts)})
         if self.config.report and self._evaluates(t):
             zero = self.roster.num_examples.new_zeros(())
-            found = yield self.everyone(Measure(self.main(s.w), self.M, zero))
+            found = yield self.everyone(Measure(s.w.y, self.M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / len(found))
         return s
 
     def evaluation_message(self, s: State, k: int) -> Shared:
         """The shared block."""
-        return Shared(self.main(s.w), self.M)
+        return Shared(s.w.y, self.M)
 
     def models(self, s: State) -> dict[str, Params]:
         """The shared block as a model, u = s·w."""
-        return {"shared": self.objective.shared(self.main(s.w))} if self.objective.has_w else {}
+        return {"shared": self.objective.shared(s.w.y)} if self.objective.has_w else {}
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -106,16 +102,19 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     @property
     def objective(self) -> Objective:
         """f_m in this federation."""
-        return make_objective(self.config, self.model, self.M)
+        return make_objective(self.config.objective, self.model, self.M)
 
     def everyone(self, order: Any) -> dict[int, Any]:
         """The same order for all clients."""
         return dict.fromkeys(self.roster.ids, order)
 
-    def first_anchor(self, s: State) -> Anchor:
-        """The order by which anchors are set before the first iteration."""
-        w = self.main(s.w)
-        return Anchor(w, self.M, {}, w)
+    def first_anchor(self, s: State) -> Steps:
+        """Before the first iteration the anchor is where all start, and F's gradient there is asked for."""
+        if s.counts.iterations:
+            return s
+        order = Anchor(s.w.y, self.M, {}, s.w.y)
+        replies = yield self.everyone(order)
+        return self.done(s, replace(s.w, G=average(replies, "g_v")), order)
 
     def next_event(self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0) -> Iterate:
         """Flip the coins of one iteration after the other until one of them asks to communicate.
@@ -129,50 +128,61 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             if zeta or refresh:
                 break
             T += 1
-        count = T + 1 if getattr(self.config, "shared_index", False) else 0
-        draws, like = torch.from_numpy(rng.random(count)), self.main(s.w)
-        g, g_v = like if zeta else {}, like if refresh else {}
-        return Iterate(s.w, T, bool(zeta), bool(refresh), s.rates, self.M, draws, g, g_v)
+        shared = getattr(self.config, "shared_index", False)
+        seed = int(rng.integers(2**31)) if shared else None
+        g, g_v = s.w.y if zeta else {}, s.w.y if refresh else {}
+        return Iterate(s.w, T, bool(zeta), bool(refresh), s.rates, self.M, seed, g, g_v)
 
-    def done(self, s: State, w: Any, order: Iterate | Anchor) -> State:
+    def done(self, s: State, w: Block, order: Iterate | Anchor) -> State:
         """The state after an order was carried out."""
         cost = spent(order, round(self.mean_samples), self.per_step, self.objective)
-        return State(w, s.rates, s.counts.plus(cost))
+        return State(w, s.constants, s.rates, s.counts.plus(cost))
 
     @property
     def mean_samples(self) -> float:
-        """n; the theory has the same n on every client."""
+        """Samples of a client, for what was spent; the theory's n is the largest client's."""
         return float(self.roster.num_examples.mean())
 
     def point(self, client: Any, states: Sequence[Any]) -> tuple[Params, list[Params]]:
         """(w, β of every client) where the method is evaluated (see optimality_gap.py)."""
-        return self.main(self.state.w), [client.block(m) for m in states]
+        return self.state.w.y, [client.block(m) for m in states]
 
     def constants(self, told: Sequence[Base]) -> Constants:
         """The constants of F from those of the clients' losses, but for those that are set."""
-        c = self.config
-        given = [c.mu, c.L, c.L, c.cL, c.cL]
-        if None in given:
-            worst = [max(float(getattr(b, f.name)) for b in told) for f in fields(Base)[1:]]
-            found = [min(float(b.mu) for b in told), *worst]
-            given = [f if g is None else g for f, g in zip(found, given, strict=True)]
-        constants = self.objective.constants(Base(*given))
+        h = self.config.objective
+        given = Base(h.mu, h.L, h.L, h.cL, h.cL)  # type: ignore[arg-type]
+        base = _worst(told, given)
+        if self.momentum and not base.mu > 0:
+            base = replace(base, mu=SURROGATE)
+        c = self.objective.constants(base)
         w, beta = self.objective.start(initial_params(self.model, self.plan))
         if not w:
-            constants = replace(constants, L_w=0.0, cL_w=0.0)
+            c = replace(c, L_w=0.0, cL_w=0.0)
         if not beta:
-            constants = replace(constants, L_b=0.0, cL_b=0.0)
-        if c.mu_F is not None:
-            constants = replace(constants, mu=c.mu_F)
-        return constants
+            c = replace(c, L_b=0.0, cL_b=0.0)
+        return c if h.mu_F is None else replace(c, mu=h.mu_F)
 
     def _prepare(self, s: State) -> Steps:
-        c, told = self.config, []
-        if None in (c.mu, c.L, c.cL):
+        h, told = self.config.objective, []
+        if None in (h.mu, h.L, h.cL):
             zero = self.roster.num_examples.new_zeros(())
             replies = yield self.everyone(Describe(self.M, Base(*[zero] * 5)))
             told = [r.base for r in replies.values()]
-        return replace(s, rates=self.rates(self.constants(told), self.mean_samples))
+        c = self.constants(told)
+        return replace(s, constants=c, rates=self.rates(c, float(self.roster.num_examples.max())))
+
+
+def _worst(told: Sequence[Base], given: Base) -> Base:
+    """The least μ' and the largest of each L over the clients, but for what is given (not None)."""
+
+    def one(name: str) -> float:
+        value = getattr(given, name)
+        if value is not None:
+            return float(value)
+        found = [float(getattr(b, name)) for b in told]
+        return min(found) if name == "mu" else max(found)
+
+    return Base(*(one(f.name) for f in fields(Base)))
 
 
 def average(replies: dict[int, Gradients], field: str = "g") -> Params:
