@@ -147,6 +147,16 @@ def test_asvrcd_within_its_bound_and_faster_than_svrcd_where_it_is_ill_condition
     assert slow is None or slow.iterations > found[0.01]
 
 
+def test_anchors_at_p_beta_over_n_cost_fewer_samples_in_beta_where_its_block_is_steeper():
+    """Theorem 9: n + √(n L_β/μ) samples in β with ρ = p_β/n; ρ = p_w/n sets anchors too seldom here."""
+    fed, cost = logistic(M=2, n=8, d=2), {}
+    for refresh in ("w", "beta"):
+        options = {"lam": 0.02, "l2": 0.1, "refresh": refresh}
+        found = [run_to("asvrcd", fed, 1e-6, 6000, seed, step=10, **options) for seed in (0, 1)]
+        cost[refresh] = sum(c.beta_sample_grads for c in found)
+    assert cost["beta"] < 0.7 * cost["w"]
+
+
 # ---- LSGD ----------------------------------------------------------------------------------------
 
 
@@ -174,6 +184,24 @@ def test_floor_of_local_steps():
     assert small[2] / small[0] == pytest.approx(49, rel=0.25)
     same = quadratics(np.tile(TARGETS[:1], (4, 1)), [1.0, 0.5, 0.3])
     assert abs(gap_after("lsgd", same, 200, tau=4, eta=0.2, batch_size=0, **LITERAL)) < 1e-12
+
+
+def test_decreasing_steps_of_theorem_four():
+    """η_k = 1/(μ(k + const)): the gap times K is bounded; with a constant step it grows like K."""
+    fed, times_K = ridge(M=4, n=6, d=2), {}
+    for decreasing in (True, False):
+        gaps = [
+            np.mean(
+                [
+                    gap_after("lsgd", fed, K, seed, objective="fl", tau=3, decreasing=decreasing)
+                    for seed in range(4)
+                ]
+            )
+            * K
+            for K in (100, 1600)
+        ]
+        times_K[decreasing] = gaps[1] / gaps[0]
+    assert times_K[True] < 2 < 6 < times_K[False]
 
 
 def test_theorem_five_of_local_sgd():

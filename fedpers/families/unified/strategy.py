@@ -6,15 +6,17 @@ alone. How the shared variables move meanwhile is known to both sides (the funct
 client half), so nothing is sent for it.
 """
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
+from fedpers.families.unified.advice import SURROGATE, on_anchors, on_blocks, on_convexity
 from fedpers.families.unified.messages import (
     Anchor,
     Block,
@@ -26,13 +28,13 @@ from fedpers.families.unified.messages import (
     Shared,
     spent,
 )
-from fedpers.families.unified.objective import Base, Constants, Objective, make_objective
+from fedpers.families.unified.objective import Base, Constants, Objective, Settings, make_objective
 from fedpers.families.unified.step_sizes import Rates, coordinate_rates
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.learning.model import initial_params
 
-SURROGATE = 0.01  # the paper's μ' where a loss is not strongly convex
+log = logging.getLogger("fedpers")
 Steps = Generator[dict[int, Any], dict[int, Any], Any]
 
 
@@ -150,17 +152,20 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     def constants(self, told: Sequence[Base]) -> Constants:
         """The constants of F from those of the clients' losses, but for those that are set."""
         h = self.config.objective
-        given = Base(h.mu, h.L, h.L, h.cL, h.cL)  # type: ignore[arg-type]
-        base = _worst(told, given)
-        if self.momentum and not base.mu > 0:
-            base = replace(base, mu=SURROGATE)
-        c = self.objective.constants(base)
+        mu = _own_mu(h, told) if h.mu is None else h.mu
+        L_w, L_b = (_largest(told, k) if h.L is None else h.L for k in ("L_w", "L_b"))
+        cL_w, cL_b = (_largest(told, k) if h.cL is None else h.cL for k in ("cL_w", "cL_b"))
+        c = self.objective.constants(Base(mu or SURROGATE * self.momentum, L_w, L_b, cL_w, cL_b))
         w, beta = self.objective.start(initial_params(self.model, self.plan))
         if not w:
             c = replace(c, L_w=0.0, cL_w=0.0)
         if not beta:
             c = replace(c, L_b=0.0, cL_b=0.0)
         return c if h.mu_F is None else replace(c, mu=h.mu_F)
+
+    def facts(self, s: State) -> dict[str, Any]:
+        """Constants of F, and what the theory made of them."""
+        return {} if s.rates is None else {"theory": {**asdict(s.constants), **asdict(s.rates)}}
 
     def _prepare(self, s: State) -> Steps:
         h, told = self.config.objective, []
@@ -169,20 +174,24 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             replies = yield self.everyone(Describe(self.M, Base(*[zero] * 5)))
             told = [r.base for r in replies.values()]
         c = self.constants(told)
-        return replace(s, constants=c, rates=self.rates(c, float(self.roster.num_examples.max())))
+        rates = self.rates(c, float(self.roster.num_examples.max()))
+        for text in self._advice(_own_mu(h, told), c, rates):
+            log.warning(text)
+        return replace(s, constants=c, rates=rates)
+
+    def _advice(self, own_mu: float, c: Constants, rates: Any) -> Iterator[str]:
+        yield from on_convexity(self.config.objective, own_mu) if self.momentum else ()
+        yield from on_blocks(c)
+        yield from on_anchors(rates, self._last_round or 0) if "v" in self.keeps else ()
 
 
-def _worst(told: Sequence[Base], given: Base) -> Base:
-    """The least μ' and the largest of each L over the clients, but for what is given (not None)."""
+def _own_mu(h: Settings, told: Sequence[Base]) -> float:
+    """The least μ' of the clients' losses; their ridge, where they were not asked."""
+    return min((float(b.mu) for b in told), default=h.l2)
 
-    def one(name: str) -> float:
-        value = getattr(given, name)
-        if value is not None:
-            return float(value)
-        found = [float(getattr(b, name)) for b in told]
-        return min(found) if name == "mu" else max(found)
 
-    return Base(*(one(f.name) for f in fields(Base)))
+def _largest(told: Sequence[Base], name: str) -> float:
+    return max(float(getattr(b, name)) for b in told)
 
 
 def average(replies: dict[int, Gradients], field: str = "g") -> Params:
