@@ -239,6 +239,12 @@ def test_mu_is_attained_and_the_papers_apfl_bound_is_not(name):
         assert g.constants(base_of(g, fed)).mu >= 0.4 * 0.25 / (2 * M)
 
 
+@pytest.mark.parametrize("name", ["mx2", "mt2", "apfl2", "fl", "full"])
+def test_without_strong_convexity_mu_is_0(name):
+    for lam in (0.0, 0.7):
+        assert objective(name, ridge(), lam=lam).constants(Base(0.0, 1.0, 1.0, 1.0, 1.0)).mu == 0
+
+
 def test_side_conditions_of_the_papers_bounds():
     """μ'/(3M) for MX2 if μ' <= λ/2, λ/(2M) for MT2 if Λ >= 3λ/(2μ'): ours are no smaller."""
     fed = ridge()

@@ -62,7 +62,8 @@ class Mixture(Objective):
             return (of_w + of_b) * mu
         trace = (of_w + of_b) * mu + 2 * lam
         determinant = mu**2 * (of_w * of_b - cross**2) + lam * mu * (of_w + of_b + 2 * cross)
-        return 2 * determinant / (trace + (trace**2 - 4 * determinant) ** 0.5)
+        root = max(trace**2 - 4 * determinant, 0.0) ** 0.5
+        return 2 * determinant / (trace + root) if determinant else 0.0
 
     def _point(self, t: Term, w: Params, beta: Params) -> Params:
         if not t.a:
