@@ -74,7 +74,7 @@ class Plain:
         for _ in range(self.tau):
             g_w = self.s * self.lam * (self.s * w - beta)
             g_b = self.sampled(w, beta, self.draw())
-            w, beta = w - self.h * g_w, beta - self.h * g_b
+            w, beta = w - self.h.eta * g_w, beta - self.h.eta * g_b
         self.main = w.mean(0), beta
 
     def acd(self) -> None:

@@ -22,15 +22,15 @@ def middle(a: Block, h: ACDRates) -> Params:
     return blend(a.y, a.z, h.theta)
 
 
-def drift(a: Block, h: ACDRates) -> Block:
-    """One iteration of a block that was not drawn."""
-    x, k = middle(a, h), h.eta * h.nu
+def drift(a: Block, x: Params, h: ACDRates) -> Block:
+    """One iteration of a block that was not drawn; x is its middle."""
+    k = h.eta * h.nu
     return Block(x, scale(add(a.z, x, k), 1 / (1 + k)))
 
 
-def descend(a: Block, g: Params, p: float, L: float, h: ACDRates) -> Block:
+def descend(a: Block, x: Params, g: Params, p: float, L: float, h: ACDRates) -> Block:
     """One iteration of a block that was drawn with probability p; g is its gradient of F at x."""
-    x, k = middle(a, h), h.eta * h.nu
+    k = h.eta * h.nu
     return Block(add(x, g, -1 / L), scale(add(add(a.z, x, k), g, -h.eta * p / L), 1 / (1 + k)))
 
 
@@ -47,12 +47,12 @@ class ACDClient(BlockClient):
         """T iterations of the private block, then the gradient in w."""
         f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w, state, {}
         for zeta, _ in order.coins:
-            x = middle(w, h), middle(beta, h)
+            w_x, x = middle(w, h), middle(beta, h)
             if zeta:
-                g_m = f.grad_w(*x, data)                                                 # [C4]
-                beta = drift(beta, h)                                                    # [C5]
+                g_m = f.grad_w(w_x, x, data)                                             # [C4]
+                beta = drift(beta, x, h)                                                 # [C5]
             else:
-                g = scale(f.grad_beta(*x, data), 1 / f.M)                                # [C1]
-                beta = descend(beta, g, 1 - h.p_w, h.L_b, h)                             # [C2]
-                w = drift(w, h)                                                          # [C3]
+                g = scale(f.grad_beta(w_x, x, data), 1 / f.M)                            # [C1]
+                beta = descend(beta, x, g, 1 - h.p_w, h.L_b, h)                          # [C2]
+                w = drift(w, w_x, h)                                                     # [C3]
         return Gradients(g_m, {}), beta

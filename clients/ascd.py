@@ -32,17 +32,13 @@ def middle(a: Block, h: Rates) -> Params:
     return blend(a.y, a.z, h.theta)
 
 
-def rest(a: Block, h: Rates, unsampled: str) -> Block:
-    """One iteration of the block that was not drawn."""
-    if unsampled == "freeze":
-        return a
-    x = middle(a, h)
-    return Block(x, blend(x, a.z, h.nu))
+def rest(a: Block, x: Params, h: Rates, unsampled: str) -> Block:
+    """One iteration of the block that was not drawn; x is its middle."""
+    return a if unsampled == "freeze" else Block(x, blend(x, a.z, h.nu))
 
 
-def descend(a: Block, g: Params, h: Rates) -> Block:
-    """One iteration of the block that was drawn; g estimates its gradient of F at x."""
-    x = middle(a, h)
+def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
+    """One iteration of the block that was drawn; g estimates its gradient of F at x, its middle."""
     return Block(add(x, g, -h.eta), add(blend(x, a.z, h.nu), g, -h.gamma))
 
 
@@ -58,12 +54,12 @@ class ASCDClient(BlockClient):
         """T steps on the private block, then a gradient in w."""
         f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w, state, {}
         for j, zeta, _ in order.steps(self.samples(order, data, rng)):                   # [C1]
-            x = middle(w, h), middle(beta, h)
+            w_x, x = middle(w, h), middle(beta, h)
             if zeta:
-                g_m = f.grad_w(*x, j)                                                    # [C4]
-                beta = rest(beta, h, self.config.unsampled)                              # [C5]
+                g_m = f.grad_w(w_x, x, j)                                                # [C4]
+                beta = rest(beta, x, h, self.config.unsampled)                           # [C5]
             else:
-                g = scale(f.grad_beta(*x, j), 1 / ((1 - h.p_w) * f.M))                   # [C2]
-                beta = descend(beta, g, h)                                               # [C3]
-                w = rest(w, h, self.config.unsampled)
+                g = scale(f.grad_beta(w_x, x, j), 1 / ((1 - h.p_w) * f.M))               # [C2]
+                beta = descend(beta, x, g, h)                                            # [C3]
+                w = rest(w, w_x, h, self.config.unsampled)
         return Gradients(g_m, {}), beta

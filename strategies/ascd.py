@@ -25,7 +25,7 @@ uses, left out. The block not drawn stays as it is (`unsampled: drift` moves it 
 
 import numpy as np
 
-from fedpers.clients.ascd import ASCDClient, ASCDConfig, descend, rest
+from fedpers.clients.ascd import ASCDClient, ASCDConfig, descend, middle, rest
 from fedpers.core.params import scale
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import Rates
@@ -48,9 +48,10 @@ class ASCD(BlockStrategy):
         order, h, w = self.next_event(s, rng, s.rates.p_w), s.rates, s.w                 # [S1]
         replies = yield self.everyone(order)                                             # [S2]
         for zeta, _ in order.coins:
+            x = middle(w, h)
             if zeta:
                 g = scale(average(replies), 1 / h.p_w)                                   # [S4]
-                w = descend(w, g, h)                                                     # [S5]
+                w = descend(w, x, g, h)                                                  # [S5]
             else:
-                w = rest(w, h, self.config.unsampled)                                    # [S3]
+                w = rest(w, x, h, self.config.unsampled)                                 # [S3]
         return self.done(s, w, order)

@@ -154,12 +154,14 @@ def test_acd_makes_progress_in_every_step(name, p_w):
             betas = [Block(near(o), near(o)) for o in best.betas]
             x, x_b = middle(w, h), [middle(b, h) for b in betas]
             g = scale({W: sum(f.grad_w(x, b, d)[W] for b, d in zip(x_b, parts, strict=True))}, 1 / M)
-            step_w = potential(descend(w, g, h.p_w, h.L_w, h), [drift(b, h) for b in betas])
+            step_w = potential(
+                descend(w, x, g, h.p_w, h.L_w, h), [drift(b, xb, h) for b, xb in zip(betas, x_b, strict=True)]
+            )
             moved = [
-                descend(b, scale(f.grad_beta(x, xb, d), 1 / M), 1 - h.p_w, h.L_b, h)
+                descend(b, xb, scale(f.grad_beta(x, xb, d), 1 / M), 1 - h.p_w, h.L_b, h)
                 for b, xb, d in zip(betas, x_b, parts, strict=True)
             ]
-            step_b = potential(drift(w, h), moved)
+            step_b = potential(drift(w, x, h), moved)
             after = h.p_w * step_w + (1 - h.p_w) * step_b
             worst = max(worst, after / potential(w, betas) / (1 - h.theta))
     assert worst <= 1 + 1e-9

@@ -40,6 +40,7 @@ class BlockClient(PersonalizedClient, ABC):
         super().__init__(config, model)
         linear = model.name in ("linear", "logistic")
         self.origin = {} if linear else model.init(0)  # where curvature is estimated
+        self._objectives: dict[int, Objective] = {}  # by M; asked for several times a round
 
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
@@ -79,7 +80,9 @@ class BlockClient(PersonalizedClient, ABC):
 
     def objective(self, M: int) -> Objective:
         """f_m in a federation of M clients."""
-        return make_objective(self.config.objective, self.model, M)
+        if M not in self._objectives:
+            self._objectives[M] = make_objective(self.config.objective, self.model, M)
+        return self._objectives[M]
 
     def first_block(self, params: Params) -> Params:
         """β_m before the first iteration; it does not depend on M."""
