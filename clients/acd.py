@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedpers.core.params import add, blend, scale
 from fedpers.families.unified.client import BlockClient
 from fedpers.families.unified.config import CoinConfig
-from fedpers.families.unified.messages import Block, Gradients, Iterate
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.step_sizes import ACDRates
 from fedpers.method import Data, Params, Stream
 
@@ -43,7 +43,7 @@ class ACDClient(BlockClient):
 
     def iterate(
         self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[Gradients, Block]:
+    ) -> tuple[BlockGradients, Block]:
         """T iterations of the private block, then the gradient in w."""
         f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w, state, {}
         for zeta, _ in order.coins:
@@ -55,4 +55,4 @@ class ACDClient(BlockClient):
                 g = scale(f.grad_beta(w_x, x, data), 1 / f.M)                            # [C1]
                 beta = descend(beta, x, g, 1 - h.p_w, h.L_b, h)                          # [C2]
                 w = drift(w, w_x, h)                                                     # [C3]
-        return Gradients(g_m, {}), beta
+        return BlockGradients(g_m, {}), beta

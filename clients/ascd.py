@@ -7,7 +7,7 @@ from fedpers.core.bounds import above
 from fedpers.core.params import add, blend, scale
 from fedpers.families.unified.client import BlockClient
 from fedpers.families.unified.config import AnchorConfig, probabilities
-from fedpers.families.unified.messages import Block, Gradients, Iterate
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream
 
@@ -24,7 +24,8 @@ class ASCDConfig(AnchorConfig):
 
     def check(self) -> list[str]:
         """Problems of values."""
-        return [*super().check(), *above(self, gamma=0), *probabilities(self, "theta_1", "nu", "theta")]
+        shares = probabilities(self, "theta_1", "nu", "theta")
+        return [*AnchorConfig.check(self), *above(self, gamma=0), *shares]
 
 
 def middle(a: Block, h: Rates) -> Params:
@@ -50,7 +51,7 @@ class ASCDClient(BlockClient):
 
     def iterate(
         self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[Gradients, Block]:
+    ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then a gradient in w."""
         f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w, state, {}
         for j, zeta, _ in order.steps(self.samples(order, data, rng)):                   # [C1]
@@ -62,4 +63,4 @@ class ASCDClient(BlockClient):
                 g = scale(f.grad_beta(w_x, x, j), 1 / ((1 - h.p_w) * f.M))               # [C2]
                 beta = descend(beta, x, g, h)                                            # [C3]
                 w = rest(w, w_x, h, self.config.unsampled)
-        return Gradients(g_m, {}), beta
+        return BlockGradients(g_m, {}), beta

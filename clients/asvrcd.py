@@ -6,7 +6,7 @@ from fedpers.core.bounds import above
 from fedpers.core.params import add, blend, scale, sub
 from fedpers.families.unified.client import BlockClient, gradients_at
 from fedpers.families.unified.config import AnchorConfig, probabilities
-from fedpers.families.unified.messages import Block, Gradients, Iterate
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream
 
@@ -23,7 +23,7 @@ class ASVRCDConfig(AnchorConfig):
     def check(self) -> list[str]:
         """Problems of values."""
         shares = probabilities(self, "theta_1", "theta_2", "nu")
-        return [*super().check(), *above(self, gamma=0), *shares]
+        return [*AnchorConfig.check(self), *above(self, gamma=0), *shares]
 
 
 def middle(a: Block, h: Rates) -> Params:
@@ -45,7 +45,7 @@ class ASVRCDClient(BlockClient):
 
     def iterate(
         self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[Gradients, Block]:
+    ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then the iteration that communicates."""
         f, h, w, beta = self.objective(order.M), order.rates, order.w, state
         D: Params = {}
@@ -63,4 +63,4 @@ class ASVRCDClient(BlockClient):
             if refresh:
                 at_v, G = gradients_at(f, w_old.y, old.y, data)                          # [C7]
                 beta = Block(beta.y, beta.z, old.y, G)                                   # [C8]
-        return Gradients(D, at_v), beta
+        return BlockGradients(D, at_v), beta

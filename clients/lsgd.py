@@ -39,7 +39,8 @@ class LSGDConfig(BlockConfig):
 
     def check(self) -> list[str]:
         """Problems of values."""
-        return [*super().check(), *above(self, eta=0), *bounds(self, tau=(1, None), batch_size=(0, None))]
+        least = bounds(self, tau=(1, None), batch_size=(0, None))
+        return [*BlockConfig.check(self), *above(self, eta=0), *least]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class FedResConfig(LSGDConfig):
 
 
 @record
-class Train:
+class LocalSteps:
     """Order: make τ steps from here, of these sizes."""
 
     w: Params
@@ -66,7 +67,7 @@ class Train:
 
 
 @record
-class Trained:
+class SharedCopy:
     """Reply: the client's copy of the shared block."""
 
     w: Params
@@ -78,15 +79,15 @@ class LSGDClient(BlockClient):
     config: LSGDConfig
 
     def iterate(
-        self, order: Train, state: Block, data: Data, rng: Stream
-    ) -> tuple[Trained, Block]:
+        self, order: LocalSteps, state: Block, data: Data, rng: Stream
+    ) -> tuple[SharedCopy, Block]:
         """τ steps, both blocks from the same batch."""
         f, h, w, beta = self.objective(order.M), self.config, order.w, state.y
         over_w, over_b = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
         for batch, eta in zip(self._batches(data, rng), order.etas, strict=True):        # [C1]
             g_w, g_b = f.grads(w, beta, batch)                                           # [C2]
             w, beta = add(w, g_w, -eta / over_w), add(beta, g_b, -eta / over_b)          # [C3]
-        return Trained(w), Block(beta)                                                   # [C4]
+        return SharedCopy(w), Block(beta)                                                   # [C4]
 
     def _batches(self, data: Data, rng: Stream) -> list[Data]:
         h = self.config
@@ -96,4 +97,4 @@ class LSGDClient(BlockClient):
 
     def work(self, order: Any, n: int) -> int:
         """τ steps of B samples, in both blocks."""
-        return 2 * self.config.tau * (self.config.batch_size or n) * isinstance(order, Train)
+        return 2 * self.config.tau * (self.config.batch_size or n) * isinstance(order, LocalSteps)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedpers.core.params import add
 from fedpers.families.unified.client import BlockClient
 from fedpers.families.unified.config import CoordinateConfig
-from fedpers.families.unified.messages import Block, Gradients, Iterate
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.method import Data, Stream
 
 
@@ -21,7 +21,7 @@ class SCDClient(BlockClient):
 
     def iterate(
         self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[Gradients, Block]:
+    ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then a gradient in w."""
         f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w.y, state.y, {}
         for j, zeta, _ in order.steps(self.samples(order, data, rng)):                   # [C1]
@@ -30,4 +30,4 @@ class SCDClient(BlockClient):
             else:
                 g = f.grad_beta(w, beta, j)
                 beta = add(beta, g, -h.eta / ((1 - h.p_w) * f.M))                        # [C2]
-        return Gradients(g_m, {}), Block(beta)
+        return BlockGradients(g_m, {}), Block(beta)

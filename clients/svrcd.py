@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedpers.core.params import add, sub
 from fedpers.families.unified.client import BlockClient, gradients_at
 from fedpers.families.unified.config import AnchorConfig
-from fedpers.families.unified.messages import Block, Gradients, Iterate
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream
 
@@ -29,7 +29,7 @@ class SVRCDClient(BlockClient):
 
     def iterate(
         self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[Gradients, Block]:
+    ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then the iteration that communicates."""
         f, h, w, beta = self.objective(order.M), order.rates, order.w, state
         D: Params = {}
@@ -46,4 +46,4 @@ class SVRCDClient(BlockClient):
             if refresh:
                 at_v, G = gradients_at(f, w_old.y, old.y, data)                          # [C7]
                 beta = Block(beta.y, {}, old.y, G)                                       # [C6]
-        return Gradients(D, at_v), beta
+        return BlockGradients(D, at_v), beta

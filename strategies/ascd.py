@@ -27,9 +27,7 @@ import numpy as np
 
 from fedpers.clients.ascd import ASCDClient, ASCDConfig, descend, middle, rest
 from fedpers.core.params import scale
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class ASCD(BlockStrategy):
@@ -38,10 +36,6 @@ class ASCD(BlockStrategy):
     config: ASCDConfig
     keeps = ASCDClient.keeps
     momentum = True
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, self.momentum)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one of the w-block."""

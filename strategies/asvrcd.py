@@ -41,9 +41,7 @@ import numpy as np
 from fedpers.clients.asvrcd import ASVRCDClient, ASVRCDConfig, descend, middle
 from fedpers.core.params import add
 from fedpers.families.unified.messages import Block
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class ASVRCD(BlockStrategy):
@@ -52,10 +50,6 @@ class ASVRCD(BlockStrategy):
     config: ASVRCDConfig
     keeps, per_step = ASVRCDClient.keeps, ASVRCDClient.per_step
     momentum = True
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, self.momentum)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""

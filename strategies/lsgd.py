@@ -23,7 +23,7 @@ ws2 FedPer's and FedRep's objective.
 
 import numpy as np
 
-from fedpers.clients.lsgd import LSGDConfig, Train
+from fedpers.clients.lsgd import LocalSteps, LSGDConfig
 from fedpers.core.params import mean
 from fedpers.families.unified.messages import Block, Counts
 from fedpers.families.unified.objective import Constants
@@ -48,7 +48,7 @@ class LSGD(BlockStrategy):
         """τ local steps of every client, then the mean."""
         h = self.config
         etas = s.rates.steps(s.counts.iterations, h.tau, h.decreasing)
-        replies = yield dict.fromkeys(self.sample(rng), Train(s.w.y, etas, self.M))      # [S1]
+        replies = yield dict.fromkeys(self.sample(rng), LocalSteps(s.w.y, etas, self.M))      # [S1]
         w = mean([r.w for r in replies.values()])                                        # [S2]
         return State(Block(w), s.constants, s.rates, s.counts.plus(self._cost()))
 

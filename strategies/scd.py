@@ -24,19 +24,13 @@ import numpy as np
 from fedpers.clients.scd import SCDConfig
 from fedpers.core.params import add
 from fedpers.families.unified.messages import Block
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class SCD(BlockStrategy):
     """One sample's gradient, in one block."""
 
     config: SCDConfig
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, self.momentum)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one of the w-block."""

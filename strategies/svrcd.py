@@ -34,9 +34,7 @@ import numpy as np
 from fedpers.clients.svrcd import SVRCDClient, SVRCDConfig, descend
 from fedpers.core.params import add
 from fedpers.families.unified.messages import Block
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class SVRCD(BlockStrategy):
@@ -44,10 +42,6 @@ class SVRCD(BlockStrategy):
 
     config: SVRCDConfig
     keeps, per_step = SVRCDClient.keeps, SVRCDClient.per_step
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, self.momentum)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""

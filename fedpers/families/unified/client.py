@@ -14,12 +14,12 @@ from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import (
     Anchor,
     Block,
+    BlockGradients,
     Describe,
     Described,
-    Gradients,
     Iterate,
     Measure,
-    Shared,
+    SharedBlock,
     Value,
     spent,
 )
@@ -73,10 +73,10 @@ class BlockClient(PersonalizedClient, ABC):
         """The constants of the client's plain loss."""
         return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
 
-    def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[Gradients, Any]:
+    def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[BlockGradients, Any]:
         """The first anchor (methods with control variates), where the block is."""
         g, G = gradients_at(self.objective(order.M), order.w, state.y, data)
-        return Gradients({}, g), replace(state, v=state.y, G=G)
+        return BlockGradients({}, g), replace(state, v=state.y, G=G)
 
     def objective(self, M: int) -> Objective:
         """f_m in a federation of M clients."""
@@ -97,22 +97,26 @@ class BlockClient(PersonalizedClient, ABC):
             rng = Stream(order.seed, 0, 0)
         return batches(data, rng.uniform(count)[:, None])
 
-    def personal(self, shared: Shared, state: Any) -> Params | None:
+    def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""
         f = self.objective(shared.M)
         return f.personal(shared.w, self.block(state)) if f.one_model else None
 
-    def predict(self, shared: Shared, state: Any, x: Tensor) -> Tensor:
+    def predict(self, shared: SharedBlock, state: Any, x: Tensor) -> Tensor:
         """The personal model's outputs."""
         w = shared.w
         return self.objective(shared.M).outputs(w, self.block(state), x)
+
+    def local_model(self, order: Any, reply: Any) -> SharedBlock:
+        """The shared block as it was sent, with the client's own one as it is now."""
+        return SharedBlock(getattr(order.w, "y", order.w), order.M)
 
     @property
     def adapts(self) -> bool:
         """Where there is no private block but a personal model, it is made from the data."""
         return self.objective(1).adapts
 
-    def adapt(self, shared: Shared, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def adapt(self, shared: SharedBlock, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The shared model after what the objective does with the client's own data."""
         return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), state
 

@@ -92,16 +92,16 @@ class Anchor:
     g_v: Params
 
 
-@record("unified.Gradients")
-class Gradients:
+@record("unified.BlockGradients")
+class BlockGradients:
     """Reply: what the server averages; empty where it was not asked for."""
 
     g: Params  # a gradient in w, or for control variates a difference of two
     g_v: Params  # the gradient in w at the new anchor
 
 
-@record("unified.Shared")
-class Shared:
+@record("unified.SharedBlock")
+class SharedBlock:
     """What a client predicts with, beside its own block."""
 
     w: Params

@@ -20,12 +20,12 @@ from fedpers.families.unified.advice import SURROGATE, on_anchors, on_blocks, on
 from fedpers.families.unified.messages import (
     Anchor,
     Block,
+    BlockGradients,
     Counts,
     Describe,
-    Gradients,
     Iterate,
     Measure,
-    Shared,
+    SharedBlock,
     spent,
 )
 from fedpers.families.unified.objective import Base, Constants, Objective, Settings, make_objective
@@ -60,12 +60,12 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     # ---- what an optimiser writes ---------------------------------------------------------------
 
     @abstractmethod
-    def rates(self, c: Constants, n: float) -> Any:
-        """Step sizes and probabilities for constants c and n samples a client."""
-
-    @abstractmethod
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """The iterations of one round; ends with the new state."""
+
+    def rates(self, c: Constants, n: float) -> Any:
+        """Step sizes and probabilities for constants c and n samples a client: the theory's, or those set."""
+        return chosen_rates(self.config, c, n, self.momentum)
 
     # ---- Flower's round -------------------------------------------------------------------------
 
@@ -86,9 +86,9 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             self.note(objective=sum(float(v.value) for v in found.values()) / len(found))
         return s
 
-    def evaluation_message(self, s: State, k: int) -> Shared:
+    def evaluation_message(self, s: State, k: int) -> SharedBlock:
         """The shared block."""
-        return Shared(s.w.y, self.M)
+        return SharedBlock(s.w.y, self.M)
 
     def models(self, s: State) -> dict[str, Params]:
         """The shared block as a model, u = s·w."""
@@ -165,7 +165,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def facts(self, s: State) -> dict[str, Any]:
         """Constants of F, and what the theory made of them."""
-        return {} if s.rates is None else {"theory": {**asdict(s.constants), **asdict(s.rates)}}
+        return {} if s.constants is None else {"theory": {**asdict(s.constants), **asdict(s.rates)}}
 
     def _prepare(self, s: State) -> Steps:
         h, told = self.config.objective, []
@@ -194,7 +194,7 @@ def _largest(told: Sequence[Base], name: str) -> float:
     return max(float(getattr(b, name)) for b in told)
 
 
-def average(replies: dict[int, Gradients], field: str = "g") -> Params:
+def average(replies: dict[int, BlockGradients], field: str = "g") -> Params:
     """The plain mean 1/M Σ_m, never weighted by samples."""
     return mean([getattr(r, field) for r in replies.values()])
 
