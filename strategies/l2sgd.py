@@ -19,7 +19,8 @@ https://arxiv.org/abs/2002.05516. Objective MX, which is MX2 with the best w put
                                                        [C6] Ψ_m = λ(x_m - x̄), x_m before [C5]
 
 Deviations from the paper: none known; a client's whole model is sent, so x_m is not private here.
-The mean of a round (what is evaluated as the shared model) is the one before the averaging step.
+The mean of a round (what is evaluated as the shared model) is the one before the averaging step; the
+objective is taken after it, with the models' mean as it is then, for which they are sent once more.
 Reductions: λ = 0 is SAGA on every client alone, at rate η/M.
 """
 
@@ -70,7 +71,9 @@ class L2SGD(PersonalizedStrategy):
                   beta_sample_grads=s.iterations - s.communications)
         if self.config.report and self.evaluates(t):
             zero = torch.zeros((), dtype=torch.float64)
-            found = yield dict.fromkeys(self.roster.ids, Measure(s.mean, M, zero))
+            now = yield dict.fromkeys(self.roster.ids, Run(0, True, M, s.mean))
+            center = mean([r.x for r in now.values()])
+            found = yield dict.fromkeys(self.roster.ids, Measure(center, M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / M)
         return s
 
