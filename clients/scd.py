@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedpers.core.params import add
 from fedpers.families.unified.client import BlockClient
 from fedpers.families.unified.config import CoordinateConfig
-from fedpers.families.unified.messages import BlockGradients, Iterate, Point
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.method import Data, Stream
 
 
@@ -20,13 +20,14 @@ class SCDClient(BlockClient):
     config: SCDConfig
 
     def iterate(
-        self, order: Iterate, state: Point, data: Data, rng: Stream
-    ) -> tuple[BlockGradients, Point]:
+        self, order: Iterate, state: Block, data: Data, rng: Stream
+    ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then a gradient in w."""
-        f, h, w, beta = self.objective(order.M), order.rates, order.w.y, state.y
-        j = self.samples(order, data, rng)                                               # [C1]
-        for i in range(order.T):
-            g = f.grad_beta(w, beta, j[i])
-            beta = add(beta, g, -h.eta / ((1 - h.p_w) * f.M))                            # [C2]
-        reply = f.grad_w(w, beta, j[order.T]) if order.w_step else {}                    # [C3]
-        return BlockGradients(reply, {}), Point(beta)
+        f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w.y, state.y, {}
+        for j, zeta, _ in order.steps(self.samples(order, data, rng)):                   # [C1]
+            if zeta:
+                g_m = f.grad_w(w, beta, j)                                               # [C3]
+            else:
+                g = f.grad_beta(w, beta, j)
+                beta = add(beta, g, -h.eta / ((1 - h.p_w) * f.M))                        # [C2]
+        return BlockGradients(g_m, {}), Block(beta)

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 2. Any objective of
-families/unified/objectives.py, F(w, β) = 1/M Σ_m f_m(w, β_m).
+families/unified, F(w, β) = 1/M Σ_m f_m(w, β_m).
 
     S = √L_w + √L_β,  p_w = √L_w/S,  ν = μ/S²,  θ = (√(ν²+4ν) - ν)/2,  η = 1/θ
     x = (1-θ) y + θ z for both blocks
@@ -29,8 +29,7 @@ is Nesterov's method; with nothing shared (full) each client runs it alone, and 
 
 import numpy as np
 
-from fedpers.clients.acd import ACDConfig, descend, drift
-from fedpers.families.unified.momentum import Sequences
+from fedpers.clients.acd import ACDClient, ACDConfig, descend, drift, middle
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import ACDRates, acd_rates
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
@@ -40,7 +39,8 @@ class ACD(BlockStrategy):
     """Whole gradients, momentum."""
 
     config: ACDConfig
-    variables, per_step = Sequences, 0
+    keeps, per_step = ACDClient.keeps, ACDClient.per_step
+    momentum = True
 
     def rates(self, c: Constants, n: float) -> ACDRates:
         """The theory's, or for the probability that is set."""
@@ -50,9 +50,11 @@ class ACD(BlockStrategy):
         """Iterations up to one of the w-block."""
         order, h, w = self.next_event(s, rng, s.rates.p_w), s.rates, s.w                 # [S1]
         replies = yield self.everyone(order)                                             # [S2]
-        for _ in range(order.T):
-            w = drift(w, h)                                                              # [S3]
-        if order.w_step:
+        for zeta, _ in order.coins:
+            x = middle(w, h)
+            if not zeta:
+                w = drift(w, x, h)                                                       # [S3]
+                continue
             g = average(replies)                                                         # [S4]
-            w = descend(w, g, h.p_w, h.L_w, h)                                           # [S5]
+            w = descend(w, x, g, h.p_w, h.L_w, h)                                        # [S5]
         return self.done(s, w, order)

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 5. Any objective of
-families/unified/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
+families/unified that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w, η, γ, ν as in ASVRCD-PFL;  θ = min{0.8, 1/η};  x = θ z + (1-θ) y for both blocks
 
@@ -25,9 +25,8 @@ uses, left out. The block not drawn stays as it is (`unsampled: drift` moves it 
 
 import numpy as np
 
-from fedpers.clients.ascd import ASCDConfig, descend, rest
+from fedpers.clients.ascd import ASCDClient, ASCDConfig, descend, middle, rest
 from fedpers.core.params import scale
-from fedpers.families.unified.momentum import Sequences
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
@@ -35,15 +34,18 @@ class ASCD(BlockStrategy):
     """One sample's gradient, in one block, with momentum."""
 
     config: ASCDConfig
-    variables, momentum = Sequences, True
+    keeps = ASCDClient.keeps
+    momentum = True
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one of the w-block."""
         order, h, w = self.next_event(s, rng, s.rates.p_w), s.rates, s.w                 # [S1]
         replies = yield self.everyone(order)                                             # [S2]
-        for _ in range(order.T):
-            w = rest(w, h, self.config.unsampled)                                        # [S3]
-        if order.w_step:
-            g = scale(average(replies), 1 / h.p_w)                                       # [S4]
-            w = descend(w, g, h)                                                         # [S5]
+        for zeta, _ in order.coins:
+            x = middle(w, h)
+            if zeta:
+                g = scale(average(replies), 1 / h.p_w)                                   # [S4]
+                w = descend(w, x, g, h)                                                  # [S5]
+            else:
+                w = rest(w, x, h, self.config.unsampled)                                 # [S3]
         return self.done(s, w, order)

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 4 (Algorithm 3 is the same
-method written on copies of the variables). Any objective of families/unified/objectives.py that is a mean
+method written on copies of the variables). Any objective of families/unified that is a mean
 over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w = L_w/(L_w + L_β),  L = 2 max{L_w/p_w, L_β/p_β}   (script L's: of one sample's loss)
@@ -36,12 +36,11 @@ y - x, which is far slower. Clients get the server's variables anew in each roun
 Reductions: with one sample a client it is block-coordinate Katyusha on whole gradients.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from fedpers.clients.asvrcd import AnchoredSequences, ASVRCDConfig, descend, middle
+from fedpers.clients.asvrcd import ASVRCDClient, ASVRCDConfig, descend, middle
 from fedpers.core.params import add
+from fedpers.families.unified.messages import Block
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
@@ -49,21 +48,19 @@ class ASVRCD(BlockStrategy):
     """One sample's gradient, in one block, with momentum and control variates."""
 
     config: ASVRCDConfig
-    variables, per_step, momentum = AnchoredSequences, 2, True
+    keeps, per_step = ASVRCDClient.keeps, ASVRCDClient.per_step
+    momentum = True
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""
-        if s.counts.iterations == 0:
-            anchor = self.first_anchor(s)
-            replies = yield self.everyone(anchor)                                        # [S1]
-            s = self.done(s, replace(s.w, G=average(replies, "g_v")), anchor)
+        s = yield from self.first_anchor(s)                                              # [S1]
         order, h, w = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates, s.w    # [S2]
         replies = yield self.everyone(order)                                             # [S3]
-        for i in range(order.T + order.event):
+        for zeta, refresh in order.coins:
             old, g = w, w.G                                                              # [S4]
-            if i == order.T and order.w_step:
+            if zeta:
                 g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
             w = descend(w, middle(w, h), g, h)
-            if i == order.T and order.refresh:
-                w = replace(w, v=old.y, G=average(replies, "g_v"))                        # [S6]
+            if refresh:
+                w = Block(w.y, w.z, old.y, average(replies, "g_v"))                      # [S6]
         return self.done(s, w, order)

@@ -19,7 +19,8 @@ https://arxiv.org/abs/2002.05516. Objective MX, which is MX2 with the best w put
                                                        [C6] Ψ_m = λ(x_m - x̄), x_m before [C5]
 
 Deviations from the paper: none known; a client's whole model is sent, so x_m is not private here.
-The mean of a round (what is evaluated as the shared model) is the one before the averaging step.
+The mean of a round (what is evaluated as the shared model) is the one before the averaging step; the
+objective is taken after it, with the models' mean as it is then, for which they are sent once more.
 Reductions: λ = 0 is SAGA on every client alone, at rate η/M.
 """
 
@@ -31,9 +32,8 @@ import torch
 
 from fedpers.clients.l2sgd import Average, ClientState, L2SGDConfig, Run
 from fedpers.core.params import mean, scale
-from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.messages import Measure
-from fedpers.families.unified.objectives import MX2
+from fedpers.families.unified.mixture import MX2, MX2Settings
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -71,7 +71,9 @@ class L2SGD(PersonalizedStrategy):
                   beta_sample_grads=s.iterations - s.communications)
         if self.config.report and self.evaluates(t):
             zero = torch.zeros((), dtype=torch.float64)
-            found = yield dict.fromkeys(self.roster.ids, Measure(s.mean, M, zero))
+            now = yield dict.fromkeys(self.roster.ids, Run(0, True, M, s.mean))
+            center = mean([r.x for r in now.values()])
+            found = yield dict.fromkeys(self.roster.ids, Measure(center, M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / M)
         return s
 
@@ -84,7 +86,7 @@ class L2SGD(PersonalizedStrategy):
     @property
     def objective(self) -> MX2:
         """MX as a problem in w and all x_m; the best w is their mean."""
-        return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
+        return MX2(MX2Settings(lam=self.config.lam), self.model, len(self.roster.ids))
 
     def point(self, client: Any, states: Sequence[ClientState]) -> tuple[Params, list[Params]]:
         """(the models' mean as w, the models)."""

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 1. Any objective of
-families/unified/objectives.py.
+families/unified.
 
     Server                                             Client m
     [S1] send w to all (or to a cohort)        ---->   τ times:
@@ -14,7 +14,8 @@ families/unified/objectives.py.
 Deviations from the paper: κ = 1/M (`beta_scale: mean`), for only then do the step-size condition
 and the lemmas hold; the literal box is `beta_scale: one`. `w_scale: mean` is what the published
 figures on images were made with. A cohort may be drawn (the paper has none): the mean is over it.
-Without `eta`, η = min{1/(4 L_β), 1/(8√(3e)(τ-1) L_w)}.
+Without `eta`, η = min{1/(4 max{L_w, κM L_β}), 1/(8√(3e)(τ-1) L_w)}: Theorem 1 prints L_β alone, where
+its proof (Lemma 5) has the larger of both; for B samples L is what one of them makes of it on average.
 Reductions: objective fl is local SGD (FedAvg with equal weights), with τ = 1 minibatch SGD; full is
 independent clients; apfl2 is APFL (method=apfl), fr federated residual learning (method=fedres),
 ws2 FedPer's and FedRep's objective.
@@ -24,9 +25,9 @@ import numpy as np
 
 from fedpers.clients.lsgd import LocalSteps, LSGDConfig
 from fedpers.core.params import mean
-from fedpers.families.unified.messages import Counts, Point
+from fedpers.families.unified.messages import Block, Counts
 from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import lsgd_step
+from fedpers.families.unified.step_sizes import LSGDRates, lsgd_step
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps
 
 
@@ -36,18 +37,20 @@ class LSGD(BlockStrategy):
     config: LSGDConfig
     takes_all = False
 
-    def rates(self, c: Constants, n: float) -> float:
+    def rates(self, c: Constants, n: float) -> LSGDRates:
         """The step size of the convex theory, or the one that is set."""
         h = self.config
         scale = 1.0 if h.beta_scale == "mean" else float(self.M)
-        return lsgd_step(c, h.tau, scale) if h.eta is None else h.eta
+        step = lsgd_step(c, h.tau, beta_scale=scale, batch_size=h.batch_size) if h.eta is None else h.eta
+        return LSGDRates(step, c.mu)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """τ local steps of every client, then the mean."""
-        order = LocalSteps(s.w.y, s.rates, self.M)
-        replies = yield dict.fromkeys(self.sample(rng), order)                           # [S1]
+        h = self.config
+        etas = s.rates.steps(s.counts.iterations, h.tau, h.decreasing)
+        replies = yield dict.fromkeys(self.sample(rng), LocalSteps(s.w.y, etas, self.M))      # [S1]
         w = mean([r.w for r in replies.values()])                                        # [S2]
-        return State(Point(w), s.rates, s.counts.plus(self._cost()))
+        return State(Block(w), s.constants, s.rates, s.counts.plus(self._cost()))
 
     def _cost(self) -> Counts:
         h, f = self.config, self.objective

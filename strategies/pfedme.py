@@ -31,8 +31,7 @@ import numpy as np
 from fedpers.clients.pfedme import ClientState, PFedMeConfig, Weights
 from fedpers.core.params import add, mean, scale
 from fedpers.families.global_model.strategy import GlobalModelStrategy
-from fedpers.families.unified.config import ObjectiveConfig
-from fedpers.families.unified.objectives import MX2
+from fedpers.families.unified.mixture import MX2, MX2Settings
 from fedpers.method import Params, Round
 
 
@@ -51,7 +50,7 @@ class PFedMe(GlobalModelStrategy):
     @property
     def objective(self) -> MX2:
         """The same minimum as that of the envelopes, in w and all θ_i."""
-        return MX2(ObjectiveConfig(lam=self.config.lam), self.model, len(self.roster.ids))
+        return MX2(MX2Settings(lam=self.config.lam), self.model, len(self.roster.ids))
 
     def point(self, client: Any, states: Sequence[ClientState]) -> tuple[Params, list[Params]]:
         """(the global model as w, the personal ones)."""

@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 6. Any objective of
-families/unified/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
+families/unified that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w = L_w/(L_w + L_β),  η = 1/(8 max{L_w/p_w, L_β/p_β})   (script L's: of one sample's loss)
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from fedpers.clients.scd import SCDConfig
 from fedpers.core.params import add
-from fedpers.families.unified.messages import Point
+from fedpers.families.unified.messages import Block
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
@@ -38,4 +38,4 @@ class SCD(BlockStrategy):
         replies = yield self.everyone(order)                                             # [S2]
         if order.w_step:
             w = add(w, average(replies), -h.eta / h.p_w)                                 # [S3]
-        return self.done(s, Point(w), order)
+        return self.done(s, Block(w), order)

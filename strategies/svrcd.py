@@ -2,7 +2,7 @@
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
 Optimization Techniques", https://arxiv.org/abs/2102.09743, Algorithm 7. Any objective of
-families/unified/objectives.py that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
+families/unified that is a mean over samples, f_m = 1/n Σ_i f_{m,i}.
 
     p_w, η, ρ as in ASVRCD-PFL;  v is the anchor,  G_w = ∇_w F(v),  G_m = 1/M ∇_β f_m(v)
 
@@ -29,12 +29,11 @@ the samples' gradients at v; without that the estimate is biased and its noise i
 they are subtracted, as in Algorithm 4. D_m and ∇_w f_m(v) travel together where both are due.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from fedpers.clients.svrcd import Anchored, SVRCDConfig
+from fedpers.clients.svrcd import SVRCDClient, SVRCDConfig, descend
 from fedpers.core.params import add
+from fedpers.families.unified.messages import Block
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
@@ -42,21 +41,18 @@ class SVRCD(BlockStrategy):
     """One sample's gradient, in one block, with control variates."""
 
     config: SVRCDConfig
-    variables, per_step = Anchored, 2
+    keeps, per_step = SVRCDClient.keeps, SVRCDClient.per_step
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""
-        if s.counts.iterations == 0:
-            anchor = self.first_anchor(s)
-            replies = yield self.everyone(anchor)                                        # [S1]
-            s = self.done(s, replace(s.w, G=average(replies, "g_v")), anchor)
-        order, h = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates            # [S2]
+        s = yield from self.first_anchor(s)                                              # [S1]
+        order, h, w = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates, s.w    # [S2]
         replies = yield self.everyone(order)                                             # [S3]
-        w, v, G = s.w.y, s.w.v, s.w.G
-        for i in range(order.T + order.event):
-            w_old, w = w, add(w, G, -h.eta)                                              # [S4]
-            if i == order.T and order.w_step:
-                w = add(w, average(replies), -h.eta / h.p_w)                             # [S5]
-            if i == order.T and order.refresh:
-                v, G = w_old, average(replies, "g_v")                                    # [S6]
-        return self.done(s, Anchored(w, v, G), order)
+        for zeta, refresh in order.coins:
+            old, g = w, w.G                                                              # [S4]
+            if zeta:
+                g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
+            w = descend(w, g, h)
+            if refresh:
+                w = Block(w.y, {}, old.y, average(replies, "g_v"))                       # [S6]
+        return self.done(s, w, order)

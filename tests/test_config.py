@@ -67,6 +67,9 @@ def test_yaml_of_a_method_says_what_its_dataclass_says(method):
     written = yaml.safe_load((CONF / "method" / f"{method}.yaml").read_text(encoding="utf-8"))
     plain = to_mapping(compose.load([f"method={method}"]))["method"]
     default = asdict(METHODS[method].config_class()())
+    if "objective" in written:  # its keys depend on its name
+        assert written["objective"].items() <= plain["objective"].items()
+        written["objective"] = plain["objective"]
     assert written == plain
     assert plain == {"name": method, **OmegaConf.to_container(OmegaConf.create(default))}
 

@@ -15,8 +15,7 @@ from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
-from fedpers.families.unified.config import ObjectiveConfig
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import make_objective
 from fedpers.families.unified.optimality_gap import OptimalityGap, observe_optimality_gap
 from fedpers.families.unified.optimum import solve
 from fedpers.results.plots import optimality_gap as plots_gap
@@ -24,7 +23,7 @@ from fedpers.results.plots import style as figures
 from fedpers.results.report import optimality_gap as report_gap
 from fedpers.results.report.runs import find_runs, group_by_setting
 from fedpers.results.report.write import write_report
-from tests.unified import W, federation, golden, linear_model, logistic, make
+from tests.unified import W, federation, golden, linear_model, logistic, make, settings
 
 SMALL = [
     "+experiment=unified_fig1_mx2",
@@ -154,7 +153,7 @@ def test_too_many_parameters_are_refused():
 )
 def test_no_one_minimum_is_said(fed, what):
     """Separable classes have theirs at infinity; one sample leaves a direction free."""
-    f = make_objective(ObjectiveConfig(objective="mx2", lam=1.0), linear_model(fed), 2)
+    f = make_objective(settings("mx2", lam=1.0), linear_model(fed), 2)
     start = {W: torch.zeros(1, *fed.input_shape, dtype=torch.float64)}
     with pytest.raises(FedpersError, match=what):
         solve(f, [fed.client(m).train for m in range(2)], start)
@@ -163,7 +162,7 @@ def test_no_one_minimum_is_said(fed, what):
 @pytest.mark.parametrize("name", ["fl", "full", "mx2", "mt2", "apfl2"])
 def test_the_gradient_vanishes_at_the_optimum(name):
     fed = logistic(n=12)
-    f = make_objective(ObjectiveConfig(objective=name, l2=0.05), linear_model(fed), 4)
+    f = make_objective(settings(name, l2=0.05), linear_model(fed), 4)
     best = solve(f, [fed.client(m).train for m in range(4)], {W: torch.zeros(1, 3).double()})
     of_w = [f.grad_w(best.w, b, fed.client(m).train) for m, b in enumerate(best.betas)] if best.w else []
     of_b = [f.grad_beta(best.w, b, fed.client(m).train) for m, b in enumerate(best.betas) if b]

@@ -1,7 +1,7 @@
 """Small problems for the unified framework, and coins that fall as a test wants."""
 
 import importlib
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from fedpers.core.plan import Plan
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import make_objective, objective_class
 from fedpers.learning.model import build_model
 
 CLASSES = {"lsgd": "LSGD", "acd": "ACD", "asvrcd": "ASVRCD", "ascd": "ASCD", "scd": "SCD", "svrcd": "SVRCD"}
@@ -82,6 +82,13 @@ def logistic(M=4, n=8, d=3, seed=0, shift=1.0):
     return federation(xs, [rng.random(n) < p for p in odds], task="binary")
 
 
+def uneven(sizes=(3, 9, 6), d=2, seed=0):
+    """Linear regressions of clients with unequal numbers of samples."""
+    rng = np.random.default_rng(seed)
+    xs = [rng.normal(size=(n, d)) for n in sizes]
+    return federation(xs, [x @ rng.normal(size=d) + 0.3 * rng.normal(size=len(x)) for x in xs])
+
+
 class Script:
     """A generator whose coins are given: 0 falls on heads, 1 on tails; sample positions too."""
 
@@ -94,12 +101,25 @@ class Script:
         return np.array([self.positions.pop(0) for _ in range(count)])
 
 
-def make(name, fed, model=None, seed=0, store=None, **options):
+KEYS = ("l2", "mu", "mu_F", "L", "cL", "reparametrise", "lam", "Lambda", "alpha", "predict", "private")
+KEYS += ("shared_features", "private_features", "prox_steps", "prox_lr")
+
+
+def settings(name="mx2", **options):
+    """The settings of an objective, from those of the options that it reads."""
+    cls = objective_class(name).settings
+    found = cls(name=name, **{k: v for k, v in options.items() if k in {f.name for f in fields(cls)}})
+    assert found.check() == []
+    return found
+
+
+def make(name, fed, model=None, seed=0, store=None, objective="mx2", **options):
     """(strategy, cohort, grid) of a method, connected."""
     cls = CLASSES[name]
     client = importlib.import_module(f"fedpers.clients.{name}")
     server = importlib.import_module(f"fedpers.strategies.{name}")
-    options = {"mu": None, "report": False, **options}
+    of_f = {k: options.pop(k) for k in KEYS if k in options}
+    options = {"report": False, **options, "objective": settings(objective, **of_f)}
     config = getattr(client, f"{cls}Config")(**options)
     assert config.check() == []
     model = model or linear_model(fed)
@@ -129,7 +149,7 @@ def blocks(strategy, cohort):
 
 def objective_of(strategy, fed=None):
     """f of a strategy."""
-    return make_objective(strategy.config, strategy.model, strategy.M)
+    return make_objective(strategy.config.objective, strategy.model, strategy.M)
 
 
 def value(strategy, cohort):

@@ -161,4 +161,5 @@ def drive(run: Prepared, grid: Grid) -> None:
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded
             run.recorder.facts["optimum"] = gap.facts()
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=Observers(observers))
+    run.recorder.facts |= strategy.facts(strategy.state)
     run.summary = run.recorder.close()

@@ -220,6 +220,9 @@ def _value_line(override: Override, base: DictConfig) -> str:
     if override.is_delete() or key.startswith("hydra.") or "/" in key:
         return line
     text = line.lstrip("+")
+    chosen = OmegaConf.select(base, key)
+    if isinstance(chosen, DictConfig) and "name" in chosen:  # a name for what has a name and keys
+        return f"++{text}" if isinstance(override.value(), dict) else text.replace(key, f"{key}.name", 1)
     parent, _, last = key.rpartition(".")
     node = OmegaConf.select(base, parent) if parent else base
     return text if isinstance(node, DictConfig) and last in node else f"++{text}"

@@ -1,7 +1,8 @@
 """Plain values, as YAML gives them, to frozen dataclasses, with every mistake found in one go.
 
 A dataclass may have `check() -> list[str]`: problems of values, each headed by the field's name
-("tau=0: must be at least 1"); the path of the dataclass is put before it here.
+("tau=0: must be at least 1"); the path of the dataclass is put before it here. One that stands for
+several has `variant(values) -> (dataclass, values)`.
 """
 
 import dataclasses
@@ -31,6 +32,12 @@ def build(cls: type[T], values: Any, path: str, problems: list[str]) -> T | None
 def _dataclass(cls: Any, values: Any, path: str, problems: list[str]) -> Any:
     if dataclasses.is_dataclass(values) and isinstance(values, cls):
         return values
+    if hasattr(cls, "variant"):  # one of several dataclasses, chosen by the values
+        try:
+            cls, values = cls.variant(values)
+        except FedpersError as error:
+            problems.append(f"{path}: {error}")
+            return BAD
     if not isinstance(values, Mapping):
         problems.append(f"{path}={show(values)}: expected keys and values")
         return BAD

@@ -90,6 +90,10 @@ class PersonalizedStrategy(Strategy, ABC):
         """Whole models that can be handed to new users, by name."""
         return {}
 
+    def facts(self, s: Any) -> dict[str, Any]:
+        """What the method has chosen by itself (step sizes, ...), for summary.json."""
+        return {}
+
     @property
     def needs(self) -> tuple[str, ...]:
         """Properties that clients are asked for at the start: label_counts."""

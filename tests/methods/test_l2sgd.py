@@ -10,12 +10,11 @@ from fedpers.core.rng import Stream
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
-from fedpers.families.unified.config import ObjectiveConfig
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import make_objective
 from fedpers.families.unified.optimum import solve
 from fedpers.strategies.l2sgd import L2SGD
 from tests.oracles.l2sgd import run as oracle
-from tests.unified import Script, W, flat, linear_model, logistic, ridge
+from tests.unified import Script, W, flat, linear_model, logistic, ridge, settings
 
 
 def run(fed, upto, monkeypatch=None, coins=None, **options):
@@ -26,7 +25,7 @@ def run(fed, upto, monkeypatch=None, coins=None, **options):
     strategy, client = L2SGD(cfg, model, plan), L2SGDClient(cfg, model)
     cohort = Cohort(client, fed, RamStore(), plan)
     grid = InProcessGrid(cohort)
-    strategy.evaluates = lambda t: False
+    strategy.evaluates = lambda t: cfg.report
     for t in range(1, upto + 1):
         if coins:
             monkeypatch.setattr("fedpers.flower.strategy.server_rng", lambda *key, t=t: Script(coins[t - 1]))
@@ -52,10 +51,21 @@ def test_trajectory_is_the_oracles(make, monkeypatch):
     assert strategy.state.communications == 5 and strategy.state.iterations == 9 + 5
 
 
+def test_the_objective_is_that_of_the_models_after_the_averaging_step(monkeypatch):
+    fed = ridge(M=3, n=5)
+    options = {"lam": 0.7, "eta": 0.05, "p": 0.3, "report": True}
+    strategy, cohort = run(fed, 1, monkeypatch, [[1.0] * 4 + [0.0]], **options)
+    models = np.stack([flat(cohort.state(m, (99, 0)).x) for m in range(3)])
+    losses = [np.mean((d.x.numpy() @ b - d.y.numpy()) ** 2) for d, b in
+              zip([fed.client(m).train for m in range(3)], models, strict=True)]  # fmt: skip
+    apart = np.square(models - models.mean(0)).sum(1)
+    assert strategy.round_log.extra["objective"] == pytest.approx(np.mean(losses + 0.35 * apart), rel=1e-12)
+
+
 @pytest.mark.slow
 def test_it_reaches_the_optimum_of_the_mixture():
     fed = ridge(M=3, n=4, d=2)
-    f = make_objective(ObjectiveConfig(objective="mx2", lam=0.7), linear_model(fed), 3)
+    f = make_objective(settings("mx2", lam=0.7), linear_model(fed), 3)
     parts = [fed.client(m).train for m in range(3)]
     best = solve(f, parts, {W: torch.zeros(1, 2).double()})
     _, cohort = run(fed, 500, lam=0.7, eta=0.05, p=0.3)

@@ -147,6 +147,16 @@ def test_asvrcd_within_its_bound_and_faster_than_svrcd_where_it_is_ill_condition
     assert slow is None or slow.iterations > found[0.01]
 
 
+def test_anchors_at_p_beta_over_n_cost_fewer_samples_in_beta_where_its_block_is_steeper():
+    """Theorem 9: n + √(n L_β/μ) samples in β with ρ = p_β/n; ρ = p_w/n sets anchors too seldom here."""
+    fed, cost = logistic(M=2, n=8, d=2), {}
+    for refresh in ("w", "beta"):
+        options = {"lam": 0.02, "l2": 0.1, "refresh": refresh}
+        found = [run_to("asvrcd", fed, 1e-6, 6000, seed, step=10, **options) for seed in (0, 1)]
+        cost[refresh] = sum(c.beta_sample_grads for c in found)
+    assert cost["beta"] < 0.7 * cost["w"]
+
+
 # ---- LSGD ----------------------------------------------------------------------------------------
 
 
@@ -155,7 +165,7 @@ def test_the_beta_step_needs_its_1_over_M():
     options = {"tau": 1, "batch_size": 0, "lam": 0.5}
     strategy, _, grid = make("lsgd", fed, **options)
     rounds(strategy, grid, 1)
-    eta = strategy.state.rates
+    eta = strategy.state.rates.eta
     good = [gap_after("lsgd", fed, k, eta=eta, **options) for k in (40, 80, 120)]
     assert good[0] > good[1] > good[2]
     bad = [gap_after("lsgd", fed, k, eta=eta, beta_scale="one", **options) for k in (4, 8)]
@@ -176,6 +186,15 @@ def test_floor_of_local_steps():
     assert abs(gap_after("lsgd", same, 200, tau=4, eta=0.2, batch_size=0, **LITERAL)) < 1e-12
 
 
+def test_decreasing_steps_of_theorem_four():
+    """η_k = 1/(μ(k + const)): the gap times K is bounded; with a constant step it grows like K."""
+    fed = quadratics(TARGETS, [1.0, 0.5, 0.3])
+    options = {"tau": 4, "eta": 0.1, "batch_size": 0, **LITERAL}
+    for decreasing, low, high in ((True, 0.0, 1.0), (False, 3.9, 4.1)):
+        short, long = (gap_after("lsgd", fed, K, decreasing=decreasing, **options) for K in (100, 400))
+        assert low < long * 400 / (short * 100) < high
+
+
 def test_theorem_five_of_local_sgd():
     """The weighted average of the virtual iterates obeys the bound (σ = 0)."""
     fed, tau, K = ridge(M=3), 3, 60
@@ -183,7 +202,7 @@ def test_theorem_five_of_local_sgd():
     best = optimum("lsgd", fed, **options)
     strategy, cohort, grid = make("lsgd", fed, **options)
     rounds(strategy, grid, 1)
-    f, eta = objective_of(strategy), strategy.state.rates
+    f, eta = objective_of(strategy), strategy.state.rates.eta
     base = [f.measure({}, fed.client(m).train) for m in range(3)]
     worst = type(base[0])(
         min(float(b.mu) for b in base),

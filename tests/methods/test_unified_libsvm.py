@@ -35,7 +35,7 @@ def test_acd_is_as_fast_on_a_libsvm_file_as_its_theorem(root, monkeypatch):
                 f"data.root={root}",
                 "data.file=tiny",
                 "data.num_clients=3",
-                "method.l2=0.05",
+                "method.objective.l2=0.05",
                 "rounds=40",
                 "checkpoint_every=0",
                 "device=cpu",

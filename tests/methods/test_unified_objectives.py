@@ -7,23 +7,20 @@ import torch
 from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import scale
-from fedpers.families.unified.config import ObjectiveConfig
-from fedpers.families.unified.objective import Base, Objective
-from fedpers.families.unified.objectives import OBJECTIVES, make_objective
+from fedpers.families.unified.mixture import MX2
+from fedpers.families.unified.objective import Base, Objective, make_objective, objective_class
 from fedpers.families.unified.optimum import Flat, expand, solve
 from fedpers.learning.gradients import grad
 from fedpers.learning.gradients import model_gradient as written_out
 from fedpers.learning.model import build_model
 from tests.oracles.unified import optimum, slope
-from tests.unified import W, federation, flat, golden, linear_model, logistic, quadratics, ridge
+from tests.unified import W, federation, flat, golden, linear_model, logistic, quadratics, ridge, settings
 
 M = 4
 
 
 def objective(name, fed, M=M, **options):
-    cfg = ObjectiveConfig(objective=name, **options)
-    assert cfg.check() == []
-    return make_objective(cfg, linear_model(fed), M)
+    return make_objective(settings(name, **options), linear_model(fed), M)
 
 
 def arrays(fed):
@@ -93,7 +90,7 @@ def test_weight_sharing_cuts_the_gradient(task):
 @pytest.mark.parametrize("kind", ["head", "body"])
 def test_layers_are_shared_and_put_together(kind):
     model = build_model("mlp", input_shape=(3,), num_outputs=2, task="classification", hidden=[4])
-    f = make_objective(ObjectiveConfig(objective="ws2", private=kind), model, 9)
+    f = make_objective(settings("ws2", private=kind), model, 9)
     params = model.init(0)
     w, beta = f.start(params)
     assert all(model.is_head(k) == (kind == "head") for k in beta)
@@ -242,6 +239,12 @@ def test_mu_is_attained_and_the_papers_apfl_bound_is_not(name):
         assert g.constants(base_of(g, fed)).mu >= 0.4 * 0.25 / (2 * M)
 
 
+@pytest.mark.parametrize("name", ["mx2", "mt2", "apfl2", "fl", "full"])
+def test_without_strong_convexity_mu_is_0(name):
+    for lam in (0.0, 0.7):
+        assert objective(name, ridge(), lam=lam).constants(Base(0.0, 1.0, 1.0, 1.0, 1.0)).mu == 0
+
+
 def test_side_conditions_of_the_papers_bounds():
     """μ'/(3M) for MX2 if μ' <= λ/2, λ/(2M) for MT2 if Λ >= 3λ/(2μ'): ours are no smaller."""
     fed = ridge()
@@ -256,7 +259,7 @@ def test_classes_have_a_bound_too():
     xs = rng.normal(size=(M, 6, 3))
     fed = federation(xs, rng.integers(0, 3, (M, 6)), task="classification")
     model = linear_model(fed, bias=True, init="default")
-    f = make_objective(ObjectiveConfig(objective="fl"), model, M)
+    f = make_objective(settings("fl"), model, M)
     told = base_of(f, fed)
     most = max((x**2).sum(1).max() + 1 for x in xs)
     assert told.cL_w == pytest.approx(most / 2) and told.mu == 0
@@ -283,9 +286,10 @@ def test_slopes_are_autograds(task):
 
 
 def test_an_objective_of_ones_own():
-    name = f"{OBJECTIVES['mx2'].__module__}:MX2"
-    assert isinstance(objective(name, golden()), OBJECTIVES["mx2"])
-    for wrong in ("nowhere:Mine", "fedpers.families.unified.objectives:WEIGHT"):
+    name = f"{MX2.__module__}:MX2"
+    assert isinstance(objective(name, golden()), MX2)
+    for wrong in ("nowhere:Mine", "fedpers.families.unified.composed:WEIGHT"):
         with pytest.raises(ConfigError):
-            make_objective(ObjectiveConfig(objective=wrong), linear_model(golden()), 2)
-    assert "did you mean 'mx2'" in ObjectiveConfig(objective="mx").check()[0]
+            objective_class(wrong)
+    with pytest.raises(ConfigError, match="did you mean 'mx2'"):
+        objective_class("mx")

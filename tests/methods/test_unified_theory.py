@@ -13,7 +13,8 @@ from fedpers.core.params import add, scale, sub
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
 from fedpers.engines.cohort import Cohort
-from fedpers.families.unified.messages import Anchor, Iterate
+from fedpers.families.unified.client import batches
+from fedpers.families.unified.messages import Anchor, Block, Iterate
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.optimum import solve
 from fedpers.families.unified.step_sizes import ACDRates, acd_rates, coordinate_rates, lsgd_step
@@ -34,6 +35,22 @@ from tests.unified import (
 )
 
 SCALARS = {"lam": 0.7, "mu": 0.05}
+
+
+def given(js):
+    """Samples of these indices, on every client."""
+    return lambda order, data, rng: batches(data, torch.as_tensor((np.asarray(js) + 0.5) / data.num)[:, None])
+
+
+class Drawn:
+    """A client's stream that gives these uniform numbers."""
+
+    def __init__(self, u):
+        self.u = u
+
+    def uniform(self, count):
+        assert count == len(self.u)
+        return self.u
 
 
 def point(rng, fed):
@@ -112,7 +129,7 @@ def test_joint_convexity_bounds_the_hessian_by_its_blocks():
 @pytest.mark.parametrize("name", ["mx2", "mt2"])
 def test_acd_makes_progress_in_every_step(name, p_w):
     """The expected Lyapunov value falls by 1-θ, from any y and z."""
-    from fedpers.clients.acd import Sequences, descend, drift, middle
+    from fedpers.clients.acd import descend, drift, middle
 
     fed, rng = ridge(), np.random.default_rng(1)
     strategy, _, grid = make("acd", fed, objective=name, lam=0.7, p_w=p_w)
@@ -133,16 +150,18 @@ def test_acd_makes_progress_in_every_step(name, p_w):
     for size in (0.1, 1.0, 10.0):
         for _ in range(30):
             near = lambda o, size=size: add(o, {W: torch.tensor(rng.normal(size=(1, 3)))}, size)  # noqa: E731
-            w = Sequences(near(best.w), near(best.w))
-            betas = [Sequences(near(o), near(o)) for o in best.betas]
+            w = Block(near(best.w), near(best.w))
+            betas = [Block(near(o), near(o)) for o in best.betas]
             x, x_b = middle(w, h), [middle(b, h) for b in betas]
             g = scale({W: sum(f.grad_w(x, b, d)[W] for b, d in zip(x_b, parts, strict=True))}, 1 / M)
-            step_w = potential(descend(w, g, h.p_w, h.L_w, h), [drift(b, h) for b in betas])
+            step_w = potential(
+                descend(w, x, g, h.p_w, h.L_w, h), [drift(b, xb, h) for b, xb in zip(betas, x_b, strict=True)]
+            )
             moved = [
-                descend(b, scale(f.grad_beta(x, xb, d), 1 / M), 1 - h.p_w, h.L_b, h)
+                descend(b, xb, scale(f.grad_beta(x, xb, d), 1 / M), 1 - h.p_w, h.L_b, h)
                 for b, xb, d in zip(betas, x_b, parts, strict=True)
             ]
-            step_b = potential(drift(w, h), moved)
+            step_b = potential(drift(w, x, h), moved)
             after = h.p_w * step_w + (1 - h.p_w) * step_b
             worst = max(worst, after / potential(w, betas) / (1 - h.theta))
     assert worst <= 1 + 1e-9
@@ -166,7 +185,7 @@ def test_rates_of_the_papers_table():
     assert h.nu == pytest.approx(0.01 / (0.5**0.5 + 2**0.5) ** 2)
     with pytest.raises(ConfigError):
         acd_rates(Constants(0.0, 1.0, 1.0, 1.0, 1.0))
-    assert lsgd_step(Constants(0.1, 1.0, 2.0, 1.0, 1.0), 1, 1.0) == 1 / 8
+    assert lsgd_step(Constants(0.1, 1.0, 2.0, 1.0, 1.0), 1) == 1 / 8
 
 
 # ---- trajectories --------------------------------------------------------------------------------
@@ -178,9 +197,7 @@ def test_trajectory_is_the_oracles(name, make_fed, monkeypatch):
     """A few rounds with given coins and common sample indices, against plain NumPy loops."""
     fed, n = make_fed(), len(make_fed().client(0).train)
     strategy, cohort, grid = (
-        make(name, fed, shared_index=True, rho=0.2, **SCALARS)
-        if (name != "scd")
-        else make(name, fed, shared_index=True, **SCALARS)
+        make(name, fed, rho=0.2, **SCALARS) if (name != "scd") else make(name, fed, **SCALARS)
     )
     control = name in ("svrcd", "asvrcd")
     rng = np.random.default_rng(5)
@@ -194,7 +211,8 @@ def test_trajectory_is_the_oracles(name, make_fed, monkeypatch):
         steps = locals().get("steps", [])
         steps += [(False, False, [j] * 4) for j in js[:T]]
         steps += [(zeta, refresh and control, [js[T]] * 4)]
-        rounds(strategy, grid, t, Script(coins, (js + 0.5) / n), monkeypatch)
+        cohort.client.samples = given(js)
+        rounds(strategy, grid, t, Script(coins), monkeypatch)
     xs = [fed.client(m).train.x.numpy() for m in range(4)]
     ys = [fed.client(m).train.y.numpy().astype(float) for m in range(4)]
     zero = np.zeros(3), np.zeros((4, 3))
@@ -216,13 +234,13 @@ def test_iterations_of_one_call_are_those_of_many(name):
     s, client, data = strategy.state, cohort.client, fed.client(1).train
     memory, u = cohort.state(1, (99, 0)), torch.rand(6, dtype=torch.float64)
 
-    def order(w, T, w_step, draws):
-        return Iterate(w, T, w_step, False, s.rates, 4, draws, {}, {})
+    def order(w, T, w_step):
+        return Iterate(w, T, w_step, False, s.rates, 4, None, {}, {})
 
     def server(w, T):
         """What the server makes of w in T β-iterations."""
         fake = replace(s, w=w)
-        strategy.next_event = lambda *a, **k: order(w, T, False, u[:0])
+        strategy.next_event = lambda *a, **k: order(w, T, False)
         steps = strategy.iterate(fake, None)
         next(steps)
         try:
@@ -231,12 +249,12 @@ def test_iterations_of_one_call_are_those_of_many(name):
             return done.value.w
 
     with torch.no_grad():
-        reply, whole = client.answer(order(s.w, 5, True, u), memory, data, Stream(0, 0, 1))
+        reply, whole = client.answer(order(s.w, 5, True), memory, data, Drawn(u))
         w, step = s.w, memory
         for i in range(5):
-            _, step = client.answer(order(w, 1, False, u[i : i + 1]), step, data, Stream(0, 0, 1))
+            _, step = client.answer(order(w, 1, False), step, data, Drawn(u[i : i + 1]))
             w = server(w, 1)
-        last, step = client.answer(order(w, 0, True, u[5:]), step, data, Stream(0, 0, 1))
+        last, step = client.answer(order(w, 0, True), step, data, Drawn(u[5:]))
     assert pack(step)[0] == pack(whole)[0]
     for a, b in zip(pack(step)[1], pack(whole)[1], strict=True):
         assert np.array_equal(a, b)
@@ -327,7 +345,7 @@ def test_lsgd_without_a_private_block_is_local_sgd(tau):
         for m in range(3):
             data, own = fed.client(m).train, w.clone()
             e = 1 if t == 1 else 0  # round 1 asks for the constants first
-            u = Stream(0, t, m, e * (strategy.config.L is None)).uniform(tau, 2).double()
+            u = Stream(0, t, m, e * (strategy.config.objective.L is None)).uniform(tau, 2).double()
             for j in (u * 4).long():
                 own = own.requires_grad_()
                 loss = ((data.x[j] @ own[0] - data.y[j]) ** 2).mean()
@@ -340,10 +358,11 @@ def test_lsgd_without_a_private_block_is_local_sgd(tau):
 
 def test_scd_without_a_private_block_is_parallel_sgd(monkeypatch):
     fed = ridge(M=3, n=4)
-    strategy, cohort, grid = make("scd", fed, objective="fl", shared_index=True)
+    strategy, cohort, grid = make("scd", fed, objective="fl")
     w = torch.zeros(3).double()
     for t, j in enumerate([2, 0, 3], 1):
-        rounds(strategy, grid, t, Script([0.99], [(j + 0.5) / 4]), monkeypatch)
+        cohort.client.samples = given([j])
+        rounds(strategy, grid, t, Script([0.99]), monkeypatch)
         assert strategy.state.rates.p_w == 1
         data = [fed.client(m).train for m in range(3)]
         g = sum(2 * (d.x[j] @ w - d.y[j]) * d.x[j] for d in data) / 3
@@ -372,7 +391,8 @@ def test_nothing_shared_is_independent_clients(name):
     """objective=full: no communication, and a client's way does not depend on the others."""
     a, b = ridge(M=2, seed=1), ridge(M=2, seed=2)
     mixed = federation([a.client(0).train.x, b.client(1).train.x], [a.client(0).train.y, b.client(1).train.y])
-    options = {"objective": "full", "mu": 0.05, "L": 20.0, "cL": 60.0, "max_local": 7}
+    options = {"objective": "full", "mu": 0.05, "L": 20.0, "cL": 60.0}
+    options |= {"max_local": 7} if name != "lsgd" else {}
     ends = []
     for fed in (a, mixed):
         strategy, cohort, grid = make(name, fed, **options)

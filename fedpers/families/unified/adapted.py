@@ -1,12 +1,39 @@
 """Objectives of one shared model that each client adapts to its data before it predicts."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from fedpers.core.bounds import above, bounds
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, sq_dist, sub
-from fedpers.families.unified.objective import Base, Constants, Objective
+from fedpers.families.unified.objective import Base, Constants, Objective, Settings
 from fedpers.learning.gradients import grad
+
+
+@dataclass(frozen=True)
+class MoreauSettings(Settings):
+    """Keys of Moreau."""
+
+    lam: float = 0.5  # λ: penalty (λ/2)‖w - b‖²
+    prox_steps: int = 50  # gradient steps of the inner minimisation
+    prox_lr: float = 0.1  # their rate
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *bounds(self, lam=(0, None), prox_steps=(1, None)), *above(self, prox_lr=0)]
+
+
+@dataclass(frozen=True)
+class MAMLSettings(Settings):
+    """Keys of MAML."""
+
+    alpha: float = 0.1  # α: the step that a client makes
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *bounds(self, alpha=(0, None))]
 
 
 class Adapted(Objective):
@@ -14,7 +41,6 @@ class Adapted(Objective):
 
     has_beta = False
     finite_sum = False
-    rescaled = False
     adapts = True
 
     def start(self, params: Params) -> tuple[Params, Params]:
@@ -25,6 +51,10 @@ class Adapted(Objective):
         """The shared model; a client's own needs its data."""
         return w
 
+    def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
+        """There is no β_m."""
+        return self.grad_w(w, beta, data), {}
+
 
 class Moreau(Adapted):
     """Moreau envelope (eq. 10; pFedMe, implicit MAML): min_b f'(b) + (λ/2)‖w - b‖², no β_m.
@@ -32,6 +62,8 @@ class Moreau(Adapted):
     The inner minimisation is `prox_steps` gradient steps from w; with it solved, the gradient is
     λ(w - b), whatever b's own dependence on w.
     """
+
+    settings = MoreauSettings
 
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """The envelope, at the inner minimiser."""
@@ -64,6 +96,9 @@ class MAML(Adapted):
     Only local SGD has a theory for it, with whole gradients here: one batch in both f' would be biased.
     """
 
+    settings = MAMLSettings
+    convex = False
+
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """f' after the step."""
         return self.loss(self.adapted(w, data), data)
@@ -73,10 +108,6 @@ class MAML(Adapted):
         at_end = self._slope(self.adapted(w, data), data)
         bent: Params = torch.func.jvp(lambda v: self._slope(v, data), (w,), (at_end,))[1]
         return add(at_end, bent, -self.config.alpha)
-
-    def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
-        """There is no β_m."""
-        return self.grad_w(w, beta, data), {}
 
     def adapted(self, w: Params, data: Data) -> Params:
         """w - α ∇f'(w)."""

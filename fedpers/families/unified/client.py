@@ -8,23 +8,22 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.errors import FedpersError
-from fedpers.core.params import Params, scale
+from fedpers.core.params import Params, scale, zeros_like
 from fedpers.core.rng import Stream
-from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import (
     Anchor,
+    Block,
+    BlockGradients,
     Describe,
     Described,
     Iterate,
     Measure,
-    Point,
     SharedBlock,
     Value,
     spent,
 )
-from fedpers.families.unified.objective import Base, Objective
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
 
@@ -32,15 +31,16 @@ from fedpers.learning.model import Model
 class BlockClient(PersonalizedClient, ABC):
     """Client half of an optimiser of the unified framework."""
 
-    config: ObjectiveConfig
-    variables: ClassVar[Any] = Point  # record of a block's sequences, the main one called y
-    private = ("y",)
+    config: BlockConfig
+    keeps: ClassVar[str] = "y"  # the sequences of a Block that the method has
+    private = ("y", "z", "v", "G")
     per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 
     def __init__(self, config: Any, model: Model) -> None:
         super().__init__(config, model)
         linear = model.name in ("linear", "logistic")
         self.origin = {} if linear else model.init(0)  # where curvature is estimated
+        self._objectives: dict[int, Objective] = {}  # by M; asked for several times a round
 
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
@@ -48,12 +48,13 @@ class BlockClient(PersonalizedClient, ABC):
 
     def block(self, state: Any) -> Params:
         """β_m where it is evaluated."""
-        block: Params = state.y
-        return block
+        return state.y  # type: ignore[no-any-return]
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Any:
-        """All sequences start at the model's initial parameters."""
-        return self.variables.start(self.first_block(params))
+        """All sequences start at the model's initial parameters; F's gradient there is not known yet."""
+        beta = self.first_block(params)
+        G = {"G": zeros_like(beta)} if "G" in self.keeps else {}
+        return Block(**dict.fromkeys(set(self.keeps) - {"G"}, beta), **G)
 
     def answer(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The method's iterations, or one of the two questions about f_m."""
@@ -72,22 +73,29 @@ class BlockClient(PersonalizedClient, ABC):
         """The constants of the client's plain loss."""
         return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
 
-    def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[Any, Any]:
-        """The first anchor (methods with control variates)."""
-        raise FedpersError(f"{type(self).__name__} keeps no anchor")
+    def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[BlockGradients, Any]:
+        """The first anchor (methods with control variates), where the block is."""
+        g, G = gradients_at(self.objective(order.M), order.w, state.y, data)
+        return BlockGradients({}, g), replace(state, v=state.y, G=G)
 
     def objective(self, M: int) -> Objective:
         """f_m in a federation of M clients."""
-        return make_objective(self.config, self.model, M)
+        if M not in self._objectives:
+            self._objectives[M] = make_objective(self.config.objective, self.model, M)
+        return self._objectives[M]
 
     def first_block(self, params: Params) -> Params:
         """β_m before the first iteration; it does not depend on M."""
         return self.objective(1).start(params)[1]
 
     def samples(self, order: Iterate, data: Data, rng: Stream) -> list[Data]:
-        """One uniformly drawn sample for each iteration, as batches of size 1."""
-        u = order.draws if len(order.draws) else rng.uniform(order.T + order.event)
-        return batches(data, u[:, None])
+        """A uniformly drawn sample for each iteration, as batches of size 1; or all data, each time."""
+        count = order.T + order.event
+        if not self.per_step:
+            return [data] * count
+        if order.seed is not None:
+            rng = Stream(order.seed, 0, 0)
+        return batches(data, rng.uniform(count)[:, None])
 
     def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""

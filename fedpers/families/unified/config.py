@@ -1,84 +1,75 @@
-"""Hyper-parameters of the objectives and the optimisers of the unified framework."""
+"""Hyper-parameters that the optimisers of the unified framework share; objectives have their own."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-from fedpers.core.errors import unknown
-from fedpers.families.unified.objectives import OBJECTIVES
+from fedpers.core.bounds import above, bounds
+from fedpers.families.unified.mixture import MX2Settings
+from fedpers.families.unified.objective import Objective, Settings, objective_class
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig:
-    """What is minimised; every optimiser of the framework has these keys."""
+class BlockConfig:
+    """What every optimiser of the framework has: an objective, with the keys which that one reads."""
 
-    objective: str = "mx2"  # a name of OBJECTIVES, or package.module:Class
-    lam: float = 0.5  # λ: penalty (λ/2)‖β_m - u‖² (mt2, mx2, moreau)
-    Lambda: float = 1.0  # Λ: weight of the shared model's own loss (mt2, apfl2)
-    alpha: float = 0.1  # α: share of u in the mixed model (apfl2); step (maml)
-    private: Literal["head", "body", "features", "none"] = "head"  # β_m of ws2
-    shared_features: int = 0  # inputs that w sees, the first (ws2, fr); fr, 0: all
-    private_features: int = 0  # inputs that β_m sees, the last (fr); 0: all
-    prox_steps: int = 50  # moreau: gradient steps of the inner minimisation
-    prox_lr: float = 0.1  # moreau: their rate
-    l2: float = 0.0  # ridge of the plain loss f'
-    reparametrise: bool = True  # u = M^(-1/2) w; false: u = w
-    predict: Literal["personal", "private"] = "personal"  # apfl2: mixed model, or β_m alone
-    mu: float | None = 0.01  # μ' of the plain loss (a surrogate); null: from the data
-    mu_F: float | None = None  # μ of F; null: from μ', by the objective's formula
-    L: float | None = None  # L' of the plain loss; null: from the data
-    cL: float | None = None  # script L' of one sample's loss; null: from the data
-    max_local: int = 1000  # iterations after which a round ends without news
+    objective: Settings = field(default_factory=MX2Settings)  # name, and the keys which that one reads
     report: bool = True  # ask clients for f_m in rounds that are evaluated
+
+    needs_convex: ClassVar[bool] = True
+    takes_samples: ClassVar[bool] = True  # gradients of some: the objective must be a mean over samples
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return [*_names(self), *_ranges(self), *_optional(self)]
+        return list(self._unsuited(self.objective.name, objective_class(self.objective.name)))
 
-
-def _names(h: ObjectiveConfig) -> Iterator[str]:
-    if h.objective not in OBJECTIVES and ":" not in h.objective:
-        yield unknown("objective", h.objective, OBJECTIVES)
-    if h.objective == "ws2" and h.private == "features" and not h.shared_features:
-        yield "private=features needs shared_features, the inputs that w sees"
-    # an envelope of the mean is no mean of envelopes: whole gradients only
-    samples = getattr(h, "batch_size", 1) if hasattr(h, "eta") else 0
-    if h.objective == "moreau" and samples:
-        yield "objective=moreau is no mean over samples; use method=acd, pfedme, or batch_size=0"
-    if h.objective == "maml" and (not hasattr(h, "tau") or samples or getattr(h, "eta", None) is None):
-        yield (
-            "objective=maml is not convex: only method=lsgd has a theory for it; set its step eta, which "
-            "no theory gives here, and batch_size=0, for it is no mean over samples"
-        )
-
-
-def _ranges(h: ObjectiveConfig) -> Iterator[str]:
-    zero = ("lam", "Lambda", "l2", "shared_features", "private_features", "prox_lr", "batch_size")
-    one = ("max_local", "prox_steps", "tau")
-    least = dict.fromkeys(zero, 0.0) | dict.fromkeys(one, 1.0)
-    for name, low in least.items():
-        if getattr(h, name, low) < low:
-            yield f"{name}={getattr(h, name)}: must be at least {low:g}"
-    if not 0 <= h.alpha < 1:
-        yield f"alpha={h.alpha}: must be in [0, 1)"
-
-
-def _optional(h: ObjectiveConfig) -> Iterator[str]:
-    """Keys that the theory fills in where they are null."""
-    most = dict.fromkeys(("mu", "mu_F", "L", "cL", "eta", "gamma"), math.inf)
-    most |= dict.fromkeys(("p_w", "rho", "theta_1", "theta_2", "nu", "theta"), 1.0)
-    for name, high in most.items():
-        value = getattr(h, name, None)
-        if value is not None and not 0 < value <= high:
-            at_most = f" and at most {high:g}" if high < math.inf else ""
-            yield f"{name}={value}: must be positive{at_most}, or null for the theory's"
+    def _unsuited(self, name: str, cls: type[Objective]) -> Iterator[str]:
+        """What this optimiser may not minimise; for a user's own objective as for ours."""
+        if not cls.convex and self.needs_convex:
+            yield (
+                f"objective={name} is not convex: only method=lsgd has a theory for it; set its step eta, "
+                "which no theory gives here, and batch_size=0 if it is no mean over samples"
+            )
+        elif not cls.finite_sum and self.takes_samples:
+            yield f"objective={name} is no mean over samples; use method=acd, or lsgd with batch_size=0"
 
 
 @dataclass(frozen=True)
-class CoordinateConfig(ObjectiveConfig):
-    """Keys of the stochastic coordinate methods; null is what the theory gives."""
+class CoinConfig(BlockConfig):
+    """Keys of the methods that draw a block in each iteration; null is what the theory gives."""
 
     p_w: float | None = None  # p_w: probability of the w-block
+    max_local: int = 1000  # iterations after which a round ends without news
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *probabilities(self, "p_w"), *bounds(self, max_local=(1, None))]
+
+
+@dataclass(frozen=True)
+class CoordinateConfig(CoinConfig):
+    """Keys of those that take one sample a step."""
+
     eta: float | None = None  # η: step size
     shared_index: bool = False  # one sample index j for all clients, as in the theory
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *above(self, eta=0)]
+
+
+@dataclass(frozen=True)
+class AnchorConfig(CoordinateConfig):
+    """Keys of those with control variates (and of ASCD, whose θ_1 depends on ρ)."""
+
+    rho: float | None = None  # ρ: probability of a new anchor
+    refresh: Literal["w", "beta"] = "w"  # ρ = p_w/n (fewest communications) or p_β/n
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *probabilities(self, "rho")]
+
+
+def probabilities(config: Any, *names: str) -> list[str]:
+    """Problems of values that must be in (0, 1]; null passes."""
+    return above(config, **dict.fromkeys(names, 0)) + bounds(config, **dict.fromkeys(names, (None, 1)))

@@ -1,25 +1,15 @@
 """What server and clients of the unified framework's optimisers tell each other, and its cost."""
 
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import field, fields
 from typing import Any
 
 from torch import Tensor
 
+from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.families.unified.objective import Base, Objective
-
-
-@record("unified.Point")
-class Point:
-    """One block without sequences: w on the server, β_m on client m."""
-
-    y: Params
-
-    @classmethod
-    def start(cls, block: Params) -> "Point":
-        """The block where it starts."""
-        return cls(block)
 
 
 @record("unified.Describe")
@@ -53,17 +43,27 @@ class Value:
     value: Tensor
 
 
+@record("unified.Block")
+class Block:
+    """The sequences of one block, w on the server and β_m on its client; {} where a method has none."""
+
+    y: Params  # main: where the method is evaluated
+    z: Params = field(default_factory=dict)  # momentum
+    v: Params = field(default_factory=dict)  # anchor
+    G: Params = field(default_factory=dict)  # F's gradient in this block at the anchor
+
+
 @record("unified.Iterate")
 class Iterate:
     """Order: make T β-iterations, then the iteration that communicates (if there is one)."""
 
-    w: Any  # the server's variables of the w-block, before these iterations
+    w: Block  # the server's, before these iterations
     T: int
     w_step: bool  # the last iteration is one of the w-block
     refresh: bool  # it also sets a new anchor
     rates: Any
     M: int
-    draws: Tensor  # [T + 1] where in [0, 1) the samples are; empty: the client draws
+    seed: int | None  # of the sample indices, where all clients have the same
     g: Params  # shapes of the reply: tensors of w, so they cost nothing to send
     g_v: Params
 
@@ -71,6 +71,15 @@ class Iterate:
     def event(self) -> bool:
         """Whether there is a communicating iteration."""
         return self.w_step or self.refresh
+
+    @property
+    def coins(self) -> list[tuple[bool, bool]]:
+        """(ζ, refresh) of each iteration: whether w is drawn, and whether a new anchor is set."""
+        return [(False, False)] * self.T + [(self.w_step, self.refresh)] * self.event
+
+    def steps(self, samples: Sequence[Data]) -> Iterator[tuple[Data, bool, bool]]:
+        """(sample, ζ, refresh) of each iteration."""
+        return ((j, *coin) for j, coin in zip(samples, self.coins, strict=True))
 
 
 @record("unified.Anchor")

@@ -1,26 +1,76 @@
 """What a personalised objective is: F(w, β) = 1/M Σ_m f_m(w, β_m), blocks w shared and β_m private.
 
 Hanzely, Zhao, Kolar, "Personalized Federated Learning: A Unified Framework and Universal
-Optimization Techniques". One class an objective (see objectives.py): what f_m is, where the
-blocks start, the constants of F, and the model that a client predicts with. Any optimiser takes any
-objective.
+Optimization Techniques". One class an objective: what f_m is, where the
+blocks start, the constants of F, and the model that a client predicts with; and one dataclass of the
+keys that it reads (`settings`). Any optimiser takes any objective.
 
 f' is a client's plain loss, plus (l2/2)‖·‖²; s = M^(-1/2) (1 without reparametrisation), and
 u = s·w is the shared block as a model. A new objective is a subclass of `Objective` named by
-`method.objective=package.module:Class`.
+`method.objective.name=package.module:Class`.
 """
 
+import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedpers.core.bounds import above, bounds
 from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params, add, scale, sq_norm
 from fedpers.core.pytree import record
 from fedpers.families.unified.curvature import curvature
 from fedpers.learning.gradients import grad, model_gradient
 from fedpers.learning.model import Model
+
+OBJECTIVES = {  # name: module:Class, imported where it is used
+    "mx2": "fedpers.families.unified.mixture:MX2",
+    "mt2": "fedpers.families.unified.mixture:MT2",
+    "apfl2": "fedpers.families.unified.mixture:APFL2",
+    "ws2": "fedpers.families.unified.composed:WS2",
+    "fr": "fedpers.families.unified.composed:FR",
+    "fl": "fedpers.families.unified.mixture:FL",
+    "full": "fedpers.families.unified.mixture:Full",
+    "moreau": "fedpers.families.unified.adapted:Moreau",
+    "maml": "fedpers.families.unified.adapted:MAML",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Keys that every objective reads; a subclass adds its own."""
+
+    name: str = ""  # of OBJECTIVES, or package.module:Class
+    l2: float = 0.0  # ridge of the plain loss f'
+    mu: float | None = None  # μ' of the plain loss; null: l2, and what a regression has beyond it
+    mu_F: float | None = None  # μ of F; null: from μ', by the objective's formula
+    L: float | None = None  # L' of the plain loss; null: from the data
+    cL: float | None = None  # script L' of one sample's loss; null: from the data
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return bounds(self, l2=(0, None)) + above(self, mu=0, mu_F=0, L=0, cL=0)
+
+    @classmethod
+    def variant(cls, values: Any) -> "tuple[type[Settings], dict[str, Any]]":
+        """(the dataclass of the objective that `values` name, its keys); a name alone will do.
+
+        Raises:
+            ConfigError: there is no such objective.
+        """
+        plain = dict(values) if isinstance(values, Mapping) else {"name": values}
+        return objective_class(str(plain.get("name", cls.name))).settings, plain
+
+
+@dataclass(frozen=True)
+class Reparametrised(Settings):
+    """Keys of objectives whose w may be scaled."""
+
+    reparametrise: bool = True  # u = M^(-1/2) w; false: u = w
 
 
 @record("unified.Base")
@@ -46,25 +96,25 @@ class Constants:
 
 
 class Objective(ABC):
-    """One f_m; `config` is an ObjectiveConfig.
+    """One f_m; `config` is an instance of its `settings`.
 
-    Gradients are of f_m, not of F: what F's β-block needs is (1/M) ∇_β f_m.
-
-    `grad_w`, `grad_beta` and `grads` are those of `value`, by `local.grad`; an objective may write
-    them out (with `loss_gradient`, the gradient of f'), which is faster.
+    Gradients are of f_m, not of F: what F's β-block needs is (1/M) ∇_β f_m. They are those of `value`, by
+    autograd; an objective may write them out (with `loss_gradient`, the gradient of f'), which is faster.
     """
+
+    settings: ClassVar[type[Settings]] = Reparametrised
 
     has_w: ClassVar[bool] = True
     has_beta: ClassVar[bool] = True
     finite_sum: ClassVar[bool] = True  # f_m is the mean of its samples' f_{m,i}
+    convex: ClassVar[bool] = True  # wherever f' is
     w_uses_data: ClassVar[bool] = True  # False: ∇_w f_m costs no sample
-    rescaled: ClassVar[bool] = True  # w may be reparametrised
     one_model: ClassVar[bool] = True  # False: predictions are no single model's
     adapts: ClassVar[bool] = False  # a client predicts with `adapted`, made from its data
 
     def __init__(self, config: Any, model: Model, M: int) -> None:
         self.config, self.model, self.M = config, model, M
-        self.s = M**-0.5 if config.reparametrise and self.rescaled else 1.0
+        self.s = M**-0.5 if getattr(config, "reparametrise", False) else 1.0
 
     # ---- what an objective writes ---------------------------------------------------------------
 
@@ -133,3 +183,26 @@ class Objective(ABC):
         """Constants of F: all carry 1/M, but for the w-block without reparametrisation."""
         M, of_w = self.M, self.s**2
         return Constants(*(float(v) for v in (mu / M, of_w * L_w, L_b / M, of_w * cL_w, cL_b / M)))
+
+
+def objective_class(name: str) -> type[Objective]:
+    """The objective of that name, of ours or package.module:Class.
+
+    Raises:
+        ConfigError: there is no such objective, or it is no Objective.
+    """
+    if name not in OBJECTIVES and ":" not in name:
+        raise ConfigError(unknown("objective", name, OBJECTIVES))
+    module, _, attribute = OBJECTIVES.get(name, name).partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"objective={name}: cannot be imported: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Objective)):
+        raise ConfigError(f"objective={name}: it is no subclass of {Objective.__module__}.Objective")
+    return cls
+
+
+def make_objective(settings: Settings, model: Model, M: int) -> Objective:
+    """The objective with these settings, for M clients."""
+    return objective_class(settings.name)(settings, model, M)

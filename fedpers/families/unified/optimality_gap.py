@@ -24,7 +24,7 @@ LATEST = (10**12, 0)
 
 
 class Solvable(Protocol):
-    """A strategy that minimises a convex objective of fedpers/families/unified/objectives.py."""
+    """A strategy that minimises a convex objective of the unified framework."""
 
     @property
     def objective(self) -> Objective:

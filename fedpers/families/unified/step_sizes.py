@@ -19,6 +19,20 @@ class ACDRates:
     L_b: float
 
 
+@record("unified.LSGDRates")
+class LSGDRates:
+    """What local SGD (Algorithm 1) needs."""
+
+    eta: float  # step size, of the first step where it decreases
+    mu: float  # of F
+
+    def steps(self, k: int, tau: int, decreasing: bool) -> tuple[float, ...]:
+        """η_k to η_{k+τ-1}: η, or η_k = 1/(1/η + μk) (Theorem 4, whose constant is 1/(ημ) = b_0 τ + 1)."""
+        if not decreasing:
+            return (self.eta,) * tau
+        return tuple(1 / (1 / self.eta + self.mu * i) for i in range(k, k + tau))
+
+
 @record("unified.Rates")
 class Rates:
     """What the stochastic coordinate methods (Algorithms 3 to 7) need."""
@@ -81,12 +95,18 @@ def coordinate_rates(
     return Rates(p, rho, step, theta_1, 0.5, gamma, 1 - gamma * c.mu, min(0.8, 1 / step))
 
 
-def lsgd_step(c: Constants, tau: int, beta_scale: float) -> float:
-    """min{1/(4 L_β), 1/(8√(3e)(τ-1) L_w)}, with `beta_scale` = M·κ_β times less in the first."""
-    bounds = [1 / (4 * c.L_b * beta_scale)] if c.L_b else [1 / (4 * c.L_w)]
-    if tau > 1 and c.L_w:
-        bounds.append(1 / (8 * math.sqrt(3 * math.e) * (tau - 1) * c.L_w))
-    return min(bounds)
+def lsgd_step(c: Constants, tau: int, *, beta_scale: float = 1.0, batch_size: int = 0) -> float:
+    """min{1/(4 max{L_w, κ L_β}), 1/(8√(3e)(τ-1) L_w)}, with κ = `beta_scale` (M·κ_β of the box).
+
+    Theorem 1 prints L_β alone in the first bound, where its proof (Lemma 5) has the larger of both. Of
+    B samples drawn with replacement the expected smoothness (1 - 1/B) L + script L/B stands for L; B = 0
+    is the whole gradient.
+    """
+    share = 1 / batch_size if batch_size else 0.0
+    L_w = (1 - share) * c.L_w + share * c.cL_w
+    L_b = (1 - share) * c.L_b + share * c.cL_b
+    bound = 1 / (4 * max(L_w, beta_scale * L_b))
+    return min(bound, 1 / (8 * math.sqrt(3 * math.e) * (tau - 1) * L_w)) if tau > 1 and L_w else bound
 
 
 def _largest(a: float, p: float, b: float, q: float) -> float:
@@ -96,6 +116,6 @@ def _largest(a: float, p: float, b: float, q: float) -> float:
 def _positive(mu: float) -> None:
     if not mu > 0:
         raise ConfigError(
-            f"momentum needs a strongly convex objective, and its mu is {mu}; give method.mu, "
-            "a small surrogate such as 0.01, or method.l2"
+            f"momentum needs a strongly convex objective, and its mu is {mu}; give method.objective.mu, "
+            "a small surrogate such as 0.01, or method.objective.l2"
         )

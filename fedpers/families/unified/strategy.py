@@ -6,34 +6,35 @@ alone. How the shared variables move meanwhile is known to both sides (the funct
 client half), so nothing is sent for it.
 """
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
+from fedpers.families.unified.advice import SURROGATE, on_anchors, on_blocks, on_convexity
 from fedpers.families.unified.messages import (
     Anchor,
+    Block,
     BlockGradients,
     Counts,
     Describe,
     Iterate,
     Measure,
-    Point,
     SharedBlock,
     spent,
 )
-from fedpers.families.unified.objective import Base, Constants, Objective
-from fedpers.families.unified.objectives import make_objective
+from fedpers.families.unified.objective import Base, Constants, Objective, Settings, make_objective
 from fedpers.families.unified.step_sizes import Rates, coordinate_rates
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.learning.model import initial_params
 
+log = logging.getLogger("fedpers")
 Steps = Generator[dict[int, Any], dict[int, Any], Any]
 
 
@@ -41,7 +42,8 @@ Steps = Generator[dict[int, Any], dict[int, Any], Any]
 class State:
     """The server's variables of the w-block, what the theory gives, and what was spent."""
 
-    w: Any
+    w: Block
+    constants: Constants | None  # of F; None before round 1
     rates: Any  # None before round 1
     counts: Counts
 
@@ -50,9 +52,9 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     """Server half of an optimiser of the unified framework. Takes every client in every round."""
 
     config: Any
-    variables: ClassVar[Any] = Point  # record of a block's sequences, the main one called y
-    per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
-    momentum: ClassVar[bool] = False
+    keeps: ClassVar[str] = "y"  # as the client half has it
+    per_step: ClassVar[int] = 1
+    momentum: ClassVar[bool] = False  # its rates need μ > 0
     takes_all = True
 
     # ---- what an optimiser writes ---------------------------------------------------------------
@@ -69,7 +71,8 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """All sequences start at the model's initial parameters."""
-        return State(self.variables.start(self.objective.start(params)[0]), None, Counts())
+        w = self.objective.start(params)[0]
+        return State(Block(**dict.fromkeys(set(self.keeps) - {"G"}, w)), None, None, Counts())
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """Iterations up to the next communication; before the first round, the constants."""
@@ -101,16 +104,19 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     @property
     def objective(self) -> Objective:
         """f_m in this federation."""
-        return make_objective(self.config, self.model, self.M)
+        return make_objective(self.config.objective, self.model, self.M)
 
     def everyone(self, order: Any) -> dict[int, Any]:
         """The same order for all clients."""
         return dict.fromkeys(self.roster.ids, order)
 
-    def first_anchor(self, s: State) -> Anchor:
-        """The order by which anchors are set before the first iteration."""
-        w = s.w.y
-        return Anchor(w, self.M, {}, w)
+    def first_anchor(self, s: State) -> Steps:
+        """Before the first iteration the anchor is where all start, and F's gradient there is asked for."""
+        if s.counts.iterations:
+            return s
+        order = Anchor(s.w.y, self.M, {}, s.w.y)
+        replies = yield self.everyone(order)
+        return self.done(s, replace(s.w, G=average(replies, "g_v")), order)
 
     def next_event(self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0) -> Iterate:
         """Flip the coins of one iteration after the other until one of them asks to communicate.
@@ -124,19 +130,19 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             if zeta or refresh:
                 break
             T += 1
-        count = T + 1 if getattr(self.config, "shared_index", False) else 0
-        draws, like = torch.from_numpy(rng.random(count)), s.w.y
-        g, g_v = like if zeta else {}, like if refresh else {}
-        return Iterate(s.w, T, bool(zeta), bool(refresh), s.rates, self.M, draws, g, g_v)
+        shared = getattr(self.config, "shared_index", False)
+        seed = int(rng.integers(2**31)) if shared else None
+        g, g_v = s.w.y if zeta else {}, s.w.y if refresh else {}
+        return Iterate(s.w, T, bool(zeta), bool(refresh), s.rates, self.M, seed, g, g_v)
 
-    def done(self, s: State, w: Any, order: Iterate | Anchor) -> State:
+    def done(self, s: State, w: Block, order: Iterate | Anchor) -> State:
         """The state after an order was carried out."""
         cost = spent(order, round(self.mean_samples), self.per_step, self.objective)
-        return State(w, s.rates, s.counts.plus(cost))
+        return State(w, s.constants, s.rates, s.counts.plus(cost))
 
     @property
     def mean_samples(self) -> float:
-        """n; the theory has the same n on every client."""
+        """Samples of a client, for what was spent; the theory's n is the largest client's."""
         return float(self.roster.num_examples.mean())
 
     def point(self, client: Any, states: Sequence[Any]) -> tuple[Params, list[Params]]:
@@ -145,29 +151,47 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def constants(self, told: Sequence[Base]) -> Constants:
         """The constants of F from those of the clients' losses, but for those that are set."""
-        c = self.config
-        given = [c.mu, c.L, c.L, c.cL, c.cL]
-        if None in given:
-            worst = [max(float(getattr(b, f.name)) for b in told) for f in fields(Base)[1:]]
-            found = [min(float(b.mu) for b in told), *worst]
-            given = [f if g is None else g for f, g in zip(found, given, strict=True)]
-        constants = self.objective.constants(Base(*given))
+        h = self.config.objective
+        mu = _own_mu(h, told) if h.mu is None else h.mu
+        L_w, L_b = (_largest(told, k) if h.L is None else h.L for k in ("L_w", "L_b"))
+        cL_w, cL_b = (_largest(told, k) if h.cL is None else h.cL for k in ("cL_w", "cL_b"))
+        c = self.objective.constants(Base(mu or SURROGATE * self.momentum, L_w, L_b, cL_w, cL_b))
         w, beta = self.objective.start(initial_params(self.model, self.plan))
         if not w:
-            constants = replace(constants, L_w=0.0, cL_w=0.0)
+            c = replace(c, L_w=0.0, cL_w=0.0)
         if not beta:
-            constants = replace(constants, L_b=0.0, cL_b=0.0)
-        if c.mu_F is not None:
-            constants = replace(constants, mu=c.mu_F)
-        return constants
+            c = replace(c, L_b=0.0, cL_b=0.0)
+        return c if h.mu_F is None else replace(c, mu=h.mu_F)
+
+    def facts(self, s: State) -> dict[str, Any]:
+        """Constants of F, and what the theory made of them."""
+        return {} if s.constants is None else {"theory": {**asdict(s.constants), **asdict(s.rates)}}
 
     def _prepare(self, s: State) -> Steps:
-        c, told = self.config, []
-        if None in (c.mu, c.L, c.cL):
+        h, told = self.config.objective, []
+        if None in (h.mu, h.L, h.cL):
             zero = self.roster.num_examples.new_zeros(())
             replies = yield self.everyone(Describe(self.M, Base(*[zero] * 5)))
             told = [r.base for r in replies.values()]
-        return replace(s, rates=self.rates(self.constants(told), self.mean_samples))
+        c = self.constants(told)
+        rates = self.rates(c, float(self.roster.num_examples.max()))
+        for text in self._advice(_own_mu(h, told), c, rates):
+            log.warning(text)
+        return replace(s, constants=c, rates=rates)
+
+    def _advice(self, own_mu: float, c: Constants, rates: Any) -> Iterator[str]:
+        yield from on_convexity(self.config.objective, own_mu) if self.momentum else ()
+        yield from on_blocks(c)
+        yield from on_anchors(rates, self._last_round or 0) if "v" in self.keeps else ()
+
+
+def _own_mu(h: Settings, told: Sequence[Base]) -> float:
+    """The least μ' of the clients' losses; their ridge, where they were not asked."""
+    return min((float(b.mu) for b in told), default=h.l2)
+
+
+def _largest(told: Sequence[Base], name: str) -> float:
+    return max(float(getattr(b, name)) for b in told)
 
 
 def average(replies: dict[int, BlockGradients], field: str = "g") -> Params:

@@ -1,0 +1,209 @@
+"""Objectives that are plain losses at mixtures of u and β_m, and the distance between these two."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from fedpers.core.bounds import bounds
+from fedpers.core.data import Data
+from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
+from fedpers.families.unified.objective import Base, Constants, Objective, Reparametrised, Settings
+
+
+class Term(NamedTuple):
+    """c f'(a u + b β_m)."""
+
+    c: float
+    a: float
+    b: float
+
+
+class Mixture(Objective):
+    """f_m = Σ_k c_k f'(a_k u + b_k β_m) + (λ/2)‖u - β_m‖²; values, gradients and constants follow.
+
+    Both gradients are sums of the same slopes ∇f'(a_k u + b_k β_m):
+    ∇_w = s [Σ c_k a_k slope_k + λ(u - β_m)] and ∇_β = Σ c_k b_k slope_k + λ(β_m - u).
+    """
+
+    lam: Any = 0.0  # λ
+    terms: Any = ()  # Terms; Any, for some are properties
+
+    def value(self, w: Params, beta: Params, data: Data) -> Tensor:
+        """The terms' losses and the distance."""
+        value = sum(t.c * self.loss(self._point(t, w, beta), data) for t in self.terms)
+        return value + self.lam / 2 * sq_dist(self.shared(w), beta) if self.lam else value
+
+    def grad_w(self, w: Params, beta: Params, data: Data) -> Params:
+        """∇_w f_m, from the terms in which w is."""
+        return self._of_w(self._slopes([t for t in self.terms if t.a], w, beta, data), w, beta)
+
+    def grad_beta(self, w: Params, beta: Params, data: Data) -> Params:
+        """∇_β f_m, from the terms in which β_m is."""
+        return self._of_beta(self._slopes([t for t in self.terms if t.b], w, beta, data), w, beta)
+
+    def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
+        """Both, from one slope a term."""
+        slopes = self._slopes(self.terms, w, beta, data)
+        return self._of_w(slopes, w, beta), self._of_beta(slopes, w, beta)
+
+    def constants(self, base: Base) -> Constants:
+        """Smoothness Σ c a² L' + λ and Σ c b² L' + λ; μ is exact where every f' has Hessian μ'I."""
+        of_w, of_b = (sum(t.c * t[i] ** 2 for t in self.terms) for i in (1, 2))
+        L_w, L_b = of_w * base.L_w + self.lam, of_b * base.L_b + self.lam
+        cL_w, cL_b = of_w * base.cL_w + self.lam, of_b * base.cL_b + self.lam
+        return self._constants(self._mu(float(base.mu), of_w, of_b), L_w, L_b, cL_w, cL_b)
+
+    def _mu(self, mu: float, of_w: float, of_b: float) -> float:
+        """Smallest eigenvalue of [[of_w μ' + λ, cross μ' - λ], [cross μ' - λ, of_b μ' + λ]]."""
+        lam, cross = self.lam, sum(t.c * t.a * t.b for t in self.terms)
+        if of_w == lam == 0 or of_b == lam == 0:  # one block is free, or not there
+            return (of_w + of_b) * mu
+        trace = (of_w + of_b) * mu + 2 * lam
+        determinant = mu**2 * (of_w * of_b - cross**2) + lam * mu * (of_w + of_b + 2 * cross)
+        root = max(trace**2 - 4 * determinant, 0.0) ** 0.5
+        return 2 * determinant / (trace + root) if determinant else 0.0
+
+    def _point(self, t: Term, w: Params, beta: Params) -> Params:
+        if not t.a:
+            return beta if t.b == 1 else scale(beta, t.b)
+        return add(scale(beta, t.b), w, t.a * self.s) if t.b else scale(w, t.a * self.s)
+
+    def _slopes(
+        self, terms: Sequence[Term], w: Params, beta: Params, data: Data
+    ) -> list[tuple[Term, Params]]:
+        return [(t, self.loss_gradient(self._point(t, w, beta), data)) for t in terms]
+
+    def _of_w(self, slopes: list[tuple[Term, Params]], w: Params, beta: Params) -> Params:
+        parts = [(self.s * t.c * t.a, g) for t, g in slopes if t.a]
+        return self._sum(parts, -self.s * self.lam, w, beta) or zeros_like(w)
+
+    def _of_beta(self, slopes: list[tuple[Term, Params]], w: Params, beta: Params) -> Params:
+        parts = [(t.c * t.b, g) for t, g in slopes if t.b]
+        return self._sum(parts, self.lam, w, beta) or zeros_like(beta)
+
+    def _sum(self, parts: list[tuple[float, Params]], pull: float, w: Params, beta: Params) -> Params:
+        """Σ factor·slope + pull·(β_m - u); {} where there is neither."""
+        total: Params = {}
+        for factor, g in parts:
+            own = g if factor == 1 else scale(g, factor)
+            total = add(total, g, factor) if total else own
+        if not pull:
+            return total
+        apart = add(beta, w, -self.s)
+        return add(total, apart, pull) if total else scale(apart, pull)
+
+
+@dataclass(frozen=True)
+class MX2Settings(Reparametrised):
+    """Keys of MX2."""
+
+    name: str = "mx2"
+    lam: float = 0.5  # λ: penalty (λ/2)‖u - β_m‖²
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *bounds(self, lam=(0, None))]
+
+
+@dataclass(frozen=True)
+class MT2Settings(MX2Settings):
+    """Keys of MT2."""
+
+    name: str = "mt2"
+    Lambda: float = 1.0  # Λ: weight of the shared model's own loss
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        return [*super().check(), *bounds(self, Lambda=(0, None))]
+
+
+@dataclass(frozen=True)
+class APFL2Settings(Reparametrised):
+    """Keys of APFL2."""
+
+    name: str = "apfl2"
+    Lambda: float = 1.0  # Λ: weight of the shared model's own loss
+    alpha: float = 0.1  # α: share of u in the mixed model
+    predict: Literal["personal", "private"] = "personal"  # by the mixed model, or by β_m alone
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        problems = [*super().check(), *bounds(self, Lambda=(0, None), alpha=(0, None))]
+        return problems if self.alpha < 1 else [*problems, f"alpha={self.alpha}: must be below 1"]
+
+
+class FL(Mixture):
+    """Traditional federated learning (eq. 4): f'(w), no private block, no scale of w."""
+
+    settings = Settings
+    has_beta = False
+    terms = (Term(1, 1, 0),)
+
+    def start(self, params: Params) -> tuple[Params, Params]:
+        """The model is shared."""
+        return params, {}
+
+    def personal(self, w: Params, beta: Params) -> Params:
+        """The one model."""
+        return w
+
+
+class Full(Mixture):
+    """Fully personalised (eq. 5): f'(β_m), nothing shared."""
+
+    settings = Settings
+    has_w = False
+    terms = (Term(1, 0, 1),)
+
+    def start(self, params: Params) -> tuple[Params, Params]:
+        """The model is private."""
+        return {}, params
+
+
+class MX2(Mixture):
+    """Mixture of local and global models (eq. 11): f'(β_m) + (λ/2)‖u - β_m‖²."""
+
+    settings = MX2Settings
+    w_uses_data = False
+    terms = (Term(1, 0, 1),)
+
+    @property
+    def lam(self) -> float:
+        """λ."""
+        return float(self.config.lam)
+
+
+class MT2(MX2):
+    """Relaxed multi-task learning, Ditto's (eq. 8): Λf'(u) + f'(β_m) + (λ/2)‖β_m - u‖²."""
+
+    settings = MT2Settings
+    w_uses_data = True
+
+    @property
+    def terms(self) -> tuple[Term, ...]:  # type: ignore[override]
+        """Both models' losses."""
+        return Term(1, 0, 1), Term(self.config.Lambda, 1, 0)
+
+
+class APFL2(Mixture):
+    """Relaxed adaptive personalised FL (eq. 14): Λf'(u) + f'((1-α)β_m + αu).
+
+    The paper's Lemma 3 claims up to twice the μ of `constants`, which is not true.
+    """
+
+    settings = APFL2Settings
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The mixed model's loss and the shared one's."""
+        return self._mixed, Term(self.config.Lambda, 1, 0)
+
+    @property
+    def _mixed(self) -> Term:
+        return Term(1, self.config.alpha, 1 - self.config.alpha)
+
+    def personal(self, w: Params, beta: Params) -> Params:
+        """The mixed model, or β_m alone (predict: private)."""
+        return beta if self.config.predict == "private" else self._point(self._mixed, w, beta)

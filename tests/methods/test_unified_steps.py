@@ -1,0 +1,104 @@
+"""Step sizes that never diverge, and what they take from clients of unequal sizes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpers.engines.runner import Runner, RunnerConfig
+from fedpers.families.unified.objective import Constants
+from fedpers.families.unified.step_sizes import lsgd_step
+from tests.unified import blocks, flat, make, objective_of, ridge, rounds, uneven, value
+
+HARD = {
+    "mt2": {"objective": "mt2", "lam": 0.5, "Lambda": 100.0},
+    "apfl2": {"objective": "apfl2", "alpha": 0.8},
+    "u=w": {"objective": "mx2", "lam": 0.5, "reparametrise": False},
+}
+
+
+def values(fed, count, **options):
+    """F at the start and after each round of LSGD with the theory's step."""
+    strategy, cohort, grid = make("lsgd", fed, **options)
+    found = [value(strategy, cohort)]
+    for t in range(1, count + 1):
+        rounds(strategy, grid, t)
+        found.append(value(strategy, cohort))
+    return found
+
+
+@pytest.mark.parametrize("tau", [1, 5])
+@pytest.mark.parametrize("batch_size", [0, 1])
+@pytest.mark.parametrize("name", HARD)
+def test_the_default_step_of_local_sgd_never_raises_f(name, batch_size, tau):
+    """The paper's Theorem 1 has L_β where Lemma 5 has the larger of both: as printed it diverges here."""
+    found = values(ridge(M=10), 100, tau=tau, batch_size=batch_size, **HARD[name])
+    assert max(found) == found[0] > 1.1 * found[-1]
+
+
+@pytest.mark.parametrize("tau", [1, 5])
+def test_one_sample_a_step_needs_one_samples_smoothness(tau):
+    found = values(ridge(M=2, n=50, d=100), 100, objective="full", tau=tau, batch_size=1)
+    assert max(found) == found[0] > 1.1 * found[-1]
+
+
+def test_bounds_of_the_step():
+    c = Constants(0.1, 2.0, 1.0, 6.0, 4.0)
+    assert lsgd_step(c, 1) == 1 / (4 * 2.0)
+    assert lsgd_step(replace(c, L_b=3.0), 1) == 1 / (4 * 3.0)
+    assert lsgd_step(c, 1, beta_scale=20.0) == 1 / (4 * 20.0)
+    assert lsgd_step(c, 3) == pytest.approx(1 / (8 * math.sqrt(3 * math.e) * 2 * 2.0))
+    # B samples with replacement: (1 - 1/B) L + script L / B
+    assert lsgd_step(c, 1, batch_size=1) == 1 / (4 * 6.0)
+    assert lsgd_step(c, 1, batch_size=4) == pytest.approx(1 / (4 * 3.0))
+    assert lsgd_step(replace(c, L_w=0.0, cL_w=0.0), 5) == 1 / 4
+
+
+def test_many_local_steps_need_the_bound_in_tau():
+    """Clients that disagree: without the bound in τ local steps leave F above where it began."""
+    fed = ridge(M=4, n=3, d=3, shift=5.0)
+    options = {"objective": "fl", "tau": 50, "batch_size": 0}
+    strategy, _, grid = make("lsgd", fed, **options)
+    rounds(strategy, grid, 1)
+    c = strategy.constants([objective_of(strategy).measure({}, fed.client(m).train) for m in range(4)])
+    assert strategy.state.rates.eta == lsgd_step(c, 50) <= 1 / (8 * math.sqrt(3 * math.e) * 49 * c.L_w)
+
+
+# ---- clients of unequal sizes -------------------------------------------------------------------
+
+
+def test_the_mean_of_local_sgd_does_not_weigh_by_samples():
+    """One step of each client from 0, on all its samples: w is minus η times the mean gradient."""
+    fed, eta = uneven(), 0.05
+    strategy, cohort, grid = make("lsgd", fed, objective="fl", tau=1, batch_size=0, eta=eta)
+    rounds(strategy, grid, 1)
+    steps = [-2 * d.x.T @ d.y / len(d) for d in (fed.client(m).train for m in range(3))]
+    np.testing.assert_allclose(flat(blocks(strategy, cohort)[0]), -eta * sum(steps) / 3, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["asvrcd", "svrcd"])
+def test_n_is_the_largest_size(name):
+    """ρ = p_w/n: with a smaller n anchors would come too often for what the largest client pays."""
+    strategy, _, grid = make(name, uneven(), mu=0.05)
+    rounds(strategy, grid, 1)
+    assert strategy.state.rates.rho == strategy.state.rates.p_w / 9
+
+
+@pytest.mark.parametrize("name", ["scd", "ascd", "svrcd", "asvrcd"])
+def test_samples_are_drawn_from_all_of_a_clients_and_no_padding(name):
+    """Every sample is drawn; clients answer one by one, so there is no padding to step on by chance."""
+    fed, drawn = uneven(), {3: [], 9: [], 6: []}
+    strategy, cohort, grid = make(name, fed, mu=0.05)
+    samples = cohort.client.samples
+
+    def noting(order, data, rng):
+        found = samples(order, data, rng)
+        index = [int((data.x == one.x).all(1).nonzero()[0]) for one in found]
+        drawn[int(data.num)] += index
+        return found
+
+    cohort.client.samples, cohort.runner = noting, Runner(RunnerConfig("loop"))
+    rounds(strategy, grid, 60)
+    for n, index in drawn.items():
+        assert set(index) == set(range(n))
