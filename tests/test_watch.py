@@ -23,7 +23,7 @@ from fedpers.results.plots import optimality_gap as plots_gap
 from fedpers.results.plots import style as figures
 from fedpers.results.report import optimality_gap as report_gap
 from fedpers.results.report.runs import find_runs, group
-from fedpers.results.report.tables import report
+from fedpers.results.report.main import report
 from tests.unified import W, federation, golden, linear_model, logistic, make
 
 SMALL = [

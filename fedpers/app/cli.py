@@ -110,8 +110,9 @@ def _add_report(commands: Any) -> None:
     command.add_argument(
         "--out",
         type=Path,
-        help="folder of report.md and report.html; default: the sweep's directory, else here",
+        help="folder of report.html, report.md and report/; default: the sweep's directory, else here",
     )
+    command.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
     command.set_defaults(action=_report)
 
 
@@ -144,9 +145,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from fedpers.results.report.tables import report
+    from fedpers.results.report.main import report
 
-    report(args.runs, args.out)
+    report(args.runs, args.out, args.json)
     return 0
 
 

@@ -64,6 +64,7 @@ class Group:
     name: str
     method: str
     runs: Sequence[Run]
+    condition: str = ""  # what was varied outside of the method; groups of one condition are compared
 
     def values(self, metric: str, last: int = 1) -> list[float]:
         """One value a run."""
@@ -149,20 +150,30 @@ def group(runs: Sequence[Run]) -> list[Setting]:
 
 
 def _setting(name: str, runs: Sequence[Run]) -> Setting:
-    varied = _varied(runs)
-    groups: dict[tuple[str, str], list[Run]] = {}
+    outside = [k for k in _varied(runs) if not k.startswith("method.")]
+    groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         own = _varied([r for r in runs if r.method == run.method])
-        keys = [k for k in varied if not k.startswith("method.")]
-        keys += [k for k in own if k.startswith("method.")]
-        text = " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
-        groups.setdefault((run.method, text), []).append(run)
+        inside = [k for k in own if k.startswith("method.")]
+        groups.setdefault((run.method, _text(run, outside), _text(run, inside)), []).append(run)
     paper: Mapping[str, Any] = next((r.config["paper"] for r in runs if r.config.get("paper")), {})
-    return Setting(
-        name,
-        [Group(f"{method} {text}".strip(), method, many) for (method, text), many in sorted(groups.items())],
-        paper,
-    )
+    made = [
+        Group(" ".join(filter(None, (method, condition, own))), method, many, condition)
+        for (method, condition, own), many in sorted(groups.items())
+    ]
+    return Setting(name, made, paper)
+
+
+def conditions(setting: Setting) -> list[tuple[str, list[Group]]]:
+    """(what was varied outside of the methods, the groups that share it)."""
+    found: dict[str, list[Group]] = {}
+    for each in setting.groups:
+        found.setdefault(each.condition, []).append(each)
+    return list(found.items())
+
+
+def _text(run: Run, keys: Sequence[str]) -> str:
+    return " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
 
 
 def _varied(runs: Sequence[Run]) -> list[str]:

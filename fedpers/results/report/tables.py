@@ -1,50 +1,13 @@
-"""`fedpers report`: runs -> mean and spread over seeds, beside the paper's numbers."""
+"""Tables of a report: mean and spread over seeds beside the paper's numbers, and what runs cost."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpers.results.report import optimality_gap, page
 from fedpers.results.report.paper import paper_columns, paper_value
-from fedpers.results.report.runs import Group, Setting, Table, find_runs, group
-
-METRICS = {
-    "accuracy": "accuracy",
-    "accuracy_mean": "client mean",
-    "worst_decile": "worst tenth",
-    "loss": "loss",
-}
-
-
-def report(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """Print the tables and write report.md and report.html; returns the latter's path.
-
-    Raises:
-        ConfigError: there is no run in a path.
-    """
-    runs = find_runs(paths)
-    folder = out or (paths[0] if len(paths) == 1 else Path.cwd())
-    settings = group(runs)
-    tables = {
-        s.name: [results_table(s), *paper_tables(s), *optimality_gap.tables(s, Table), cost_table(s)]
-        for s in settings
-    }
-    left_out = Table(
-        "runs that are not counted", ("run", "why"), [(str(r.path), r.problem) for r in runs if r.problem]
-    )
-    return page.write(folder, settings, tables, left_out)
-
-
-# ---- reading ------------------------------------------------------------------------------------
-
-
-# ---- grouping -----------------------------------------------------------------------------------
-
-
-# ---- tables -------------------------------------------------------------------------------------
+from fedpers.results.report.runs import Group, Setting, Table
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> str:
@@ -57,35 +20,6 @@ def spread(values: Sequence[float], scale: float = 1.0) -> str:
     return f"{text} ± {scale * known.std(ddof=1):.{digits}f}" if len(known) > 1 else text
 
 
-def results_table(setting: Setting) -> Table:
-    """A row a group: metrics of the last round, and the accuracy of the best by validation."""
-    everything = [run for g in setting.groups for run in g.runs]
-    shown = [m for m in METRICS if any(not math.isnan(r.value(m)) for r in everything)]
-    percent = "accuracy" in shown
-    scales = {m: 100.0 if percent and m != "loss" else 1.0 for m in shown}
-    key = "accuracy" if percent else "loss"
-    columns = [
-        "method",
-        "n",
-        *(METRICS[m] + (" %" if scales[m] == 100 else "") for m in shown),
-        f"best {key}",
-    ]
-    rows = [
-        [
-            g.name,
-            _count(g),
-            *(spread(g.values(m), scales[m]) for m in shown),
-            spread([r.best(key) for r in g.runs], scales[key]),
-        ]
-        for g in setting.groups
-    ]
-    return Table(
-        f"{setting.name}: test split after the last round; best: in the round chosen on the validation split",
-        columns,
-        rows,
-    )
-
-
 def cost_table(setting: Setting) -> Table:
     """What the runs cost: means over the runs of a group."""
     return Table(
@@ -95,7 +29,8 @@ def cost_table(setting: Setting) -> Table:
     )
 
 
-def _count(found: Group) -> str:
+def count(found: Group) -> str:
+    """How many runs; how many seeds where that is another number."""
     seeds = {run.config.get("seed") for run in found.runs}
     n = len(found.runs)
     return str(n) if len(seeds) == n else f"{n} ({len(seeds)} seeds)"

@@ -1,0 +1,62 @@
+"""`fedpers report`: finished runs -> verdict, tables and figures as HTML, Markdown, LaTeX and CSV."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedpers.core.errors import FedpersError
+from fedpers.results.report import document, drawings, optimality_gap, record, screen, standings, written
+from fedpers.results.report.runs import Run, Setting, Table, find_runs, group
+from fedpers.results.report.tables import cost_table, paper_tables
+from fedpers.results.report.view import slug, view
+
+FOOT = "mean ± standard deviation over runs (ddof = 1)"
+
+
+def report(paths: Sequence[Path], out: Path | None = None, json: Path | None = None) -> Path:
+    """Print the tables and write report.html, report.md and the folder report/; returns the first's path.
+
+    Args:
+        paths: run directories, or folders above them.
+        out: where to; by default the only path, else the current folder.
+        json: a file for the numbers of the runs' only experiment.
+
+    Raises:
+        ConfigError: there is no run in a path, or `json` is asked for several experiments.
+        FedpersError: no run is finished, or a file in the way is not ours.
+    """
+    runs = find_runs(paths)
+    settings = group(runs)
+    if not settings:
+        raise FedpersError("\n".join(["no run to report", *(f"  {r.path}: {r.problem}" for r in runs)]))
+    folder = out or (paths[0] if len(paths) == 1 else Path.cwd())
+    texts = {json: record.text(settings)} if json else {}
+    page, markdown = folder / "report.html", folder / "report.md"
+    written.claim([page, markdown, *texts], folder / "report")
+    parts = [part for s in settings for part in _parts(s, folder)]
+    content: dict[str, Any] = {"comparisons": parts, "left_out": _left_out(runs), "foot": FOOT}
+    texts |= {page: document.html(**content), markdown: document.markdown(**content)}
+    for part in parts:
+        texts[folder / "report" / f"{part['id']}.tex"] = document.latex(**part)
+        texts[folder / "report" / f"{part['id']}.csv"] = document.table_csv(part["records"])
+    written.write(texts)
+    screen.show(parts, content["left_out"])
+    Console().print(f"{page}", highlight=False, soft_wrap=True)
+    return page
+
+
+def _parts(setting: Setting, folder: Path) -> Iterable[dict[str, Any]]:
+    """The views of a setting's comparisons; its tables and drawings stand at the first."""
+    tables = [*paper_tables(setting), *optimality_gap.tables(setting, Table), cost_table(setting)]
+    pictures = drawings.draw(setting, folder / "report", slug(setting.name))
+    for comparison in standings.compare(setting):
+        yield view(comparison, tables, folder) | {"drawings": [p.name for p in pictures]}
+        tables, pictures = [], []
+
+
+def _left_out(runs: Sequence[Run]) -> Table:
+    return Table(
+        "runs that are not counted", ("run", "why"), [(str(r.path), r.problem) for r in runs if r.problem]
+    )

@@ -1,0 +1,45 @@
+"""A report on the screen."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from fedpers.results.report.runs import Table
+
+WIDE = 160
+
+
+def show(comparisons: Sequence[Mapping[str, Any]], left_out: Table) -> None:
+    """Verdict and tables of each comparison, then the runs that do not count."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)  # a file has no edge
+    for c in comparisons:
+        console.print(f"[bold]{escape(c['verdict'])}[/]", escape(c["reason"]), "", sep="\n", highlight=False)
+        for warning in c["warnings"]:
+            console.print(f"[yellow]{escape(warning)}[/]", "", sep="\n", highlight=False)
+        for table in [c["ranking"], *c["tables"]]:
+            console.print(_table(table, words=(0, 1)), "", highlight=False)
+    if left_out.rows:
+        console.print(_table(left_out, words=range(9)), "", highlight=False)
+
+
+def _table(table: Table, words: Sequence[int]) -> RichTable:
+    """`words`: columns to the left that may be folded; numbers stand to the right and may not."""
+    shown = RichTable(
+        title=table.title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="dim",
+        pad_edge=False,
+    )
+    for i, column in enumerate(table.columns):
+        word = i in words
+        shown.add_column(column, justify="left" if word else "right", no_wrap=not word, overflow="fold")
+    for row in table.rows:
+        shown.add_row(*map(escape, row))
+    return shown
