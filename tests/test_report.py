@@ -11,16 +11,17 @@ import yaml
 from fedpers.app.cli import main
 from fedpers.results import files
 from fedpers.results.report import document, record
-from fedpers.results.report.runs import find_runs, group
+from fedpers.results.report.paper import paper_value
+from fedpers.results.report.runs import find_runs, group_by_setting
 from fedpers.results.report.standings import compare
-from fedpers.results.report.tables import paper_tables, paper_value, spread
+from fedpers.results.report.tables import beside_paper, spread
 from fedpers.results.report.view import view
 from fedpers.results.report.wording import sentence
 from tests.reports import make
 
 PAPER = {
     "title": "T",
-    "table": "Table 1",
+    "table": "ReportTable 1",
     "metric": "accuracy",
     "percent": True,
     "column": "High",
@@ -43,7 +44,7 @@ def test_rows_are_ranked_by_what_validation_chose(tmp_path):
     for seed in (0, 1):
         make(tmp_path / f"a{seed}", seed=seed, accuracy=(0.1, 0.9), best=0.5 + seed / 10)
         make(tmp_path / f"b{seed}", "local", seed, accuracy=(0.1, 0.6), best=0.7)
-    (comparison,) = compare(*group(find_runs([tmp_path])))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
     assert comparison.by_validation
     assert [(s.rank, s.name, round(s.score, 3)) for s in comparison.rows] == [
         (1, "local", 0.7),
@@ -58,7 +59,7 @@ def test_rows_are_ranked_by_what_validation_chose(tmp_path):
 def test_without_validation_the_last_round_ranks_and_that_is_said(tmp_path):
     make(tmp_path / "a", accuracy=(0.1, 0.9), best=None)
     make(tmp_path / "b", "local", accuracy=(0.1, 0.6), best=0.7)
-    (comparison,) = compare(*group(find_runs([tmp_path])))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
     assert not comparison.by_validation and comparison.rows[0].name == "fedavg"
     assert view(comparison, [], tmp_path)["ranking_note"].startswith("Some run has no validation split")
 
@@ -70,7 +71,7 @@ def test_clients_hurt_are_counted_by_seed_and_partition_id(tmp_path):
             run = make(tmp_path / f"{method}{seed}", method, seed)
             rows = [{"partition_id": k, "accuracy": a} for k, a in enumerate(table)]
             files.replace_csv(run / "clients.csv", rows, list(rows[0]))
-    (comparison,) = compare(*group(find_runs([tmp_path])))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
     found = next(s for s in comparison.rows if s.name == "fedavg")
     assert (found.clients.gained, found.clients.hurt, found.clients.count) == (0.25, 0.25, 4)
     assert found.client_spread == pytest.approx(0.125)  # 0.25 in seed 0, 0 in seed 1
@@ -81,7 +82,7 @@ def test_other_overrides_make_groups_and_settings(tmp_path):
     make(tmp_path / "b", lr=0.2, engine={"name": "ray"})
     make(tmp_path / "c", method="local", engine={"name": "ray"})
     make(tmp_path / "d", experiment="demo")
-    settings = {s.name: [g.name for g in s.groups] for s in group(find_runs([tmp_path]))}
+    settings = {s.name: [g.name for g in s.groups] for s in group_by_setting(find_runs([tmp_path]))}
     assert settings == {
         "digits · mlp": ["fedavg method.lr=0.1", "fedavg method.lr=0.2", "local"],
         "demo · digits · mlp": ["fedavg"],
@@ -92,7 +93,7 @@ def test_only_methods_under_the_same_conditions_are_compared(tmp_path):
     for rounds in (5, 9):
         for method in ("fedavg", "local"):
             make(tmp_path / f"{method}{rounds}", method, clients_per_round=rounds)
-    found = {c.name: [s.name for s in c.rows] for c in compare(*group(find_runs([tmp_path])))}
+    found = {c.name: [s.name for s in c.rows] for c in compare(*group_by_setting(find_runs([tmp_path])))}
     assert found == {
         f"digits · mlp · clients_per_round={n}": [
             f"fedavg clients_per_round={n}",
@@ -105,7 +106,7 @@ def test_only_methods_under_the_same_conditions_are_compared(tmp_path):
 def test_the_same_seed_twice_is_said_and_counts_once(tmp_path):
     make(tmp_path / "a", best=0.5)
     make(tmp_path / "b", best=0.7)
-    (comparison,) = compare(*group(find_runs([tmp_path])))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
     assert comparison.rows[0].scores == {0: pytest.approx(0.6)}
     assert view(comparison, [], tmp_path)["ranking"].rows[0][-1] == "2 (1 seeds)"
 
@@ -117,7 +118,7 @@ def verdict(tmp_path: Path, **best: tuple[float, ...]) -> tuple[str, str]:
     for method, values in best.items():
         for seed, value in enumerate(values):
             make(tmp_path / f"{method}{seed}", method, seed, best=value)
-    return sentence(*compare(*group(find_runs([tmp_path]))))
+    return sentence(*compare(*group_by_setting(find_runs([tmp_path]))))
 
 
 def test_a_winner_is_named(tmp_path):
@@ -144,9 +145,9 @@ def test_one_seed_names_no_winner(tmp_path):
 def test_beside_the_paper(tmp_path):
     make(tmp_path / "a", accuracy=(0.1, 0.8, 0.9), paper=PAPER)
     make(tmp_path / "b", method="local", accuracy=(0.1, 0.5, 0.7), paper=PAPER)
-    (setting,) = group(find_runs([tmp_path]))
-    (table,) = paper_tables(setting)
-    assert table.title == "Beside the paper: T, Table 1"
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    (table,) = beside_paper(setting)
+    assert table.title == "Beside the paper: T, ReportTable 1"
     assert table.rows == [
         ["fedavg", "High", "1", "85.00", "90 ± 0.5", "-5.00"],
         ["local", "High", "1", "60.00", "-", "-"],
@@ -211,7 +212,7 @@ def test_the_documents(tmp_path):
 def test_latex_and_csv_escape_what_is_special(tmp_path):
     make(tmp_path, method="a_b%", lr="x, y")
     make(tmp_path / "c", method="a_b%", lr="z")
-    (comparison,) = compare(*group(find_runs([tmp_path])))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
     shown = view(comparison, [], tmp_path)
     assert r"a\_b\% method.lr=x, y &" in document.latex(**shown)
     assert "a_b% method.lr=x, y" in {
@@ -254,7 +255,7 @@ def test_regression_has_losses_only(tmp_path):
         folder = make(tmp_path / method, method, best=None)
         rows = [{"round": 1, "split": "test", "loss": loss, "worst_decile": 3.0}]
         files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
-    (comparison,) = compare(*group(find_runs([tmp_path])))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
     assert [(s.name, s.score) for s in comparison.rows] == [("local", 1.5), ("fedavg", 2.0)]
     assert main(["report", str(tmp_path)]) == 0
 

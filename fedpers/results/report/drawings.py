@@ -1,31 +1,30 @@
-"""The pictures of a report for readers of Markdown: curves and final values of all methods."""
+"""The pictures of a report for readers of Markdown."""
 
 from pathlib import Path
 
-from fedpers.results.plots import curves, optimality_gap
-from fedpers.results.report.paper import paper_columns, paper_value
+from fedpers.results.plots import curves
+from fedpers.results.plots import optimality_gap as gap_curves
+from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import Setting
 
 
 def draw(setting: Setting, folder: Path, stem: str) -> list[Path]:
-    """Learning curves of all methods and their final values, as PNG in `folder`."""
+    """Curves of all methods, and their final values beside the paper's, as PNG in `folder`."""
     rows = {g.name: [run.rows for run in g.runs] for g in setting.groups}
     metric = next(iter(paper_columns(setting.paper).values()))
-    last = int(setting.paper.get("last", 1))
     if not any(v == v for g in setting.groups for v in g.values(metric)):
         metric = "loss"  # regression
+    last, scale = int(setting.paper.get("last", 1)), paper_scale(setting.paper)
     values = {g.name: [v for v in g.values(metric, last) if v == v] for g in setting.groups}
-    factor = 100.0 if setting.paper.get("percent") else 1.0
-    known = {g.name: paper_value(g.runs[0].config.get("paper") or {}, g.method) for g in setting.groups}
-    title = f"Final test {metric.replace('_', ' ')}"
+    theirs = {g.name: paper_value(g.paper, g.method) for g in setting.groups}
     return [
-        *optimality_gap.compare(rows, folder / f"{stem}-objective.png"),
+        *gap_curves.compare(rows, folder / f"{stem}-objective.png"),
         curves.compare(rows, folder / f"{stem}-curves.png"),
         curves.final_values(
-            {k: v for k, v in values.items() if v},
+            {name: many for name, many in values.items() if many},
             folder / f"{stem}-final.png",
-            title,
-            {k: v[0] / factor for k, v in known.items() if v},
+            f"Final test {metric.replace('_', ' ')}",
+            {name: value[0] / scale for name, value in theirs.items() if value},
             share=metric.startswith("accuracy"),
         ),
     ]

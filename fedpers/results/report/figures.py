@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpers.results.plots import style
 from fedpers.results.plots.curves import series
-from fedpers.results.report.runs import Group, Run
+from fedpers.results.report.runs import SeedGroup, StoredRun
 from fedpers.results.report.standings import Comparison, Standing
 
 COSTS = {"bytes": ("bytes_up", "bytes_down"), "gradients": ("gradient_evals",), "seconds": ("seconds",)}
@@ -35,7 +35,7 @@ def figures(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def curve(group: Group) -> list[dict[str, Any]]:
+def curve(group: SeedGroup) -> list[dict[str, Any]]:
     """A point an evaluation that all runs have: mean and spread of each metric, mean costs so far."""
     spent = [costs(run) for run in group.runs]
     found = {m: [dict(zip(*series(run.rows, "test", m), strict=True)) for run in group.runs] for m in CURVES}
@@ -59,7 +59,7 @@ def curve(group: Group) -> list[dict[str, Any]]:
     ]
 
 
-def costs(run: Run) -> dict[int, dict[str, float]]:
+def costs(run: StoredRun) -> dict[int, dict[str, float]]:
     """{round: bytes both ways, gradient evaluations and seconds, of all rounds so far}."""
     rows = [r for r in run.rows if r["split"] == "train"]
     sums = {k: accumulate(sum(r.get(c, 0) for c in columns) for r in rows) for k, columns in COSTS.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedpers.results.report import statistics
-from fedpers.results.report.runs import Table
+from fedpers.results.report.screen import ReportTable
 from fedpers.results.report.standings import REFERENCES, Comparison, Standing
 from fedpers.results.report.tables import count, spread
 
@@ -59,7 +59,7 @@ def ranking(comparison: Comparison, colours: Sequence[str], scale: float) -> dic
     ]
     names = ["#", "method", *(name for name, _ in columns)]
     texts = [[str(s.rank), s.name, *(c.line for c in cells(s))] for s in comparison.rows]
-    return {"columns": columns, "standings": rows, "ranking": Table(comparison.name, names, texts)}
+    return {"columns": columns, "standings": rows, "ranking": ReportTable(comparison.name, names, texts)}
 
 
 def row(s: Standing) -> dict[str, Any]:

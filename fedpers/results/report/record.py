@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +12,8 @@ import yaml
 
 from fedpers.core.errors import ConfigError
 from fedpers.results.files import plain
-from fedpers.results.report.paper import paper_columns, paper_value
-from fedpers.results.report.runs import Group, Run, Setting
+from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
+from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
 from fedpers.results.report.standings import seed_of
 from fedpers.results.report.written import MARK
 
@@ -49,24 +50,19 @@ def record(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _rows(group: Group) -> list[dict[str, Any]]:
+def _rows(group: SeedGroup) -> list[dict[str, Any]]:
     """A row a number that the paper prints, or a metric where there is no paper."""
-    paper = group.runs[0].config.get("paper") or {}
+    paper = group.paper
     if paper.get("values"):
-        last, scale = int(paper.get("last", 1)), 100.0 if paper.get("percent") else 1.0
-        named = paper_columns(paper)
-        return [_row(group, c, m, last, scale, paper_value(paper, group.method, c)) for c, m in named.items()]
-    return [
-        _row(group, m, m, 1, 1.0 if m == "loss" else 100.0, None)
-        for m in METRICS
-        if group.values(m)[0] == group.values(m)[0]
-    ]
+        return [_row(group, column, metric) for column, metric in paper_columns(paper).items()]
+    return [_row(group, m, m) for m in METRICS if not math.isnan(group.runs[0].value(m))]
 
 
-def _row(
-    group: Group, column: str, metric: str, last: int, scale: float, theirs: tuple[float, float | None] | None
-) -> dict[str, Any]:
-    values = [scale * v for v in group.values(metric, last)]
+def _row(group: SeedGroup, column: str, metric: str) -> dict[str, Any]:
+    paper = group.paper if group.paper.get("values") else {"percent": metric != "loss"}
+    last = int(paper.get("last", 1))
+    values = [paper_scale(paper) * v for v in group.values(metric, last)]
+    theirs = paper_value(paper, group.method, column) or (None, None)
     return {
         "method": group.method,
         "name": group.name,
@@ -78,31 +74,31 @@ def _row(
         "values": values,
         "mean": float(np.mean(values)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        "paper": theirs[0] if theirs else None,
-        "paper_std": theirs[1] if theirs else None,
+        "paper": theirs[0],
+        "paper_std": theirs[1],
     }
 
 
-def overrides(run: Run) -> list[str] | None:
+def overrides(run: StoredRun) -> list[str] | None:
     """What the run's command line said, without its folder; None where that was not kept."""
     path = run.path / ".hydra" / "overrides.yaml"
     found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
     return None if found is None else [str(o) for o in found]
 
 
-def changed(runs: Sequence[Run]) -> list[str]:
+def changed(runs: Sequence[StoredRun]) -> list[str]:
     """Overrides that make this another experiment than its file, such as rounds=20."""
     found = dict.fromkeys(o for run in runs for o in overrides(run) or [])
     return [o for o in found if _key(o).split(".")[0] not in FREE]
 
 
-def command(run: Run) -> str:
+def command(run: StoredRun) -> str:
     """The command line that makes this run again."""
     found = overrides(run)
     return "unknown" if found is None else shlex.join(["fedpers", "run", *_first(found)])
 
 
-def commands(runs: Sequence[Run]) -> list[str]:
+def commands(runs: Sequence[StoredRun]) -> list[str]:
     """One sweep that makes all runs again, if they are a full grid; else a command a run."""
     found = [overrides(run) for run in runs]
     if len(runs) == 1 or any(o is None for o in found):

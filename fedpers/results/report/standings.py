@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpers.results import files
 from fedpers.results.report import statistics
-from fedpers.results.report.runs import Group, Run, Setting, conditions
+from fedpers.results.report.runs import SeedGroup, Setting, StoredRun, conditions
 from fedpers.results.report.statistics import Clients, Difference, Scores
 
 REFERENCES = ("local", "fedavg")
@@ -19,7 +19,7 @@ REFERENCES = ("local", "fedavg")
 class Standing:
     """One group of runs and where it stands. Client numbers are those after the last round."""
 
-    group: Group
+    group: SeedGroup
     scores: Scores  # seed -> the metric that ranks
     rank: int = 0
     to: dict[str, Difference | None] = field(default_factory=dict)  # by reference
@@ -83,7 +83,7 @@ def compare(setting: Setting) -> list[Comparison]:
     return [_compare(f"{setting.name} · {text}" if text else setting.name, many) for text, many in found]
 
 
-def _compare(name: str, groups: Sequence[Group]) -> Comparison:
+def _compare(name: str, groups: Sequence[SeedGroup]) -> Comparison:
     runs = [run for group in groups for run in group.runs]
     accuracy = any(not math.isnan(run.value("accuracy")) for run in runs)
     metric = "accuracy" if accuracy else "loss"
@@ -99,7 +99,7 @@ def _compare(name: str, groups: Sequence[Group]) -> Comparison:
     return comparison
 
 
-def _scores(group: Group, metric: str, chosen: bool) -> Scores:
+def _scores(group: SeedGroup, metric: str, chosen: bool) -> Scores:
     """One value a seed; runs that repeat a seed are averaged, they are no further evidence."""
     values: dict[int, list[float]] = {}
     for run in group.runs:
@@ -124,12 +124,12 @@ def _refer(comparison: Comparison, method: str) -> None:
         s.corrected[method] = p
 
 
-def seed_of(run: Run) -> int:
+def seed_of(run: StoredRun) -> int:
     """The run's seed."""
     return int(run.config.get("seed", 0))
 
 
-def client_accuracy(run: Run) -> dict[int, float]:
+def client_accuracy(run: StoredRun) -> dict[int, float]:
     """{partition id: test accuracy} of clients.csv, which has the last evaluation."""
     path = run.path / "clients.csv"
     rows = files.read_csv(path)[0] if path.is_file() else []

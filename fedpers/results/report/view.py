@@ -11,7 +11,8 @@ from urllib.parse import quote
 from fedpers.results.report.figures import figures
 from fedpers.results.report.ranking import ranking, row
 from fedpers.results.report.record import command
-from fedpers.results.report.runs import IGNORED, Run, Table
+from fedpers.results.report.runs import IGNORED, StoredRun
+from fedpers.results.report.screen import ReportTable
 from fedpers.results.report.standings import Comparison, seed_of
 from fedpers.results.report.tables import spread
 from fedpers.results.report.wording import clients_note, sentence, warnings
@@ -30,7 +31,7 @@ CURVES = (
 )
 
 
-def view(comparison: Comparison, tables: Sequence[Table], folder: Path) -> dict[str, Any]:
+def view(comparison: Comparison, tables: Sequence[ReportTable], folder: Path) -> dict[str, Any]:
     """Everything about one comparison; links are relative to `folder`."""
     runs = [run for s in comparison.rows for run in s.group.runs]
     data = figures(comparison)
@@ -62,7 +63,7 @@ def view(comparison: Comparison, tables: Sequence[Table], folder: Path) -> dict[
     }
 
 
-def hyper_table(comparison: Comparison) -> Table:
+def hyper_table(comparison: Comparison) -> ReportTable:
     """A row a method: the keys of its own."""
     rows = [
         [
@@ -74,14 +75,14 @@ def hyper_table(comparison: Comparison) -> Table:
         ]
         for s in comparison.rows
     ]
-    return Table("each method's own keys", ("method", "keys"), rows)
+    return ReportTable("each method's own keys", ("method", "keys"), rows)
 
 
 def _own(key: str) -> bool:
     return key.startswith("method.") and key != "method.name"
 
 
-def versions(runs: Sequence[Run]) -> str:
+def versions(runs: Sequence[StoredRun]) -> str:
     """Commit and versions, once if all runs agree."""
     found = dict.fromkeys(
         ", ".join(
@@ -98,7 +99,7 @@ def slug(name: str) -> str:
     return re.sub(r"\W+", "-", name).strip("-")
 
 
-def _facts(comparison: Comparison, runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> list[tuple[str, str]]:
     flat = runs[0].flat
     per_round = flat.get("clients_per_round") or "all"
     seeds = sorted({seed_of(run) for run in runs})
@@ -112,7 +113,7 @@ def _facts(comparison: Comparison, runs: Sequence[Run]) -> list[tuple[str, str]]
     ]
 
 
-def _shared(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _shared(runs: Sequence[StoredRun]) -> list[tuple[str, str]]:
     """The keys outside of the method that all runs share."""
     first = runs[0].flat
     return [
@@ -141,7 +142,7 @@ def _pictures(comparison: Comparison) -> Iterable[Mapping[str, str]]:
             yield {"caption": caption, "data": base64.b64encode(path.read_bytes()).decode()}
 
 
-def _run(comparison: Comparison, run: Run, folder: Path, scale: float) -> dict[str, Any]:
+def _run(comparison: Comparison, run: StoredRun, folder: Path, scale: float) -> dict[str, Any]:
     score = run.best(comparison.metric) if comparison.by_validation else run.value(comparison.metric)
     chosen = (run.summary.get("best") or {}).get("round") if comparison.by_validation else None
     return {

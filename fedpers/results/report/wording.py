@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedpers.results.report import statistics
-from fedpers.results.report.runs import Run
+from fedpers.results.report.runs import StoredRun
 from fedpers.results.report.standings import Comparison
 
 
@@ -42,7 +42,7 @@ def value(x: float, comparison: Comparison, unit: str = "%") -> str:
     return f"{100 * x:.2f} {unit}" if comparison.larger_is_better else f"{x:.4g}"
 
 
-def warnings(runs: Sequence[Run]) -> list[str]:
+def warnings(runs: Sequence[StoredRun]) -> list[str]:
     """What makes the comparison doubtful."""
     found = []
     commits = {str(run.summary.get("git_commit")) for run in runs}

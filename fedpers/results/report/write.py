@@ -8,14 +8,15 @@ from rich.console import Console
 
 from fedpers.core.errors import FedpersError
 from fedpers.results.report import document, drawings, optimality_gap, record, screen, standings, written
-from fedpers.results.report.runs import Run, Setting, Table, find_runs, group
-from fedpers.results.report.tables import cost_table, paper_tables
+from fedpers.results.report.runs import Setting, StoredRun, find_runs, group_by_setting
+from fedpers.results.report.screen import ReportTable
+from fedpers.results.report.tables import beside_paper, costs
 from fedpers.results.report.view import slug, view
 
 FOOT = "mean ± standard deviation over runs (ddof = 1)"
 
 
-def report(paths: Sequence[Path], out: Path | None = None, json: Path | None = None) -> Path:
+def write_report(paths: Sequence[Path], out: Path | None = None, json: Path | None = None) -> Path:
     """Print the tables and write report.html, report.md and the folder report/; returns the first's path.
 
     Args:
@@ -28,7 +29,7 @@ def report(paths: Sequence[Path], out: Path | None = None, json: Path | None = N
         FedpersError: no run is finished, or a file in the way is not ours.
     """
     runs = find_runs(paths)
-    settings = group(runs)
+    settings = group_by_setting(runs)
     if not settings:
         raise FedpersError("\n".join(["no run to report", *(f"  {r.path}: {r.problem}" for r in runs)]))
     folder = out or (paths[0] if len(paths) == 1 else Path.cwd())
@@ -49,14 +50,14 @@ def report(paths: Sequence[Path], out: Path | None = None, json: Path | None = N
 
 def _parts(setting: Setting, folder: Path) -> Iterable[dict[str, Any]]:
     """The views of a setting's comparisons; its tables and drawings stand at the first."""
-    tables = [*paper_tables(setting), *optimality_gap.tables(setting, Table), cost_table(setting)]
+    tables = [*beside_paper(setting), *optimality_gap.tables(setting), costs(setting)]
     pictures = drawings.draw(setting, folder / "report", slug(setting.name))
     for comparison in standings.compare(setting):
         yield view(comparison, tables, folder) | {"drawings": [p.name for p in pictures]}
         tables, pictures = [], []
 
 
-def _left_out(runs: Sequence[Run]) -> Table:
-    return Table(
+def _left_out(runs: Sequence[StoredRun]) -> ReportTable:
+    return ReportTable(
         "runs that are not counted", ("run", "why"), [(str(r.path), r.problem) for r in runs if r.problem]
     )
