@@ -309,7 +309,7 @@ def test_commands_that_are_no_grid_stand_alone(tmp_path):
 
 
 def test_what_makes_an_experiment_smaller_is_named(tmp_path):
-    run = make(tmp_path / "a")
-    words = ["+experiment=demo", "method=fedavg", "rounds=20", "engine.workers=2", "data.limit=9"]
+    run = make(tmp_path / "a", experiment="fedsoft_table1_synthetic")
+    words = ["method=fedavg", "rounds=20", "engine.workers=2", "data.limit=9", "data.mixture=linear"]
     (run / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
-    assert record.changed(find_runs([tmp_path])) == ["rounds=20", "data.limit=9"]
+    assert record.changed(find_runs([tmp_path])) == ["rounds=20", "data.limit=9"]  # its sweep has mixtures

@@ -9,18 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- results: written by `fedpers bench` -->", "<!-- end of results -->"
+from fedpers.core import documents
+
+OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 Row = dict[str, Any]
 
 
 def update(document: Path, folder: Path) -> None:
     """Put the tables of all results in `folder` into a document, in place of those it had."""
-    text = document.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    if found:
-        whole = f"{before}{BEGIN}\n\n{render(folder)}\n{END}{after}"
-        document.write_text(whole, encoding="utf-8")
+    documents.fill(document, lambda name: render(folder) if name == OURS else None)
 
 
 def render(folder: Path) -> str:
@@ -41,9 +38,7 @@ def render(folder: Path) -> str:
 
 def table(rows: Sequence[Row], columns: dict[str, Callable[[Row], str]]) -> str:
     """Rows as Markdown."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(cell(r) for cell in columns.values()) + " |" for r in rows]
-    return "\n".join(lines)
+    return documents.table(list(columns), [[cell(r) for cell in columns.values()] for r in rows])
 
 
 def _machines(found: Sequence[Row]) -> list[str]:

@@ -29,5 +29,5 @@ def fill(page: Path, render: Render) -> bool:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows as a Markdown table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines)
+    head, *body = ["| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in (columns, *rows)]
+    return "\n".join([head, "|" + "---|" * len(columns), *body])

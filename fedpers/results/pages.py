@@ -1,4 +1,4 @@
-"""Tables of the documentation, made from the files in benchmarks/results: python -m fedpers.results.pages.
+"""Tables of the documentation, made from the files in benchmarks/results: `make tables`.
 
 A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!-- results: map of PAPER -->"
 (all tables and figures of a paper, from docs/results.yaml) or "<!-- results: numbers without a file -->".
@@ -85,8 +85,8 @@ def _pair(row: Record | None, printed: bool) -> list[str]:
 
 def number(mean: float, std: float | None) -> str:
     """Two digits, or four significant ones of what is small."""
-    form = ".2f" if abs(mean) >= 10 else ".4g"
-    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:.2g}"
+    form, of_std = (".2f", ".2f") if abs(mean) >= 10 else (".4g", ".2g")
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{of_std}}"
 
 
 # ---- the map ------------------------------------------------------------------------------------

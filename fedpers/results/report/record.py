@@ -1,5 +1,6 @@
 """One experiment as one JSON file: what was run, with what, our numbers and the paper's."""
 
+import importlib.resources
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedpers.config.compose import CONF
 from fedpers.core.errors import ConfigError
 from fedpers.results.files import plain
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
@@ -17,7 +19,7 @@ from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
 from fedpers.results.report.standings import seed_of
 from fedpers.results.report.written import MARK
 
-METRICS = ("accuracy", "accuracy_mean", "worst_decile", "loss")
+METRICS = ("accuracy", "worst_decile", "loss")
 FREE = ("method", "seed", "out", "device", "engine", "experiment", "checkpoint_every", "resume")
 # keys that make an experiment no smaller, with or without what follows a dot
 
@@ -54,28 +56,37 @@ def _rows(group: SeedGroup) -> list[dict[str, Any]]:
     """A row a number that the paper prints, or a metric where there is no paper."""
     paper = group.paper
     if paper.get("values"):
-        return [_row(group, column, metric) for column, metric in paper_columns(paper).items()]
-    return [_row(group, m, m) for m in METRICS if not math.isnan(group.runs[0].value(m))]
+        last, scale, columns = int(paper.get("last", 1)), paper_scale(paper), paper_columns(paper)
+        return [
+            _row(group, c, [scale * v for v in group.values(m, last)], paper_value(paper, group.method, c))
+            for c, m in columns.items()
+        ]
+    found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS}
+    metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
+    found[f"{metric}, round chosen on validation"] = [_scale(metric) * r.best(metric) for r in group.runs]
+    return [_row(group, c, values, None) for c, values in found.items() if not math.isnan(sum(values))]
 
 
-def _row(group: SeedGroup, column: str, metric: str) -> dict[str, Any]:
-    paper = group.paper if group.paper.get("values") else {"percent": metric != "loss"}
-    last = int(paper.get("last", 1))
-    values = [paper_scale(paper) * v for v in group.values(metric, last)]
-    theirs = paper_value(paper, group.method, column) or (None, None)
+def _scale(metric: str) -> float:
+    return 1.0 if metric == "loss" else 100.0
+
+
+def _row(
+    group: SeedGroup, column: str, values: list[float], paper: tuple[float, float | None] | None
+) -> dict[str, Any]:
+    mean, std = paper or (None, None)
+    own = group.name.replace(group.condition, "").replace("  ", " ").strip()
     return {
         "method": group.method,
-        "name": group.name,
+        "name": own if group.paper.get("values") else group.name,  # the paper's columns say the rest
         "column": column,
-        "metric": metric,
-        "last": last,  # evaluations averaged
         "runs": len(values),
         "seeds": [seed_of(run) for run in group.runs],
         "values": values,
         "mean": float(np.mean(values)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        "paper": theirs[0],
-        "paper_std": theirs[1],
+        "paper": mean,
+        "paper_std": std,
     }
 
 
@@ -87,9 +98,22 @@ def overrides(run: StoredRun) -> list[str] | None:
 
 
 def changed(runs: Sequence[StoredRun]) -> list[str]:
-    """Overrides that make this another experiment than its file, such as rounds=20."""
-    found = dict.fromkeys(o for run in runs for o in overrides(run) or [])
-    return [o for o in found if _key(o).split(".")[0] not in FREE]
+    """Overrides that make this another experiment than its file, such as rounds=20.
+
+    What the file's own sweep varies, such as a partition, chooses a part of its table and is no change.
+    """
+    found = dict.fromkeys(o.lstrip("+") for run in runs for o in overrides(run) or [])
+    free = {*FREE, *_swept(runs[0].config.get("experiment"))}
+    return [o for o in found if not {_key(o), _key(o).split(".")[0]} & free]
+
+
+def _swept(experiment: str | None) -> list[str]:
+    """The keys that an experiment's file varies."""
+    path = importlib.resources.files(CONF) / "experiment" / f"{experiment}.yaml"
+    if experiment is None or not path.is_file():
+        return []
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return list(content.get("hydra", {}).get("sweeper", {}).get("params", {}))
 
 
 def command(run: StoredRun) -> str:
