@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
 from fedpers.config.run_config import RunConfig
+from fedpers.core.errors import ConfigError
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.strategy import Observer, RoundLog
@@ -76,8 +77,14 @@ def execute(cfg: RunConfig, out: Path) -> dict[str, Any]:
         The content of summary.json.
 
     Raises:
-        FedpersError: a mistake of the user, a client's failure, or a file system that refuses.
+        ConfigError: the engine is none of this command's.
+        FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
+    if cfg.engine.name == "deployment":
+        raise ConfigError(
+            "engine=deployment: `fedpers run` starts no clients on other machines; use engine=inprocess "
+            "or engine=ray here, or `flwr run .` with a SuperLink (see docs/flower.md)"
+        )
     from fedpers.app import backends
 
     with claimed(out):

@@ -58,7 +58,7 @@ def round_trip(
     theirs.close()
     send, receive = make(ours)
     stack.callback(os.waitpid, pid, 0)
-    stack.callback(os.kill, pid, signal.SIGTERM)
+    stack.callback(os.kill, pid, signal.SIGKILL)
 
     def trip() -> tuple[list[Tensor], float]:
         send(None, [order] * COUNT)
