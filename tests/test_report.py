@@ -124,7 +124,8 @@ def verdict(tmp_path: Path, **best: tuple[float, ...]) -> tuple[str, str]:
 def test_a_winner_is_named(tmp_path):
     said = verdict(tmp_path, local=(0.5, 0.51, 0.505), fedavg=(0.9, 0.92, 0.91))
     assert said[0] == "fedavg is best on these 3 seeds"
-    assert "accuracy 91.00 %" in said[1] and "local follows at 40.50 points" in said[1]
+    text = said[1].replace("\N{NO-BREAK SPACE}", " ")
+    assert "accuracy 91.00 %" in text and "local follows at 40.50 points" in text
 
 
 def test_no_winner_is_named_where_seeds_disagree(tmp_path):

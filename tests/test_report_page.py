@@ -17,7 +17,7 @@ PROGRAMS = [shutil.which("chromium") or shutil.which("google-chrome"), shutil.wh
 pytestmark = pytest.mark.skipif(None in PROGRAMS, reason="needs chromium and chromedriver")
 
 METHODS = {"local": 0.90, "fedavg": 0.70, "fedper": 0.93}
-NARROW, WIDE = 400, 1200
+NARROW, TABLET, WIDE = 400, 800, 1200
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_click_on_a_method_hides_its_curve(browser, page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize("width", [NARROW, TABLET, WIDE])
 def test_nothing_scrolls_sideways(browser, page, width, scheme):
     show(browser, page, width, scheme)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width

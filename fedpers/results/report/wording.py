@@ -39,7 +39,7 @@ def listed(names: Sequence[str]) -> str:
 
 def value(x: float, comparison: Comparison, unit: str = "%") -> str:
     """A score as it is read."""
-    return f"{100 * x:.2f} {unit}" if comparison.larger_is_better else f"{x:.4g}"
+    return f"{100 * x:.2f}\N{NO-BREAK SPACE}{unit}" if comparison.larger_is_better else f"{x:.4g}"
 
 
 def warnings(runs: Sequence[StoredRun]) -> list[str]:

@@ -89,16 +89,16 @@ function clients(data, state) {
   const field = data.clients.some(c => c.gain != null) ? "gain" : "accuracy";
   const shown = data.clients.filter(c => c[field] != null && !state.hidden.has(c.name));
   const names = data.names.filter(n => shown.some(c => c.name === n));
+  const Y = {field: "name", type: "nominal", sort: names, title: null, axis: {labelLimit: 130, labelColor: css("--ink")}};
   const zero = {mark: {type: "rule", strokeDash: [3, 3], color: css("--soft")}, encoding: {x: {datum: 0}}};
   const X = {field, type: "quantitative", title: field === "gain" ? "accuracy above (below) local training" : "test accuracy",
     axis: {format: field === "gain" ? "+.0%" : ".0%", tickCount: 6}};
   return {
     width: "container", height: 46 * names.length + 44, data: {values: shown},
     transform: [{calculate: "((datum.client * 0.618034 + datum.seed * 0.271) % 1 - 0.5) * 0.72", as: "jitter"}],
-    encoding: {y: {field: "name", type: "nominal", sort: names, title: null, axis: {labelLimit: 130, labelColor: css("--ink")}}},
     layer: [
       ...(field === "gain" ? [zero] : []),
-      {params: [HOVER], mark: {type: "circle", size: 46}, encoding: {x: X, color: colour(data),
+      {params: [HOVER], mark: {type: "circle", size: 46}, encoding: {x: X, y: Y, color: colour(data),
         yOffset: {field: "jitter", type: "quantitative", scale: {domain: [-.5, .5]}},
         opacity: {condition: {param: "near", empty: false, value: 1}, value: .55},
         tooltip: [{field: "name", title: "method"}, {field: "client"}, {field: "seed"},
