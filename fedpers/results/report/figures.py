@@ -42,7 +42,7 @@ def curve(group: SeedGroup) -> list[dict[str, Any]]:
     rounds = sorted({t for runs in found.values() for t in set.intersection(*map(set, runs))})
     return [
         {
-            "name": group.name,
+            "name": group.label,
             "round": t,
             **{
                 key: _known(np.mean([s[t][key] for s in spent]))

@@ -37,7 +37,8 @@ def ranking(comparison: Comparison, colours: Sequence[str], scale: float) -> dic
     columns = [(f"{comparison.metric}{unit}", comparison.larger_is_better)]
     columns += [(f"vs {r}", comparison.larger_is_better) for r in references]
     if scale == 100:
-        columns += [("clients hurt", False), ("worst tenth %", True), ("spread over clients", False)]
+        columns += [("clients hurt", False)] if comparison.reference("local") else []
+        columns += [("worst tenth %", True), ("spread over clients", False)]
     columns += [("runs", True)]
 
     def cells(s: Standing) -> list[Cell]:
@@ -46,8 +47,10 @@ def ranking(comparison: Comparison, colours: Sequence[str], scale: float) -> dic
         made = [Cell(spread(values, scale), ticks=ticks, dot=_place(s.score, low, high))]
         made += [_difference(s, r, comparison, scale) for r in references]
         if scale == 100:
+            made += (
+                [Cell(f"{s.clients.hurt:.0%}" if s.clients else "-")] if comparison.reference("local") else []
+            )
             made += [
-                Cell(f"{s.clients.hurt:.0%}" if s.clients else "-"),
                 Cell(spread(s.group.values("worst_decile"), scale)),
                 Cell("-" if math.isnan(s.client_spread) else f"{scale * s.client_spread:.2f}"),
             ]

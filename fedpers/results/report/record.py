@@ -75,10 +75,9 @@ def _row(
     group: SeedGroup, column: str, values: list[float], paper: tuple[float, float | None] | None
 ) -> dict[str, Any]:
     mean, std = paper or (None, None)
-    own = group.name.replace(group.condition, "").replace("  ", " ").strip()
     return {
         "method": group.method,
-        "name": own if group.paper.get("values") else group.name,  # the paper's columns say the rest
+        "name": group.label if group.paper.get("values") else group.name,  # the paper's columns say the rest
         "column": column,
         "runs": len(values),
         "seeds": [seed_of(run) for run in group.runs],

@@ -66,9 +66,19 @@ class StoredRun:
 class SeedGroup:
     """Runs that differ in their seed only."""
 
-    name: str
     runs: Sequence[StoredRun]
-    condition: str = ""  # what varies outside of the method; groups of one condition are compared
+    condition: str = ""  # keys that vary outside of the method; groups of one condition are compared
+    own: str = ""  # keys of the method that vary
+
+    @property
+    def label(self) -> str:
+        """The group's name among those of its condition."""
+        return " ".join(filter(None, (self.method, self.own)))
+
+    @property
+    def name(self) -> str:
+        """The group's name among all."""
+        return " ".join(filter(None, (self.method, self.condition, self.own)))
 
     @property
     def method(self) -> str:
@@ -166,10 +176,7 @@ def _group_by_seed(runs: Sequence[StoredRun]) -> list[SeedGroup]:
         own = _varied([r for r in runs if r.method == run.method])
         inside = [k for k in own if k.startswith("method.")]
         groups.setdefault((run.method, _text(run, outside), _text(run, inside)), []).append(run)
-    return [
-        SeedGroup(" ".join(filter(None, names)), many, condition=names[1])
-        for names, many in sorted(groups.items())
-    ]
+    return [SeedGroup(many, condition, own) for (_, condition, own), many in sorted(groups.items())]
 
 
 def conditions(setting: Setting) -> list[tuple[str, list[SeedGroup]]]:

@@ -28,8 +28,8 @@ class Standing:
 
     @property
     def name(self) -> str:
-        """The group's name."""
-        return self.group.name
+        """The group's name in its comparison."""
+        return self.group.label
 
     @property
     def score(self) -> float:

@@ -3,7 +3,7 @@
 import base64
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,13 +19,13 @@ from fedpers.results.report.wording import clients_note, sentence, warnings
 
 METRICS = {"accuracy": "accuracy", "worst_decile": "worst tenth", "loss": "loss"}
 AXES = {"round": "rounds", "bytes": "bytes", "gradients": "gradients", "seconds": "seconds"}
+CHOSEN = "Test {metric} in the round that the validation split chose"
+LAST = "Test {metric} after the last round, for some run has no validation split that could choose"
 RANKING = (
-    "Test {metric} in the round that the validation split chose: mean ± standard deviation over seeds, a "
-    "tick a seed. Differences are paired by seed: mean, 95 % interval, p of a t test (Holm's correction). "
-    "Clients hurt have a lower accuracy than under local training; they, the worst tenth and the spread "
-    "over clients are those after the last round."
+    "{which}: mean ± standard deviation over seeds, a tick a seed. Differences are paired by seed: mean, "
+    "95 % interval, p of a t test (Holm's correction). Clients hurt have a lower accuracy than under local "
+    "training; they, the worst tenth and the spread over clients are those after the last round."
 )
-LAST = "Some run has no validation split: ranked by the test {metric} after the last round. "
 CURVES = (
     "Mean over seeds, shaded one standard deviation. Choose what the budget is; click a method to hide it."
 )
@@ -36,6 +36,7 @@ def view(comparison: Comparison, tables: Sequence[ReportTable], folder: Path) ->
     runs = [run for s in comparison.rows for run in s.group.runs]
     data = figures(comparison)
     headline, reason = sentence(comparison)
+    which = CHOSEN if comparison.by_validation else LAST
     scale = 100.0 if comparison.larger_is_better else 1.0
     return {
         "id": slug(comparison.name),
@@ -44,8 +45,7 @@ def view(comparison: Comparison, tables: Sequence[ReportTable], folder: Path) ->
         "reason": reason,
         "warnings": warnings(runs),
         "facts": _facts(comparison, runs),
-        "ranking_note": ("" if comparison.by_validation else LAST.format(metric=comparison.metric))
-        + RANKING.format(metric=comparison.metric),
+        "ranking_note": RANKING.format(which=which.format(metric=comparison.metric)),
         **ranking(comparison, data["colours"], scale),
         "curves_note": CURVES,
         "metrics": [(m, METRICS[m]) for m in data["metrics"]],
@@ -54,7 +54,7 @@ def view(comparison: Comparison, tables: Sequence[ReportTable], folder: Path) ->
         "tables": tables,
         "hyper": hyper_table(comparison),
         "shared": _shared(runs),
-        "pictures": list(_pictures(comparison)),
+        "pictures": _pictures(comparison),
         "versions": versions(runs),
         "score": comparison.metric + (" %" if scale == 100 else ""),
         "runs": [_run(comparison, run, folder, scale) for run in runs],
@@ -127,19 +127,24 @@ def _plain(v: Any) -> str:
     return "null" if v is None else str(v)
 
 
-def _pictures(comparison: Comparison) -> Iterable[Mapping[str, str]]:
-    """The partition once, and each method's own pictures; of the first run of each group."""
-    seen: set[str] = {"learning_curves"}
-    for s in comparison.rows:
-        run = s.group.runs[0]
-        for path in sorted((run.path / "plots").glob("*.png")):
-            if path.stem in seen:
-                continue
-            if path.stem == "partition":
-                seen.add("partition")
-            who = "" if path.stem == "partition" else f"{s.name}: "
-            caption = f"{who}{path.stem.replace('_', ' ')}, seed {seed_of(run)}"
-            yield {"caption": caption, "data": base64.b64encode(path.read_bytes()).decode()}
+def _pictures(comparison: Comparison) -> list[Mapping[str, str]]:
+    """The partition once, then each method's own pictures; of the first run of each group."""
+    firsts = [(s.name, s.group.runs[0]) for s in comparison.rows]
+    found = [("", firsts[0][1], firsts[0][1].path / "plots" / "partition.png")]
+    found += [
+        (f"{name}: ", run, path)
+        for name, run in firsts
+        for path in sorted((run.path / "plots").glob("*.png"))
+        if path.stem not in ("partition", "learning_curves")
+    ]
+    return [
+        {
+            "caption": f"{who}{path.stem.replace('_', ' ')}, seed {seed_of(run)}",
+            "data": base64.b64encode(path.read_bytes()).decode(),
+        }
+        for who, run, path in found
+        if path.is_file()
+    ]
 
 
 def _run(comparison: Comparison, run: StoredRun, folder: Path, scale: float) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from fedpers.results.report import statistics
 from fedpers.results.report.runs import StoredRun
 from fedpers.results.report.standings import Comparison
+
+MOST = 5  # names in a sentence
 
 
 def sentence(comparison: Comparison) -> tuple[str, str]:
@@ -13,28 +14,24 @@ def sentence(comparison: Comparison) -> tuple[str, str]:
     if len(rows) == 1:
         return f"{comparison.rows[0].name}: one method, nothing to compare", ""
     v = comparison.verdict
-    seeds = "1 seed" if v.seeds == 1 else f"{v.seeds} seeds"
-    top = f"{comparison.metric} {value(rows[v.alike[0]].score, comparison)}"
+    top, seeds = v.alike[0], "one seed" if v.seeds < 2 else f"{v.seeds} seeds"
+    score = f"{comparison.metric} {value(rows[top].score, comparison)}"
     if v.decided:
-        gap = statistics.paired(rows[v.alike[0]].scores, rows[v.worse[0]].scores)
-        assert gap is not None
-        second = f"{v.worse[0]} follows at {value(abs(gap.mean), comparison, 'points')}"
-        return (
-            f"{v.alike[0]} is best on these {seeds}",
-            f"Its {top} is above every other method's (p < 0.05 each, corrected); {second}.",
-        )
-    reason = f"{v.alike[0]} has the best mean ({top}), but {listed(v.alike[1:])} cannot be told apart from it"
-    reason += " with one seed." if v.seeds < 2 else f" with {seeds} (paired t tests, corrected, 95 %)."
-    if v.worse:
-        reason += f" Worse than {v.alike[0]}: {listed(v.worse)}."
-    return f"Not distinguishable on these {seeds}: {listed(v.alike)}".replace(
-        "these 1 seed", "one seed"
-    ), reason
+        gap = value(abs(rows[top].score - rows[v.worse[0]].score), comparison, "points")
+        why = f"Its {score} is better than every other method's (p < 0.05 each, corrected)"
+        return f"{top} is best on these {seeds}", f"{why}; {v.worse[0]} follows at {gap}."
+    method = "" if v.seeds < 2 else " (paired t tests, corrected, 95\N{NO-BREAK SPACE}%)"
+    why = f"{top} has the best mean ({score}), but {listed(v.alike[1:])} cannot be told apart from it"
+    worse = f" Worse than {top}: {listed(v.worse)}." if v.worse else ""
+    these = seeds if v.seeds < 2 else f"these {seeds}"
+    return f"Not distinguishable on {these}: {listed(v.alike)}", f"{why} with {seeds}{method}.{worse}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """a, b and c."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+    """a, b and c; of more than MOST names only the first."""
+    if len(names) > MOST:
+        names = [*names[: MOST - 1], f"{len(names) - MOST + 1} others"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def value(x: float, comparison: Comparison, unit: str = "%") -> str:
@@ -61,8 +58,10 @@ def clients_note(comparison: Comparison) -> str:
     against = {s.name: s.clients for s in comparison.rows if s.clients}
     if not against:
         return "A dot is a client of one seed: its test accuracy after the last round."
-    parts = [f"{name} {c.hurt:.0%} hurt, {c.gained:.0%} gain" for name, c in against.items()]
+    shares = sorted((c.hurt, name) for name, c in against.items())
+    if len(shares) > MOST:
+        shares = [shares[0], shares[-1]]
     return (
         "A dot is a client of one seed: its test accuracy after the last round, above or below what it "
-        f"reaches alone. {'; '.join(parts)}."
+        f"reaches alone. Hurt are {listed([f'{share:.0%} under {name}' for share, name in shares])}."
     )
