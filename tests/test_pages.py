@@ -43,7 +43,7 @@ def test_an_entry_without_a_file_says_why_or_what():
 
 
 def test_every_file_of_an_experiment_is_shown():
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages.pages(ROOT))
     for path in (ROOT / pages.RESULTS).glob("*.json"):
         if "setting" in json.loads(path.read_text(encoding="utf-8")):
             assert f"<!-- results: {path.name} -->" in text
@@ -73,6 +73,7 @@ def record(**row):
         "name": "m",
         "column": "High",
         "runs": 2,
+        "seeds": [0, 1],
         "mean": 50.0,
         "std": 1.5,
         "paper": 49.0,
@@ -98,7 +99,7 @@ def test_the_map_takes_states_from_files(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / pages.MAP).write_text(yaml.safe_dump({"p": entries}))
     lines = pages.paper_map("p", tmp_path, "..").splitlines()[2:]
-    state = "[reduced: rounds=2](../benchmarks/results/e.json)"
+    state = "[reduced: rounds=2, 2 seeds](../benchmarks/results/e.json)"
     assert f"{state} | 50.00 ± 1.50 | 49.00 | noise | `fedpers run`" in lines[0]
     assert "| not run |  | 2.0 | needs a GPU | `fedpers run -m +experiment=f` |" in lines[1]
     assert "| one seed, no file yet | 3.1 | 3.0 |" in lines[2]

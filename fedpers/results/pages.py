@@ -70,9 +70,11 @@ def experiment(record: Record, link: str) -> str:
         for method, found in cells.items()
     ]
     made = "\n".join(record["commands"])
+    seeds = {seed for r in record["results"] for seed in r["seeds"]}
     commits = ", ".join(c[:12] for c in record["commits"])
     versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
-    note = f"Mean ± standard deviation over runs; {size(record)}; commit {commits}; {versions}"
+    what = "One run a row" if len(seeds) < 2 else "Mean ± standard deviation over runs"
+    note = f"{what}; {size(record)}; commit {commits}; {versions}"
     shown = table(["method", "runs", *heads], rows)
     return f"{shown}\n\n{note} ([file]({link})).\n\n```bash\n{made}\n```"
 
@@ -106,7 +108,8 @@ def _map_row(entry: Record, root: Path, up: str) -> list[str]:
     paper, command = entry.get("paper", ""), f"`fedpers run -m +experiment={name}`" if name else ""
     if record:
         ours, paper = _own_method(record, entry["method"], paper)
-        state = f"[{size(record)}]({up}/{RESULTS}/{name}.json)"
+        seeds = len({seed for r in record["results"] for seed in r["seeds"]})
+        state = f"[{size(record)}, {seeds} seed{'s' * (seeds > 1)}]({up}/{RESULTS}/{name}.json)"
         command = "<br>".join(f"`{c}`" for c in record["commands"])
     elif ours:
         state += ", no file yet"
@@ -114,10 +117,13 @@ def _map_row(entry: Record, root: Path, up: str) -> list[str]:
 
 
 def _own_method(record: Record, method: str, paper: str) -> tuple[str, str]:
+    """(ours, the paper's) of the paper's own method; without values of the paper the first column only."""
     rows = [r for r in record["results"] if r["method"] == method]
-    named = len(rows) > 1
-    ours = [(f"{r['column']}: " if named else "") + number(r["mean"], r["std"]) for r in rows]
     theirs = [number(r["paper"], r["paper_std"]) for r in rows if r["paper"] is not None]
+    label = "column" if theirs else "name"
+    if not theirs:
+        rows = [r for r in rows if r["column"] == rows[0]["column"]]
+    ours = [(f"{r[label]}: " if len(rows) > 1 else "") + number(r["mean"], r["std"]) for r in rows]
     return "<br>".join(ours), "<br>".join(theirs) or paper
 
 
