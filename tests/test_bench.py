@@ -2,7 +2,6 @@
 
 import json
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
@@ -60,7 +59,7 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
 def test_results_go_into_the_document_between_its_marks(tmp_path):
     document, results = tmp_path / "docs" / "performance.md", tmp_path / "benchmarks" / "results"
     document.parent.mkdir()
-    document.write_text(f"before\n{benchtable.BEGIN}\nold\n{benchtable.END}\nafter\n")
+    document.write_text(f"before\n<!-- results: {benchtable.OURS} -->\nold\n<!-- end of results -->\nafter\n")
     rows = [{"clients": 10**6, "seconds": 0.5, "peak_mb": 900.0, "disk_mb": 20.0, "times": 1.1}]
     for _ in range(2):  # a second time changes nothing
         bench.write(rows, "population", results)
@@ -69,13 +68,6 @@ def test_results_go_into_the_document_between_its_marks(tmp_path):
     assert "| 1,000,000 | 500 | 900 | 20 | 1.1x |" in text
     assert "Not measured yet: `fedpers bench gpu`" in text
     assert "Not measured yet: `python benchmarks/parts.py`" in text
-
-
-def test_the_document_shows_the_results_that_are_there():
-    root = Path(__file__).parents[1]
-    text = (root / "docs" / "performance.md").read_text(encoding="utf-8")
-    shown = text.partition(benchtable.BEGIN)[2].partition(benchtable.END)[0]
-    assert shown.strip() == benchtable.render(root / "benchmarks" / "results").strip()
 
 
 def test_one_engine_runs_in_a_process_of_its_own(tmp_path, monkeypatch):

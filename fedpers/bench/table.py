@@ -9,18 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- results: written by `fedpers bench` -->", "<!-- end of results -->"
+from fedpers.core import documents
+
 SCRIPTS = {"parts": "python benchmarks/parts.py"}  # what no suite of `fedpers bench` measures
+OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 Row = dict[str, Any]
 Columns = dict[str, str | Callable[[Row], str]]  # a cell: a format of the row's entries, or a function of it
 
 
 def update(document: Path, folder: Path) -> None:
     """Put the tables of all results in `folder` into a document, in place of those it had."""
-    before, found, rest = document.read_text(encoding="utf-8").partition(BEGIN)
-    if found:
-        whole = f"{before}{BEGIN}\n\n{render(folder)}\n{END}{rest.partition(END)[2]}"
-        document.write_text(whole, encoding="utf-8")
+    documents.fill(document, lambda name: render(folder) if name == OURS else None)
 
 
 def render(folder: Path) -> str:
@@ -40,8 +39,7 @@ def render(folder: Path) -> str:
 def table(rows: Sequence[Row], columns: Columns) -> str:
     """Rows as Markdown."""
     cells = [[c.format(**r) if isinstance(c, str) else c(r) for c in columns.values()] for r in rows]
-    head, *body = ("| " + " | ".join(line) + " |" for line in [list(columns), *cells])
-    return "\n".join([head, "|" + "---|" * len(columns), *body])
+    return documents.table(list(columns), cells)
 
 
 def _machines(found: Sequence[Row]) -> list[str]:

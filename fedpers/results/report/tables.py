@@ -5,16 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedpers.results.report.page import ReportTable
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import SeedGroup, Setting
-
-METRICS = {
-    "accuracy": "accuracy",
-    "accuracy_mean": "client mean",
-    "worst_decile": "worst tenth",
-    "loss": "loss",
-}  # {column of metrics.csv: heading}
+from fedpers.results.report.screen import ReportTable
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> str:
@@ -31,24 +24,8 @@ def spread(values: Sequence[float], scale: float = 1.0) -> str:
     return f"{text} ± {scale * known.std(ddof=1):.{digits}f}" if len(known) > 1 else text
 
 
-def results(setting: Setting) -> ReportTable:
-    """A row a group: metrics of the last round, and the accuracy of the best by validation."""
-    shown = [m for m in METRICS if any(not math.isnan(v) for g in setting.groups for v in g.values(m))]
-    percent = "accuracy" in shown
-    scales = {m: 100.0 if percent and m != "loss" else 1.0 for m in shown}
-    key = "accuracy" if percent else "loss"
-    headings = [METRICS[m] + (" %" if scales[m] == 100 else "") for m in shown]
-    rows = []
-    for g in setting.groups:
-        best = spread([r.best(key) for r in g.runs], scales[key])
-        rows.append([g.name, _count(g), *(spread(g.values(m), scales[m]) for m in shown), best])
-    title = (
-        f"{setting.name}: test split after the last round; best: in the round chosen on the validation split"
-    )
-    return ReportTable(title, ["method", "n", *headings, f"best {key}"], rows)
-
-
-def _count(group: SeedGroup) -> str:
+def count(group: SeedGroup) -> str:
+    """How many runs; how many seeds where that is another number."""
     seeds = {run.config.get("seed") for run in group.runs}
     n = len(group.runs)
     return str(n) if len(seeds) == n else f"{n} ({len(seeds)} seeds)"
