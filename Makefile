@@ -17,7 +17,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all fmt lint types editor docs check bench clean
+.PHONY: help install demo test test-all fmt lint types editor docs check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ docs: $(STAMP)  ## Run the examples in docstrings and check the commands in the 
 	$(BIN)/python -m pytest --doctest-modules fedpers tests/test_docs.py
 
 check: lint types docs test  ## What should pass before a commit
+
+tables: $(STAMP)  ## Fill the tables of README and docs/ from benchmarks/results
+	$(BIN)/python -m fedpers.results.pages
 
 bench: $(STAMP)  ## Speed and memory
 	$(BIN)/fedpers bench

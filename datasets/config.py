@@ -1,7 +1,7 @@
 """The keys of `data.`, which conf/data/ sets, and checks of their values alone and together."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -85,6 +85,42 @@ class DataConfig:
     def check(self) -> list[str]:
         """Everything that is wrong, one message each; an empty list if nothing is."""
         return [*_names(self), *_ranges(self), *_together(self)]
+
+
+_FEDSOFT, _PPFL = "synthetic_fedsoft", "synthetic_ppfl"
+USED_BY = {  # key: the partitions and sets that use it; any other key is used by all
+    "min_size": ("dirichlet", "natural"),
+    "classes_per_client": ("classes", "sampled"),
+    "shards_per_client": ("shards",),
+    "alpha": ("dirichlet", _PPFL),
+    "num_clusters": ("dirichlet",),
+    "num_groups": ("groups", "permutations"),
+    **dict.fromkeys(("groups", "clients_per_group", "random_groups"), ("groups",)),
+    "rotations": ("rotations",),
+    **dict.fromkeys(("sources", "replacement"), ("mixture",)),
+    **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
+    "file": ("libsvm", "femnist"),
+    **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
+    **dict.fromkeys(("num_classes", "num_samples", "separation"), ("synthetic_classes",)),
+    "num_sources": (_PPFL, _FEDSOFT),
+    "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),
+    "theta_var": (_FEDSOFT,),
+    "sigma_h": ("synthetic_unified_a", "synthetic_unified_b"),
+}
+
+
+def unused(cfg: DataConfig, keys: Iterable[str]) -> list[str]:
+    """A problem for each of the `keys` that neither the set nor the partition of `cfg` uses."""
+    found = []
+    for key in keys:
+        users = USED_BY.get(key, (cfg.name,))
+        if not {cfg.name, cfg.partition} & set(users):
+            value = getattr(cfg, key)
+            found.append(
+                f"data.{key}={value}: without effect for data={cfg.name} and "
+                f"data.partition={cfg.partition}; {', '.join(users)} would use it"
+            )
+    return found
 
 
 ZERO_OR_MORE = ("seed", "holdout", "noise", "separation")

@@ -33,7 +33,7 @@ def runs(monkeypatch):
         (out / "summary.json").write_text('{"status": "finished"}')
         return {"final": {"loss": 0.25, "accuracy": 0.5}}
 
-    monkeypatch.setattr(fedpers.app.run, "execute", fake)
+    monkeypatch.setattr(fedpers.app.run, "_make", fake)
     return seen
 
 
@@ -43,7 +43,7 @@ def failing(monkeypatch, error, when=lambda cfg: True):
             raise error
         return {}
 
-    monkeypatch.setattr(fedpers.app.run, "execute", fake)
+    monkeypatch.setattr(fedpers.app.run, "_make", fake)
 
 
 def complaint(capsys):
@@ -70,7 +70,7 @@ def test_a_run_in_its_default_folder(runs, capsys):
 
 def test_out_names_the_folder_and_hydra_the_resolved_config(runs):
     assert main(["run", "out=a b/c", "rounds=4"]) == 0
-    assert runs[0][1] == Path("a b/c").absolute()
+    assert runs[0][1] == Path("a b/c")
     saved = yaml.safe_load(Path("a b/c/.hydra/config.yaml").read_text())
     assert (saved["rounds"], saved["method"]["name"]) == (4, "pflego")
     assert "hydra" not in saved
@@ -127,22 +127,24 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 def test_a_sweep_goes_on_past_a_run_that_fails(monkeypatch, capfd):
     failing(monkeypatch, DataError("no file"), when=lambda cfg: cfg.seed == 0)
     assert main(["run", "-m", "out=s", "seed=0,1"]) == 2
-    assert complaint(capfd) == f"1 of 2 runs failed\n{Path('s').absolute()}/seed=0: no file"
+    assert complaint(capfd) == "1 of 2 runs failed\ns/seed=0: no file"
 
 
 def test_an_occupied_folder_is_left_alone(runs, capsys):
     assert main(["run", "out=a"]) == 0
     assert main(["run", "out=a"]) == 2
     assert complaint(capsys) == (
-        "out=a: there is a run already (summary.json); choose another folder, or go on with it: "
-        "fedpers run resume=a"
+        "out=a: there is a run already (.hydra/config.yaml, summary.json); "
+        "choose another folder, or go on with it: fedpers run resume=a"
     )
 
 
 def test_a_folder_that_cannot_be_written(runs, capsys):
     Path("file").write_text("")
     assert main(["run", "out=file/a"]) == 2
-    assert complaint(capsys) == ("out=file/a: cannot be written (Not a directory); choose another folder")
+    assert complaint(capsys) == (
+        f"out=file/a: cannot be written ({Path('file').absolute()} is no folder); choose another folder"
+    )
 
 
 def test_a_full_disk(monkeypatch, capsys):
@@ -156,8 +158,8 @@ def test_a_full_disk(monkeypatch, capsys):
 def test_ctrl_c_tells_how_to_go_on(monkeypatch, capsys):
     failing(monkeypatch, KeyboardInterrupt())
     assert main(["run", "out=a"]) == 130
-    assert "interrupted before the first checkpoint" in capsys.readouterr().err
-    Path("a/checkpoint").mkdir()
+    assert capsys.readouterr().err == "\ninterrupted; to go on:  fedpers run resume=a\n"
+    (Path("a") / "checkpoint" / "round-000001").mkdir(parents=True)
     assert main(["run", "resume=a"]) == 130
     assert capsys.readouterr().err == "\ninterrupted; to go on:  fedpers run resume=a\n"
 
@@ -167,6 +169,7 @@ def test_ctrl_c_tells_how_to_go_on(monkeypatch, capsys):
 
 def test_resume_goes_on_in_the_same_folder(runs):
     main(["run", "out=a", "method=fedavg", "rounds=4"])
+    (Path("a") / "checkpoint" / "round-000004").mkdir(parents=True)
     assert main(["run", "resume=a", "rounds=9"]) == 0
     cfg, out = runs[1]
     assert (out, cfg.resume, cfg.rounds, cfg.method_name) == (Path("a"), "a", 9, "fedavg")

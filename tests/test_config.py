@@ -52,7 +52,7 @@ def test_overrides_of_groups_and_keys():
 
 
 def test_a_key_that_the_yaml_leaves_out_needs_no_plus():
-    assert compose.load(["data.alpha=0.25"]).data.alpha == 0.25
+    assert compose.load(["data.partition=dirichlet", "data.alpha=0.25"]).data.alpha == 0.25
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

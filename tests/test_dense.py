@@ -24,7 +24,7 @@ from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.stacked_data import Block, StackedData
 from fedpers.families.split_models.client import OwnPart, SharedPart
 from fedpers.flower.client import PersonalizedClient
-from fedpers.flower.messages import Request
+from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only, scores_of
@@ -191,7 +191,7 @@ def test_a_client_has_the_same_bits_in_every_stack(local):
 
     def answers(chunk):
         cohort = Cohort(FedAvgClient(config, model), fed, RamStore(), Plan(seed=1), chunk)
-        header = {"kind": "train", "t": 3, "e": 0, "assess": False}
+        header = Header("train", 3, 0)
         order = Weights(cohort.params)
         return [a.body for a in cohort.handle([Request(k, order, header) for k in range(7)])]
 
@@ -429,7 +429,7 @@ def test_a_models_own_idea_of_right_is_respected():
         assert scores_of(lenient, model.init(0), rows[0]) is None
         client, theta = FedPerClient(FedPerConfig(), lenient), SharedPart(model.init(0))
         stack = Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig("stack"))
-        header = {"kind": "evaluate", "t": 1, "e": 0}
+        header = Header("evaluate", 1, 0)
         for answer in stack.handle([Request(k, theta, header) for k in range(2)]):
             assert answer.body["test_accuracy"] == 1
 
@@ -463,7 +463,7 @@ def test_an_evaluation_has_the_same_bits_in_every_stack():
         cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, RamStore(), Plan(seed=1), chunk)
         for k in range(7):
             cohort.store.put(k, (0, 0), OwnPart(model.init_head(k)))
-        header = {"kind": "evaluate", "t": 3, "e": 0}
+        header = Header("evaluate", 3, 0)
         return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(7)])]
 
     whole = answers(RunnerConfig("stack", chunk=7))
@@ -482,7 +482,7 @@ def test_padding_is_not_scored_without_the_kernel_either():
 
     def answers(runner):
         cohort = Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig(runner))
-        header = {"kind": "evaluate", "t": 1, "e": 0}
+        header = Header("evaluate", 1, 0)
         with autograd_only():
             return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(6)])]
 

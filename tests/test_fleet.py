@@ -28,10 +28,10 @@ from fedpers.engines.ray_grid import (
     seal_requests,
 )
 from fedpers.flower.internals import begin_run
-from fedpers.flower.messages import Answer, Request
+from fedpers.flower.messages import Answer, Header, Request
 from tests.test_contract import METHODS, case
 
-HEADER = {"kind": "train", "t": 2, "e": 1, "assess": False}
+HEADER = Header("train", 2, 1)
 
 
 def grid_of(app, federation, actors=3, nodes=2, kind=AppGrid):
@@ -89,7 +89,7 @@ def test_the_app_of_engine_ray(tmp_path):
 def test_an_order_that_many_get_is_sent_once():
     shared, own = {"w": torch.ones(5, 5)}, [{"c": torch.full((3,), float(k))} for k in range(4)]
     requests = [Request(k, {"shared": shared["w"], **own[k % 2]}, HEADER) for k in range(4)]
-    requests.append(Request(9, requests[0].order, {**HEADER, "kind": "evaluate"}))
+    requests.append(Request(9, requests[0].order, HEADER._replace(kind="evaluate")))
     content = seal_requests(requests)
     assert sum(a.size for a in content["arrays"].to_numpy_ndarrays()) == 25 + 2 * 3 + 2 * 5
     opened = open_requests(content, "cpu")
@@ -157,6 +157,14 @@ def test_no_reply_in_time():
     server = c.server(clients_per_round=None)
     with pytest.raises(ReplyError, match=r"client 0 failed in round 1: no reply"):
         server.start(grid_of(app_of(c.cohort()), c.federation, kind=Silent), num_rounds=1, timeout=0.02)
+
+
+def test_an_exchange_without_orders_sends_nothing():
+    c = case("fedavg")
+    server = c.server()
+    server.connect(grid_of(app_of(c.cohort()), c.federation))
+    nothing = server.transport.address(Header("train", 1), {}, server.round_log)
+    assert list(server.transport.send(nothing)) == []
 
 
 def test_bundles_are_balanced_and_not_too_large():

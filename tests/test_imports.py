@@ -45,6 +45,8 @@ EDGE = {  # other people's packages that few may import: these, by package or mo
     "torchvision": {"core.torchvision"},
     "tensorboard": {"results"},
     "matplotlib": {"results"},
+    "jinja2": {"results"},
+    "vl_convert": {"results"},
 }
 FOLDERS = {"": ROOT / "fedpers"} | {n: ROOT / n for n in ("datasets", "clients", "strategies", "conf")}
 

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_is_the_tree(wheel: zipfile.ZipFile) -> None:
-    core = [p for kind in ("py", "c", "h") for p in (ROOT / "fedpers").rglob(f"*.{kind}")]
+    core = [p for kind in ("py", "c", "h", "j2", "css", "js") for p in (ROOT / "fedpers").rglob(f"*.{kind}")]
     expected = {p.relative_to(ROOT).as_posix() for p in core}
     for folder in INSIDE:
         files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.yaml")]

@@ -1,5 +1,6 @@
-"""Reports: grouping, mean and spread, the paper's numbers, and runs that do not count."""
+"""Reports: grouping, ranking, the paper's numbers, what may be overwritten, runs that do not count."""
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -9,13 +10,18 @@ import yaml
 
 from fedpers.app.cli import main
 from fedpers.results import files
+from fedpers.results.report import document, record
 from fedpers.results.report.paper import paper_value
 from fedpers.results.report.runs import find_runs, group_by_setting
-from fedpers.results.report.tables import beside_paper, results, spread
+from fedpers.results.report.standings import compare
+from fedpers.results.report.tables import beside_paper, spread
+from fedpers.results.report.view import view
+from fedpers.results.report.wording import sentence
+from tests.reports import make
 
 PAPER = {
     "title": "T",
-    "table": "Table 1",
+    "table": "ReportTable 1",
     "metric": "accuracy",
     "percent": True,
     "column": "High",
@@ -24,62 +30,53 @@ PAPER = {
 }
 
 
-def make(folder: Path, method="fedavg", seed=0, accuracy=(0.5, 0.7), status="finished", **extra):
-    """A run directory as the recorder leaves it."""
-    (folder / ".hydra").mkdir(parents=True)
-    config = {
-        "method": {"name": method, "lr": extra.pop("lr", 0.1)},
-        "data": {"name": "digits"},
-        "model": {"name": "mlp"},
-        "rounds": len(accuracy),
-        "seed": seed,
-        **extra,
-    }
-    (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
-    rows = [
-        {"round": t, "split": "test", "accuracy": a, "accuracy_mean": a, "worst_decile": a / 2, "loss": 1.0}
-        for t, a in enumerate(accuracy, 1)
-    ]
-    files.replace_csv(folder / "metrics.csv", rows, list(rows[0]) if rows else ["round", "split"])
-    if status:
-        summary = {
-            "status": status,
-            "best": {"accuracy": 0.6},
-            "rounds_done": len(accuracy),
-            "round_seconds": 1.0,
-            "bytes": {"up": 2e6, "down": 4e6},
-            "gradient_evals": 8,
-        }
-        (folder / "summary.json").write_text(json.dumps(summary))
-    return folder
-
-
 def test_spread():
     assert spread([0.5, 0.7], 100.0) == "60.00 ± 14.14"  # sqrt(0.02) = 0.1414: ddof = 1
     assert spread([0.5]) == "0.5000"
     assert spread([math.nan]) == "-"
 
 
-def test_mean_over_seeds_one_row_a_method(tmp_path):
-    for seed, last in ((0, 0.6), (1, 0.8)):
-        make(tmp_path / f"a{seed}", seed=seed, accuracy=(0.1, last))
-    make(tmp_path / "b", method="local")
-    (setting,) = group_by_setting(find_runs([tmp_path]))
-    assert setting.name == "digits · mlp"
-    table = results(setting)
-    assert table.columns == [
-        "method",
-        "n",
-        "accuracy %",
-        "client mean %",
-        "worst tenth %",
-        "loss",
-        "best accuracy",
+# ---- groups and ranks ---------------------------------------------------------------------------
+
+
+def test_rows_are_ranked_by_what_validation_chose(tmp_path):
+    """FedAvg ends higher, but in the round that validation chose local training is better."""
+    for seed in (0, 1):
+        make(tmp_path / f"a{seed}", seed=seed, accuracy=(0.1, 0.9), best=0.5 + seed / 10)
+        make(tmp_path / f"b{seed}", "local", seed, accuracy=(0.1, 0.6), best=0.7)
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+    assert comparison.by_validation
+    assert [(s.rank, s.name, round(s.score, 3)) for s in comparison.rows] == [
+        (1, "local", 0.7),
+        (2, "fedavg", 0.55),
     ]
-    assert table.rows == [
-        ["fedavg", "2", "70.00 ± 14.14", "70.00 ± 14.14", "35.00 ± 7.07", "1.0000 ± 0.0000", "60.00 ± 0.00"],
-        ["local", "1", "70.00", "70.00", "35.00", "1.0000", "60.00"],
-    ]
+    table = view(comparison, [], tmp_path)["ranking"]
+    assert table.columns[:5] == ["#", "method", "accuracy %", "vs local", "vs fedavg"]
+    assert table.rows[1][:3] == ["2", "fedavg", "55.00 ± 7.07"]
+    assert table.rows[1][3].startswith("\N{MINUS SIGN}15.00 (") and table.rows[0][3] == "-"
+
+
+def test_without_validation_the_last_round_ranks_and_that_is_said(tmp_path):
+    make(tmp_path / "a", accuracy=(0.1, 0.9), best=None)
+    make(tmp_path / "b", "local", accuracy=(0.1, 0.6), best=0.7)
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+    assert not comparison.by_validation and comparison.rows[0].name == "fedavg"
+    assert view(comparison, [], tmp_path)["ranking_note"].startswith(
+        "Test accuracy after the last round, for some run"
+    )
+
+
+def test_clients_hurt_are_counted_by_seed_and_partition_id(tmp_path):
+    ours = {0: (0.9, 0.4), 1: (0.5, 0.5)}
+    for seed, accuracies in ours.items():
+        for method, table in (("fedavg", accuracies), ("local", (0.5, 0.5))):
+            run = make(tmp_path / f"{method}{seed}", method, seed)
+            rows = [{"partition_id": k, "accuracy": a} for k, a in enumerate(table)]
+            files.replace_csv(run / "clients.csv", rows, list(rows[0]))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+    found = next(s for s in comparison.rows if s.name == "fedavg")
+    assert (found.clients.gained, found.clients.hurt, found.clients.count) == (0.25, 0.25, 4)
+    assert found.client_spread == pytest.approx(0.125)  # 0.25 in seed 0, 0 in seed 1
 
 
 def test_other_overrides_make_groups_and_settings(tmp_path):
@@ -94,11 +91,57 @@ def test_other_overrides_make_groups_and_settings(tmp_path):
     }
 
 
-def test_the_same_seed_twice_is_said(tmp_path):
-    make(tmp_path / "a")
-    make(tmp_path / "b")
-    (setting,) = group_by_setting(find_runs([tmp_path]))
-    assert results(setting).rows[0][1] == "2 (1 seeds)"
+def test_only_methods_under_the_same_conditions_are_compared(tmp_path):
+    for rounds in (5, 9):
+        for method in ("fedavg", "local"):
+            make(tmp_path / f"{method}{rounds}", method, clients_per_round=rounds)
+    found = {c.name: [s.name for s in c.rows] for c in compare(*group_by_setting(find_runs([tmp_path])))}
+    assert found == {f"digits · mlp · clients_per_round={n}": ["fedavg", "local"] for n in (5, 9)}
+
+
+def test_the_same_seed_twice_is_said_and_counts_once(tmp_path):
+    make(tmp_path / "a", best=0.5)
+    make(tmp_path / "b", best=0.7)
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+    assert comparison.rows[0].scores == {0: pytest.approx(0.6)}
+    assert view(comparison, [], tmp_path)["ranking"].rows[0][-1] == "2 (1 seeds)"
+
+
+# ---- the sentence -------------------------------------------------------------------------------
+
+
+def verdict(tmp_path: Path, **best: tuple[float, ...]) -> tuple[str, str]:
+    for method, values in best.items():
+        for seed, value in enumerate(values):
+            make(tmp_path / f"{method}{seed}", method, seed, best=value)
+    return sentence(*compare(*group_by_setting(find_runs([tmp_path]))))
+
+
+def test_a_winner_is_named(tmp_path):
+    said = verdict(tmp_path, local=(0.5, 0.51, 0.505), fedavg=(0.9, 0.92, 0.91))
+    assert said[0] == "fedavg is best on these 3 seeds"
+    text = said[1].replace("\N{NO-BREAK SPACE}", " ")
+    assert "accuracy 91.00 %" in text and "local follows at 40.50 points" in text
+
+
+def test_no_winner_is_named_where_seeds_disagree(tmp_path):
+    said = verdict(tmp_path, local=(0.9, 0.8, 0.85), fedavg=(0.8, 0.9, 0.88))
+    assert said[0] == "Not distinguishable on these 3 seeds: fedavg and local"
+
+
+def test_a_sentence_names_few(tmp_path):
+    said = verdict(tmp_path, **{f"m{i}": (0.5 + i / 100, 0.6 - i / 100) for i in range(9)})
+    assert said[0].endswith("m0, m1, m2, m3 and 5 others")
+
+
+def test_one_seed_names_no_winner(tmp_path):
+    assert (
+        verdict(tmp_path, local=(0.9,), fedavg=(0.1,))[0]
+        == "Not distinguishable on one seed: local and fedavg"
+    )
+
+
+# ---- beside the paper ---------------------------------------------------------------------------
 
 
 def test_beside_the_paper(tmp_path):
@@ -106,7 +149,7 @@ def test_beside_the_paper(tmp_path):
     make(tmp_path / "b", method="local", accuracy=(0.1, 0.5, 0.7), paper=PAPER)
     (setting,) = group_by_setting(find_runs([tmp_path]))
     (table,) = beside_paper(setting)
-    assert table.title == "Beside the paper: T, Table 1"
+    assert table.title == "Beside the paper: T, ReportTable 1"
     assert table.rows == [
         ["fedavg", "High", "1", "85.00", "90 ± 0.5", "-5.00"],
         ["local", "High", "1", "60.00", "-", "-"],
@@ -118,6 +161,9 @@ def test_forms_of_a_papers_value():
     assert paper_value(PAPER, "unknown") is None
     assert paper_value({"values": {"m": 0.5}}, "m") == (0.5, None)
     assert paper_value({"values": {"m": {"loss": 2}}, "metric": "loss"}, "m") == (2.0, None)
+
+
+# ---- what is written ----------------------------------------------------------------------------
 
 
 def test_runs_that_do_not_count_are_listed(tmp_path, capsys):
@@ -142,26 +188,77 @@ def test_runs_that_do_not_count_are_listed(tmp_path, capsys):
         (tmp_path / "report.html").read_text(),
     ):
         assert "unfinished: round 2 of 2" in text
-        assert "70.00" in text
+        assert "60.00" in text
 
 
-def test_the_html_holds_its_figures(tmp_path):
-    make(tmp_path / "a" / "x", accuracy=(0.1, 0.5), paper=PAPER)
-    assert main(["report", str(tmp_path / "a" / "x"), "--out", str(tmp_path / "r")]) == 0
-    page = (tmp_path / "r" / "report.html").read_text()
-    assert page.count('src="data:image/png;base64,') == 2
-    assert 'src="report/' not in page
-    for name in ("curves", "final"):
-        assert f"report/digits-mlp-{name}.png" in (tmp_path / "r" / "report.md").read_text()
-        assert (tmp_path / "r" / "report" / f"digits-mlp-{name}.png").is_file()
+def test_the_documents(tmp_path):
+    for seed in (0, 1):
+        make(tmp_path / "a, b" / f"{seed}", seed=seed, accuracy=(0.1, 0.5), paper=PAPER, best=0.5 + seed / 10)
+    assert main(["report", str(tmp_path / "a, b"), "--out", str(tmp_path / "r")]) == 0
+    out = tmp_path / "r"
+    page = (out / "report.html").read_text()
+    assert 'href="../a%2C%20b/0/"' in page and "fedpers run method=fedavg seed=0" in page
+    assert "0123456789abcdef" in page and "http" not in page.split("<script>")[0]
+    assert {p.name for p in (out / "report").iterdir()} == {
+        ".fedpers-report",
+        *(f"digits-mlp{end}" for end in ("-curves.png", "-final.png", ".csv", ".tex")),
+    }
+    assert "report/digits-mlp-curves.png" in (out / "report.md").read_text()
+    (row,) = csv.DictReader((out / "report" / "digits-mlp.csv").read_text().splitlines())
+    assert (row["rank"], row["method"], row["runs"], float(row["mean"])) == ("1", "fedavg", "2", 0.55)
+    tex = (out / "report" / "digits-mlp.tex").read_text()
+    assert "1 & fedavg & 55.00 $\\pm$ 7.07 &" in tex
+    assert tex.index("\\toprule") < tex.index("\\midrule") < tex.index("\\bottomrule")
+
+
+def test_latex_and_csv_escape_what_is_special(tmp_path):
+    make(tmp_path, method="a_b%", lr="x, y")
+    make(tmp_path / "c", method="a_b%", lr="z")
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+    shown = view(comparison, [], tmp_path)
+    assert r"a\_b\% method.lr=x, y &" in document.latex(**shown)
+    assert "a_b% method.lr=x, y" in {
+        r["name"] for r in csv.DictReader(document.table_csv(shown["records"]).splitlines())
+    }
+
+
+def test_the_same_runs_give_the_same_report(tmp_path):
+    make(tmp_path / "a")
+    before = [main(["report", str(tmp_path)]), (tmp_path / "report.html").read_bytes()]
+    assert before == [main(["report", str(tmp_path)]), (tmp_path / "report.html").read_bytes()]
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html", "report/notes.txt"])
+def test_a_file_of_the_users_is_never_overwritten(tmp_path, capsys, name):
+    make(tmp_path / "runs" / "a")
+    theirs = tmp_path / "out" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine\n")
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "was not written by fedpers report; move it away" in error and error.count("\n") == 1
+    assert [p for p in (tmp_path / "out").rglob("*") if p.is_file()] == [theirs]
+    assert theirs.read_text() == "mine\n"
+
+
+def test_without_a_finished_run_nothing_is_written(tmp_path, capsys):
+    make(tmp_path / "a", status="")
+    make(tmp_path / "b", status="failed")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["report", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("fedpers: error: no run to report\n")
+    assert "unfinished: round 2 of 2" in shown.err and "failed: no reason noted" in shown.err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_regression_has_losses_only(tmp_path):
-    folder = make(tmp_path / "a")
-    rows = [{"round": 1, "split": "test", "loss": 2.0, "worst_decile": 3.0}]
-    files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
-    (setting,) = group_by_setting(find_runs([tmp_path]))
-    assert results(setting).rows[0][:4] == ["fedavg", "1", "3.0000", "2.0000"]
+    for method, loss in (("fedavg", 2.0), ("local", 1.5)):
+        folder = make(tmp_path / method, method, best=None)
+        rows = [{"round": 1, "split": "test", "loss": loss, "worst_decile": 3.0}]
+        files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
+    (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+    assert [(s.name, s.score) for s in comparison.rows] == [("local", 1.5), ("fedavg", 2.0)]
     assert main(["report", str(tmp_path)]) == 0
 
 
@@ -176,3 +273,45 @@ def test_no_runs(tmp_path, monkeypatch, capsys, name, text):
     monkeypatch.chdir(tmp_path)
     assert main(["report", name]) == 2
     assert capsys.readouterr().err == f"fedpers: error: {text}\n"
+
+
+# ---- one experiment as JSON ---------------------------------------------------------------------
+
+
+def test_the_json_of_an_experiment(tmp_path):
+    for seed, last in ((0, 0.7), (1, 0.9)):
+        make(tmp_path / "runs" / f"{seed}", seed=seed, accuracy=(0.1, last, last), paper=PAPER)
+    path = tmp_path / "x.json"
+    command = ["report", str(tmp_path / "runs"), "--json", str(path)]
+    assert main(command) == 0 and main(command) == 0  # its own file may be replaced
+    found = json.loads(path.read_text())
+    assert found["commands"] == ["fedpers run -m method=fedavg seed=0,1"]
+    assert found["commits"] == ["0123456789abcdef"] and found["versions"] == {"fedpers": "0.1.0"}
+    (row,) = found["results"]
+    assert (row["runs"], row["seeds"], row["values"]) == (2, [0, 1], [70.0, 90.0])
+    assert row["mean"] == pytest.approx(80.0) and row["std"] == pytest.approx(math.sqrt(200))
+    assert (row["paper"], row["paper_std"], row["column"]) == (90.0, 0.5, "High")
+
+
+def test_a_json_holds_one_experiment(tmp_path, capsys):
+    make(tmp_path / "a")
+    make(tmp_path / "b", experiment="demo")
+    assert main(["report", str(tmp_path), "--json", str(tmp_path / "x.json")]) == 2
+    assert "--json holds one experiment" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*report*")) and not (tmp_path / "x.json").exists()
+
+
+def test_commands_that_are_no_grid_stand_alone(tmp_path):
+    words = [["method=a", "seed=0"], ["method=b", "seed=1"]]
+    for name, each in zip("ab", words, strict=True):
+        make(tmp_path / name, name)
+        (tmp_path / name / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(each))
+    found = record.commands(find_runs([tmp_path]))
+    assert found == ["fedpers run method=a seed=0", "fedpers run method=b seed=1"]
+
+
+def test_what_makes_an_experiment_smaller_is_named(tmp_path):
+    run = make(tmp_path / "a", experiment="fedsoft_table1_synthetic")
+    words = ["method=fedavg", "rounds=20", "engine.workers=2", "data.limit=9", "data.mixture=linear"]
+    (run / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    assert record.changed(find_runs([tmp_path])) == ["rounds=20", "data.limit=9"]  # its sweep has mixtures

@@ -27,7 +27,7 @@ from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.shared_memory import PackedTrees, unpack_trees
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
-from fedpers.flower.messages import Request
+from fedpers.flower.messages import Header, Request
 from fedpers.learning.convolution import as_products, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.local_training import minimise
@@ -49,7 +49,7 @@ def cohort(runner, sizes="ragged", model="mlp", local=None, **options):
 
 
 def answers(c, ids=range(7), kind="train"):
-    header = {"kind": kind, "t": 3, "e": 0, "assess": False}
+    header = Header(kind, 3, 0)
     order = Weights(c.params)
     return [a.body for a in c.handle([Request(k, order, header) for k in ids])]
 
@@ -259,7 +259,7 @@ def test_one_bad_client_does_not_take_its_stack_along():
 
     fed = replace(c.federation, client=client)
     bad = Cohort(c.client, fed, RamStore(), c.plan, c.runner.config)
-    header = {"kind": "train", "t": 3, "e": 0}
+    header = Header("train", 3, 0)
     found = bad.handle([Request(k, Weights(c.params), header) for k in range(7)])
     assert isinstance(found[2], OSError)
     good = answers(c)
@@ -431,7 +431,7 @@ def test_workers_give_the_bits_of_one_process():
 @LINUX
 def test_a_failure_in_a_worker_is_the_clients_failure():
     c = cohort(RunnerConfig(workers=2))
-    header = {"kind": "train", "t": 1, "e": 0}
+    header = Header("train", 1, 0)
     bad = Weights({k: v[:1] for k, v in c.params.items()})
     orders = [Weights(c.params)] * 4 + [bad] + [Weights(c.params)] * 2
     try:

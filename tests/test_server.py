@@ -14,7 +14,7 @@ from fedpers.core.errors import ReplyError
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.runner import RunnerConfig
-from fedpers.flower.roster import Shifted, inverse, rows_of
+from fedpers.flower.roster import Shifted, rows_of
 from fedpers.flower.strategy import PersonalizedStrategy
 from fedpers.method import Observer, Plan
 from fedpers.strategies.fedavg import FedAvg
@@ -92,7 +92,7 @@ def test_a_round_for_which_nobody_is_drawn_counts_and_changes_nothing(name, monk
 
 class Broken(Cohort):
     def handle(self, requests):
-        flat = [r.k % 2 == 0 and r.header["kind"] == "train" for r in requests]
+        flat = [r.k % 2 == 0 and r.header.kind == "train" for r in requests]
         answers = super().handle(requests)
         return [RuntimeError("out of battery") if f else a for f, a in zip(flat, answers, strict=True)]
 
@@ -184,7 +184,7 @@ def test_one_misshapen_first_reply_is_skipped_alone():
     class Misshapen(Cohort):
         def _one(self, request, state):
             answer = super()._one(request, state)
-            if request.k == 0 and request.header["kind"] == "train":
+            if request.k == 0 and request.header.kind == "train":
                 spoilt = {k: v.reshape(-1)[:1] for k, v in answer.body.params.items()}
                 return replace(answer, body=type(answer.body)(spoilt))
             return answer
@@ -198,7 +198,6 @@ def test_one_misshapen_first_reply_is_skipped_alone():
 def test_numbers_that_are_only_shifted_are_a_mapping_like_any_other():
     there = Shifted(2, 3, 10)
     assert dict(there) == {2: 12, 3: 13, 4: 14} and len(there) == 3
-    assert dict(inverse(there)) == inverse(dict(there)) == {12: 2, 13: 3, 14: 4}
     assert there.get(5) is None and 1 not in there
     assert dict(rows_of((3, 4, 5))) == {3: 0, 4: 1, 5: 2}
     assert rows_of((3, 5)) == {3: 0, 5: 1} and rows_of(()) == {}

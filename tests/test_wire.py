@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, RecordDict
 
 from fedpers.core.errors import CheckpointError, FedpersError
 from fedpers.core.pytree import RECORDS, record, record_name
 from fedpers.core.serialization import num_bytes, pack, read_record, unpack, write_record
 from fedpers.engines.memory.client_store import FileStore
-from fedpers.flower.messages import Envelope, open_content, seal
+from fedpers.flower.messages import open_content, seal
 
 
 @record
@@ -75,26 +74,6 @@ def test_only_known_records_come_back():
         unpack(skeleton[:-5], arrays)
     with pytest.raises(FedpersError, match="use records of tensors"):
         pack({"x": object()})
-
-
-def test_an_envelope_is_packed_only_when_read():
-    envelope = Envelope({"t": 1}, thing())
-    header, body = open_content(envelope)
-    assert header == {"t": 1}
-    assert body.inner.values["a"] is not None
-    assert "_data" not in envelope.__dict__
-    assert isinstance(envelope["arrays"], ArrayRecord)  # somebody reads: now it is packed
-    header, body = open_content(envelope)
-    assert header == {"t": 1}
-    check(body)
-
-
-def test_an_envelope_pickles_as_a_plain_record_dict():
-    import pickle
-
-    back = pickle.loads(pickle.dumps(Envelope({"t": 1}, thing())))
-    assert type(back) is RecordDict
-    check(open_content(back)[1])
 
 
 def test_sealed_content_is_ordinary_flower():

@@ -85,8 +85,9 @@ def parser() -> argparse.ArgumentParser:
 
     report = _add(commands, "report", _report, "mean and spread over seeds of finished runs")
     report.add_argument("runs", nargs="+", type=Path, help="run directories, or a sweep's")
-    out = "folder of report.md and report.html; default: the sweep's directory, else here"
+    out = "folder of report.html, report.md and report/; default: the sweep's directory, else here"
     report.add_argument("--out", type=Path, help=out)
+    report.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
 
     export = _add(commands, "export", _export, "a whole model of a run, for others to use")
     export.add_argument("run", type=Path, help="a run directory")
@@ -117,7 +118,7 @@ def _list(args: Any) -> None:
 def _report(args: Any) -> None:
     from fedpers.results.report.write import write_report
 
-    write_report(args.runs, args.out)
+    write_report(args.runs, args.out, args.json)
 
 
 def _export(args: Any) -> None:

@@ -1,4 +1,4 @@
-"""The one ClientApp, used by `flwr run` and by SuperNodes on real machines; and that of engine=ray."""
+"""The ClientApp of `flwr run` and of SuperNodes on other machines, and that of engine=ray."""
 
 import os
 from functools import lru_cache, partial
@@ -21,10 +21,10 @@ app = ClientApp()
 
 
 def fleet_app(config: str, memory: str) -> ClientApp:
-    """A ClientApp for a simulation: each message is for a bundle of clients, see `fedpers.engines.ray_grid`.
+    """A ClientApp for a simulation: a message holds requests of many clients, see `fedpers.engines.ray_grid`.
 
     `config` is from `build.encode_config`, `memory` the folder of the clients' states. The handler
-    is a function of this module, so what an actor has loaded is kept for the next message.
+    is a function of this module, so an actor keeps data and model for the next message.
     """
     fleet = ClientApp()
     fleet.train(BUNDLE.partition(".")[2])(partial(_bundle, config, memory))
@@ -81,7 +81,7 @@ def _seat(context: Context) -> tuple[Cohort, int]:
 
 @lru_cache(maxsize=1)
 def _cohort(config: str, memory: str, durable: bool = True) -> Cohort:
-    """What this process loads once: data, model, the method's client half."""
+    """Data, model and the method's client half, loaded once a process."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     cfg = decode_config(config)
     parts = assemble(cfg)

@@ -11,16 +11,14 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from fedpers.app.run_folder import CONFIG, check_writable
 from fedpers.config import compose, hydra_internals
-from fedpers.config.run_config import RunConfig, to_mapping
+from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
-from fedpers.results.files import replace_text
-from fedpers.results.summary import note_failure, read_summary
 
-TRACES = ("metrics.csv", "summary.json", "checkpoint")  # what shows that a run was here
 PROGRAM = "fedpers run"
 log = logging.getLogger("fedpers")
 
@@ -64,23 +62,21 @@ def _resume(folder: Path, args: Any, session: Session) -> None:
 
 def _start(args: Any, session: Session) -> None:
     """Check the overrides, then have Hydra call a job for each run; a sweep goes on after a failure."""
-    only_shown = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
     named = _value(args.overrides, "out")
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
     if named is not None:
         out = Path(named).expanduser()
+        check_writable(out)
         args.overrides.append(f"hydra.{'sweep' if args.multirun else 'run'}.dir={_quoted(str(out))}")
-        if not only_shown:
-            _claim(out, sweep=bool(args.multirun))
 
     def job(cfg: DictConfig) -> None:
         hydra = HydraConfig.get()
-        folder = Path(hydra.runtime.output_dir)
+        folder = _as_given(Path(hydra.runtime.output_dir))
         try:
-            run_cfg = compose.from_omegaconf(cfg, list(hydra.overrides.task))
-            _claim(folder, sweep=False)
-            _execute(run_cfg, folder, session)
+            words = list(hydra.overrides.task)
+            repeat = hydra.mode == RunMode.MULTIRUN  # the same sweep again: what is finished is left alone
+            _execute(compose.from_omegaconf(cfg, words), folder, session, repeat, words)
         except Exception as error:  # kept, so that a sweep goes on and Hydra is silent
             if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
                 raise  # another process; this list would not be ours
@@ -96,26 +92,18 @@ def _start(args: Any, session: Session) -> None:
     _raise_failures(session)
 
 
-def _execute(cfg: RunConfig, out: Path, session: Session) -> None:
-    """Save the resolved config, run, and say how it went."""
+def _execute(
+    cfg: RunConfig, out: Path, session: Session, repeat: bool = False, words: Sequence[str] = ()
+) -> None:
+    """Run, and say how it went."""
     from fedpers.app import run
 
-    session.out, cfg = out, replace(cfg, out=str(out))
-    save_config(cfg, out)
-    try:
-        summary = run.execute(cfg, out)
-    except Exception as error:
-        note_failure(out, f"{type(error).__name__}: {error}")
-        raise
+    session.out = out
+    summary = run.execute(replace(cfg, out=str(out)), out, repeat=repeat, command=words)
     session.finished += 1
+    for note in (*summary.get("notes", ()), *summary.get("warnings", ())):
+        print(f"note: {note}")
     print(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
-
-
-def save_config(cfg: RunConfig, out: Path) -> None:
-    """Write the resolved config to .hydra/config.yaml of the run directory."""
-    path = out / ".hydra" / "config.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, OmegaConf.to_yaml(OmegaConf.create(to_mapping(cfg))))
 
 
 def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
@@ -126,31 +114,6 @@ def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
         if isinstance(final.get(name), float) and final[name] == final[name]
     ]
     return f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}"
-
-
-def _claim(out: Path, sweep: bool) -> None:
-    """Make sure that the run directory can be written and that no other run is in it.
-
-    Raises:
-        ConfigError: it cannot, or there is one.
-    """
-    held = [t for t in TRACES if (out / t).exists()]
-    if held == ["summary.json"] and read_summary(out).get("status") == "failed":
-        held = []  # it failed before its first round: there is nothing to keep
-    if held and not sweep:
-        raise ConfigError(
-            f"out={out}: there is a run already ({', '.join(held)}); "
-            f"choose another folder, or go on with it: fedpers run resume={out}"
-        )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"out={out}: cannot be written ({error.strerror}); choose another folder"
-        ) from error
 
 
 def _raise_failures(session: Session) -> None:
@@ -166,9 +129,14 @@ def _raise_failures(session: Session) -> None:
 
 
 def _how_to_go_on(out: Path | None) -> str:
-    if out is None or not (out / "checkpoint").exists():
-        return "interrupted before the first checkpoint; nothing to go on with"
+    if out is None or not (out / CONFIG).exists():
+        return "interrupted before the first run"
     return f"interrupted; to go on:  fedpers run resume={out}"
+
+
+def _as_given(folder: Path) -> Path:
+    """A folder relative to the current one, where it is below it: so it was given, so it is shown."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def _key(override: str) -> str:

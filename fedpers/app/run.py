@@ -1,6 +1,8 @@
 """One run: build it, drive it through its engine, write its directory."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,15 +11,17 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
+from fedpers.app.run_folder import opened
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.strategy import Observer, RoundLog
 from fedpers.results import checkpoint
-from fedpers.results.files import claimed, flush_files
+from fedpers.results.files import flush_files
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
+from fedpers.results.summary import best, read_summary
 
 
 @dataclass
@@ -70,14 +74,22 @@ class Observers(Observer):
             o.after_round(t)
 
 
-def execute(cfg: RunConfig, out: Path) -> dict[str, Any]:
-    """Run one configuration to its end; goes on from `out`'s checkpoint if cfg.resume is set.
+def execute(
+    cfg: RunConfig, out: Path, *, repeat: bool = False, command: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Make one run in the folder `out`, from its beginning or, with cfg.resume, from `out`'s checkpoint.
+
+    Args:
+        cfg: the run.
+        out: the run directory; a run that is there already is refused, unless it is to be resumed.
+        repeat: the same run may be there; it is gone on with, and left alone if it is finished.
+        command: the user's overrides, to be kept with the run.
 
     Returns:
         The content of summary.json.
 
     Raises:
-        ConfigError: the engine is none of this command's.
+        ConfigError: the engine is none of this command's, or the folder is not free.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
     if cfg.engine.name == "deployment":
@@ -85,20 +97,43 @@ def execute(cfg: RunConfig, out: Path) -> dict[str, Any]:
             "engine=deployment: `fedpers run` starts no clients on other machines; use engine=inprocess "
             "or engine=ray here, or `flwr run .` with a SuperLink (see docs/flower.md)"
         )
+    with opened(cfg, out, repeat, command) as admitted:
+        if admitted is None:
+            return read_summary(out)
+        with _logged(out):
+            return _make(admitted, out)
+
+
+def _make(cfg: RunConfig, out: Path) -> dict[str, Any]:
     from fedpers.app import backends
 
-    with claimed(out):
-        prepared = prepare(cfg, out)
+    prepared = prepare(cfg, out)
 
-        def body(grid: Grid) -> None:
-            drive(prepared, grid)
+    def body(grid: Grid) -> None:
+        drive(prepared, grid)
 
-        if cfg.engine.name == "ray":
-            backends.run_ray(cfg, prepared.parts, out / "memory", body)
-        else:
-            store = prepared.store or RowStore(None, cfg.engine.memory_mb)
-            backends.run_inprocess(cfg.engine, prepared.parts, store, body)
-        return prepared.summary
+    if cfg.engine.name == "ray":
+        backends.run_ray(cfg, prepared.parts, out / "memory", body)
+    else:
+        store = prepared.store or RowStore(None, cfg.engine.memory_mb)
+        backends.run_inprocess(cfg.engine, prepared.parts, store, body)
+    return prepared.summary
+
+
+@contextmanager
+def _logged(out: Path) -> Iterator[None]:
+    """Have what fedpers logs in the run's fedpers.log, details too."""
+    logger, handler = logging.getLogger("fedpers"), logging.FileHandler(out / "fedpers.log", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()
 
 
 def prepare(cfg: RunConfig, out: Path) -> Prepared:
@@ -118,7 +153,8 @@ def prepare(cfg: RunConfig, out: Path) -> Prepared:
 def drive(run: Prepared, grid: Grid) -> None:
     """All rounds on a grid, watched by recorder, checkpointer and progress bar."""
     strategy = run.parts.strategy
-    with ProgressBar(run.cfg.method_name, run.cfg.rounds, strategy.rounds_done) as progress:
+    title, rows = run.cfg.method_name, run.recorder.rows
+    with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
         observers = [run.recorder, Checkpointer(run), progress]
         if run.cfg.optimum:
             gap = observe_optimality_gap(strategy, grid)

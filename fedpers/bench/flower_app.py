@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpers.bench.work import LR, SETTING, Work, as_module, make_model, tensors
+from fedpers.bench.work import LR, SETTING, AsModule, Work, make_model, tensors
 
 app = ClientApp()
 KEPT: dict[str, Any] = {}
@@ -22,7 +22,7 @@ def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         work = Work(**json.loads(os.environ[SETTING]))
         x, y = tensors(work)
-        KEPT.update(work=work, x=x, y=y, module=as_module(make_model(work)))
+        KEPT.update(work=work, x=x, y=y, module=AsModule(make_model(work)))
     work, module, k = KEPT["work"], KEPT["module"], int(context.node_config["partition-id"])
     received: Any = message.content["arrays"]
     module.load_state_dict(received.to_torch_state_dict())

@@ -8,7 +8,6 @@ timed; accuracy on the test images is measured every 100 rounds.
 """
 
 import statistics
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpers.bench.engines import play
-from fedpers.bench.work import federation
+from fedpers.bench.work import Clock, Result, federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.core.errors import FedpersError
 from fedpers.core.plan import Plan
@@ -49,7 +48,7 @@ class Images:
     source: str
 
 
-def measure(folder: str, rounds: int) -> list[dict[str, Any]]:
+def measure(folder: str, rounds: int) -> list[Result]:
     """Run the benchmark, on a CPU if there is no GPU; prints as it goes and returns its row.
 
     Args:
@@ -66,19 +65,10 @@ def measure(folder: str, rounds: int) -> list[dict[str, Any]]:
     best = min(speeds, key=lambda w: speeds[w])
     print(f"all {rounds} rounds with {best}", flush=True)
     seconds, accuracy = run(WAYS[best], images, device, rounds, say=True)
-    row: dict[str, Any] = {
-        "benchmark": "pfl-cifar10",
-        "device": name,
-        "way": best,
-        "rounds": rounds,
-        "seconds": sum(seconds),
-        "median_round": statistics.median(seconds),
-        "first_round": seconds[0],
-        "accuracy": accuracy,
-        "data": images.source,
-        "probed": {w: t for w, t in tried.items() if t is not None},
-        "peak_gpu_mb": torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None,
-    }
+    row: Result = {"benchmark": "pfl-cifar10", "device": name, "way": best, "rounds": rounds}
+    row |= {"seconds": sum(seconds), "median_round": statistics.median(seconds), "first_round": seconds[0]}
+    row |= {"accuracy": accuracy, "data": images.source, "probed": {w: t for w, t in tried.items() if t}}
+    row["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
     middle = row["median_round"] * 1e3
     print(f"{row['seconds']:.1f} s in all, {middle:.2f} ms a round, accuracy {accuracy:.3f}")
     return [row]
@@ -137,19 +127,19 @@ def run(
     def done(t: int, log: Any) -> None:
         if device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - clock[0])
+        clock.done()
         if say and t % 100 == 0:
-            print(f"round {t}: {sum(seconds):.1f} s, {accuracy():.3f}", flush=True)
-        clock[0] = time.perf_counter()
+            print(f"round {t}: {sum(clock.seconds):.1f} s, {accuracy():.3f}", flush=True)
+            clock.resume()
 
     drawn = np.random.default_rng(1).permutation(len(images.y))
     order = torch.from_numpy(np.resize(drawn, (USERS, IMAGES))).to(images.y.device)
     fed = federation(images.x[order], images.y[order], test=slice(1))
-    model, seconds = simple_cnn(), list[float]()
+    model = simple_cnn()
     config = FedAvgConfig(local=LocalConfig(lr=0.1, epochs=1, batch_size=10))
     strategy = FedAvg(config, model, Plan(clients_per_round=COHORT, eval_every=0, device=device))
-    clock = [time.perf_counter()]
+    clock = Clock()
     cohort = play(strategy, FedAvgClient(config, model), fed, RamStore(), how, rounds, done)
     if cohort.runner.looped:
         raise FedpersError("the stack failed and was looped")
-    return seconds, accuracy()
+    return clock.seconds, accuracy()

@@ -1,7 +1,7 @@
 """`fedpers bench`: our runners and every installed peer on the same work, interleaved, as ratios.
 
     fedpers bench [rounds] [--models lr,mlp] [--rounds 8] [--passes 3] [--workers 2] [--out DIR]
-    fedpers bench methods | population | evaluation | parts | gpu
+    fedpers bench methods | population | evaluation | gpu
 
 Each engine runs in a process of its own, pass after pass, so that what else the machine does hits
 all of them; the median over all rounds but each process's first is what counts.
@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from fedpers.bench.table import ROUNDS, SUITES, table, update
-from fedpers.bench.work import FLOPS, NO_KERNELS, Work, versions
+from fedpers.bench.table import ROUNDS, SCRIPTS, SUITES, table, update
+from fedpers.bench.work import FLOPS, NO_KERNELS, Result, Work, versions
 
 SETTINGS = {
     "lr": Work("lr", M=1000, C=100, rounds=20),
@@ -35,7 +35,6 @@ SETTINGS = {
     "cnn": Work("cnn", M=100, C=10, rounds=4),
 }
 PEERS = {"flower-ray": "ray", "flower-grid": "flwr", "pfl-research": "pfl", "fedjax": "fedjax"}
-Result = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,30 +43,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.suite == "rounds":
         for model in (args.models or ",".join(FLOPS)).split(","):
             write(rounds(args, model), f"rounds-{model}", Path(args.out))
-        return 0
-    from fedpers.bench import suites
+    else:
+        from fedpers.bench import suites
 
-    write(suites.SUITES[args.suite](args), args.suite, Path(args.out))
+        write(suites.SUITES[args.suite](args), args.suite, Path(args.out))
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="fedpers bench", description=__doc__.split("\n")[0])
-    found.add_argument("suite", nargs="?", default="rounds", choices=list(SUITES))
+    found.add_argument("suite", nargs="?", default="rounds", choices=[s for s in SUITES if s not in SCRIPTS])
     found.add_argument("--models", help="rounds: which settings; methods: names of models; all")
     found.add_argument("--methods", default="", help="methods: which; all")
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
     found.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
-    found.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="ENGINE=PATH",
-        help="rounds: another interpreter for a peer that needs its own environment",
-    )
+    of_peer = "rounds: another interpreter, for a peer that needs its own"
+    found.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH", help=of_peer)
     found.add_argument("--data", default="", help="gpu: folder of cifar-10-batches-py; else random images")
     found.add_argument("--out", default="benchmarks/results", help="folder for the results")
     return found
@@ -113,26 +107,15 @@ def summarise(work: Work, taken: dict[tuple[str, int], list[Result]]) -> list[Re
         if not seconds:
             continue
         middle = statistics.median(seconds)
-        cpu = statistics.median(s for r in results for s in r["cpu"][1:])
         own = engine != "flower-ray" and workers == 1
-        rows.append(
-            {
-                **asdict(work),
-                "engine": engine,
-                "processes": workers,
-                "seconds": middle,
-                "cpu": cpu if own else None,
-                "fastest": min(seconds),
-                "slowest": max(seconds),
-                "count": len(seconds),
-                "first": statistics.median(r["seconds"][0] for r in results),
-                "peak_mb": max(r["peak_mb"] for r in results),
-                "gflops": work.flops / middle / 1e9,
-                "ceiling_gflops": ceiling,
-                "share_of_ceiling": work.flops / middle / 1e9 / (ceiling * workers),
-                "versions": results[0].get("versions", {}),
-            }
-        )
+        cpu = statistics.median(s for r in results for s in r["cpu"][1:]) if own else None
+        rate = work.flops / middle / 1e9
+        row = asdict(work) | {"engine": engine, "processes": workers, "seconds": middle, "cpu": cpu}
+        row |= {"fastest": min(seconds), "slowest": max(seconds), "count": len(seconds)}
+        row["first"] = statistics.median(r["seconds"][0] for r in results)
+        row["peak_mb"] = max(r["peak_mb"] for r in results)
+        row |= {"gflops": rate, "ceiling_gflops": ceiling, "share_of_ceiling": rate / (ceiling * workers)}
+        rows.append(row | {"versions": results[0].get("versions", {})})
     best = min((r["seconds"] for r in rows if r["engine"] == "auto"), default=float("nan"))
     for row in rows:
         row["times_ours"] = row["seconds"] / best
@@ -147,13 +130,8 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
     quiet = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **quiet, "PYTHONPATH": path},
-    )
+    env, pipe = {**os.environ, **quiet, "PYTHONPATH": path}, subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
     peak = Peak(process.pid)
     try:
         text, _ = process.communicate(timeout=timeout)
@@ -198,28 +176,20 @@ def memory(process: psutil.Process) -> int:
 
 def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
     """Where the numbers come from; versions are those of the processes that were measured."""
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [x for x in info.read_text().splitlines() if x.startswith("model name")]
-        cpu = lines[0].split(":")[1].strip() if lines else cpu
-    merged = {name: v for row in rows for name, v in row.get("versions", {}).items()}
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": versions() | merged,
-        "load": os.getloadavg()[0],
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    info, cpu = Path("/proc/cpuinfo"), platform.processor()
+    lines = info.read_text().splitlines() if info.exists() else []
+    cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), cpu)
+    merged = versions() | {name: v for row in rows for name, v in row.get("versions", {}).items()}
+    found = {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "versions": merged}
+    return found | {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d")}
 
 
 def write(rows: list[Result], name: str, out: Path) -> Path:
     """The results as JSON; in a source tree the tables of docs/performance.md follow."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
-    content = {"machine": machine(rows), "rows": rows}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    content = json.dumps({"machine": machine(rows), "rows": rows}, indent=1)
+    path.write_text(content + "\n", encoding="utf-8")
     print(f"written: {path}")
     document = out.resolve().parent.parent / "docs" / "performance.md"
     if document.is_file():

@@ -5,8 +5,10 @@ import os
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
-from fedpers.bench.work import LR, SETTING, Clock, Work, arrays, as_module, make_model, tensors
+from fedpers.bench.work import LR, SETTING, AsModule, Clock, Result, Work, arrays, make_model, tensors
 
 
 def _stock(work: Work, clock: Clock) -> tuple[Any, dict[str, Any]]:
@@ -26,17 +28,13 @@ def _stock(work: Work, clock: Clock) -> tuple[Any, dict[str, Any]]:
             return found
 
     os.environ[SETTING] = json.dumps(work.__dict__)
-    strategy = Timed(
-        fraction_train=work.C / work.M,
-        fraction_evaluate=0.0,
-        min_train_nodes=work.C,
-        min_available_nodes=work.M,
-    )
-    first = ArrayRecord(as_module(make_model(work)).state_dict())
+    sizes: Any = {"min_train_nodes": work.C, "min_available_nodes": work.M}
+    strategy = Timed(fraction_train=work.C / work.M, fraction_evaluate=0.0, **sizes)
+    first = ArrayRecord(AsModule(make_model(work)).state_dict())
     return strategy, {"initial_arrays": first, "num_rounds": work.rounds}
 
 
-def flower_ray(work: Work) -> dict[str, Any]:
+def flower_ray(work: Work) -> Result:
     """Flower's own simulation on Ray: flwr FedAvg, a ClientApp in a module, data mapped once."""
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
@@ -45,10 +43,7 @@ def flower_ray(work: Work) -> dict[str, Any]:
 
     server, clock = ServerApp(), Clock()
     strategy, given = _stock(work, clock)
-
-    @server.main()
-    def main(grid: Any, context: Any) -> None:
-        strategy.start(grid=grid, **given)
+    server.main()(lambda grid, context: strategy.start(grid=grid, **given))
 
     init: Any = {"num_cpus": work.workers, "log_to_driver": False, "include_dashboard": False}
     resources: Any = {"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}, "init_args": init}
@@ -56,7 +51,7 @@ def flower_ray(work: Work) -> dict[str, Any]:
     return clock.result()
 
 
-def flower_grid(work: Work) -> dict[str, Any]:
+def flower_grid(work: Work) -> Result:
     """The same ClientApp and the same stock flwr FedAvg on our in-process grid."""
     from fedpers.bench.app_grid import AppGrid
     from fedpers.bench.flower_app import app
@@ -67,10 +62,8 @@ def flower_grid(work: Work) -> dict[str, Any]:
     return clock.result()
 
 
-def pfl_research(work: Work) -> dict[str, Any]:
+def pfl_research(work: Work) -> Result:
     """apple/pfl-research: SimulatedBackend and FederatedAveraging."""
-    import torch
-    import torch.nn.functional as F
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -83,13 +76,13 @@ def pfl_research(work: Work) -> dict[str, Any]:
     from pfl.model.pytorch import PyTorchModel
 
     x, y = tensors(work)
-    clock, module = Clock(), as_module(make_model(work))
+    clock, module = Clock(), AsModule(make_model(work))
 
     def metrics(a: Any, b: Any, eval: bool = False) -> dict[str, Any]:
         return {"loss": Weighted(F.cross_entropy(module(a), b, reduction="sum").item(), len(b))}
 
-    module.loss = lambda a, b, eval=False: F.cross_entropy(module(a), b)
-    module.metrics = metrics
+    given: Any = module  # what pfl asks of a module
+    given.loss, given.metrics = (lambda a, b, eval=False: F.cross_entropy(module(a), b)), metrics
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
 
     class Watch(TrainingProcessCallback):
@@ -103,24 +96,20 @@ def pfl_research(work: Work) -> dict[str, Any]:
 
     sampler = get_user_sampler("minimize_reuse", list(range(work.M)))
     data = FederatedDataset(lambda u: Dataset([x[u], y[u]], user_id=str(u)), sampler)
+    cohorts = {"train_cohort_size": work.C, "val_cohort_size": 0}
+    often = {"central_num_iterations": work.rounds, "evaluation_frequency": 10**6}
+    local = {"local_num_epochs": work.E, "local_learning_rate": LR, "local_batch_size": work.B}
     FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=work.rounds,
-            evaluation_frequency=10**6,
-            train_cohort_size=work.C,
-            val_cohort_size=0,
-        ),
+        algorithm_params=NNAlgorithmParams(**often, **cohorts),
         backend=SimulatedBackend(training_data=data, val_data=data),
         model=model,
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=work.E, local_learning_rate=LR, local_batch_size=work.B
-        ),
+        model_train_params=NNTrainHyperParams(**local),
         callbacks=[Watch()],
     )
     return clock.result()
 
 
-def fedjax(work: Work) -> dict[str, Any]:
+def fedjax(work: Work) -> Result:
     """google/fedjax: fed_avg with its default backend, jitted steps; lr and mlp only."""
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     import fedjax as fj
@@ -142,9 +131,8 @@ def fedjax(work: Work) -> dict[str, Any]:
         raise SystemExit("fedjax is compared on lr and mlp")
     data = fj.InMemoryFederatedData({str(k): {"x": np.asarray(x[k]), "y": y[k]} for k in range(work.M)})
     batches = fj.ShuffleRepeatBatchHParams(batch_size=work.B, num_epochs=work.E, drop_remainder=True)
-    algorithm = fed_avg.federated_averaging(
-        jax.grad(loss), fj.optimizers.sgd(LR), fj.optimizers.sgd(1.0), batches
-    )
+    local, server = fj.optimizers.sgd(LR), fj.optimizers.sgd(1.0)
+    algorithm = fed_avg.federated_averaging(jax.grad(loss), local, server, batches)
     state, clock = algorithm.init(params), Clock()
     sampler = fj.client_samplers.UniformGetClientSampler(data, work.C, seed=0)
     clock.start()

@@ -9,14 +9,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedpers.bench.engines import play
 from fedpers.bench.evaluation import evaluation
-from fedpers.bench.work import federation
+from fedpers.bench.work import Result, federation
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.config.registry import METHODS
 from fedpers.core.plan import Plan
@@ -26,12 +25,9 @@ from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
 from fedpers.strategies.fedper import FedPer
 
-Result = dict[str, Any]
-
 
 def methods(args: argparse.Namespace) -> list[Result]:
     """Each method at 100 clients in process, alone and with workers, and on Ray, as users run it."""
-
     ways = {
         "inprocess": ["engine=inprocess"],
         "workers": ["engine=inprocess", f"engine.workers={args.workers}"],
@@ -41,9 +37,9 @@ def methods(args: argparse.Namespace) -> list[Result]:
     rows = []
     for model in args.models.split(",") if args.models else ("logistic", "mlp"):
         for name in args.methods.split(",") if args.methods else METHODS:
-            row: Result = {"method": name, "model": model, "count": args.workers}
             setting = [f"method={name}", f"model={model}"]
-            row |= {way: _run_method([*setting, *more], args) for way, more in ways.items()}
+            row: Result = {way: _run_method([*setting, *more], args) for way, more in ways.items()}
+            row |= {"method": name, "model": model, "count": args.workers}
             ours = [row[way] for way in ("inprocess", "workers") if row[way]]
             for way in ("ray", "messages"):
                 row[f"times_{way}"] = row[way] / min(ours) if ours and row[way] else None
@@ -54,13 +50,11 @@ def methods(args: argparse.Namespace) -> list[Result]:
 
 def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
     """Median seconds of a round in the second half of a run; None if the run fails."""
-
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        count = args.rounds or 20
-        fixed = "data=digits data.num_clients=100 data.partition=iid eval_every=0 checkpoint_every=0"
-        overrides = [*overrides, *fixed.split(), f"rounds={count}", f"out={out}"]
-        command = [sys.executable, "-m", "fedpers", "run", *overrides]
+        out, count = Path(folder) / "run", args.rounds or 20
+        data = ["data=digits", "data.num_clients=100", "data.partition=iid"]
+        fixed = [*data, "eval_every=0", "checkpoint_every=0", f"rounds={count}", f"out={out}"]
+        command = [sys.executable, "-m", "fedpers", "run", *overrides, *fixed]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stderr[-500:], file=sys.stderr)
@@ -68,9 +62,6 @@ def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
         rows = list(csv.DictReader((out / "metrics.csv").open()))
     seconds = {int(r["round"]): float(r["seconds"]) for r in rows if r["seconds"]}
     return statistics.median(s for t, s in seconds.items() if t > count // 2)
-
-
-# ---- population --------------------------------------------------------------------------------
 
 
 def population(args: argparse.Namespace) -> list[Result]:
@@ -89,7 +80,6 @@ def population(args: argparse.Namespace) -> list[Result]:
 
 def heads(number: int, rounds: int) -> None:
     """Print median seconds a round, the process's peak MB, and MB on disk."""
-
     torch.set_num_threads(1)
     rng, n, dim = np.random.default_rng(0), 20, 32
     x = torch.from_numpy(rng.standard_normal((1000, n, dim), dtype=np.float32))
@@ -107,13 +97,6 @@ def heads(number: int, rounds: int) -> None:
     print(statistics.median(seconds[2:]), peak, disk)
 
 
-def parts(args: argparse.Namespace) -> list[Result]:
-    """Kernels, worker channel and row store, each beside what libraries offer; needs lmdb."""
-    from fedpers.bench import parts
-
-    return parts.measure(args.passes)
-
-
 def gpu(args: argparse.Namespace) -> list[Result]:
     """pfl-research's CIFAR-10 benchmark on one GPU."""
     from fedpers.bench import gpu
@@ -122,4 +105,4 @@ def gpu(args: argparse.Namespace) -> list[Result]:
 
 
 Suite = Callable[[argparse.Namespace], list[Result]]
-SUITES: dict[str, Suite] = {f.__name__: f for f in (methods, population, evaluation, parts, gpu)}
+SUITES: dict[str, Suite] = {f.__name__: f for f in (methods, population, evaluation, gpu)}

@@ -9,48 +9,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- results: written by `fedpers bench` -->", "<!-- end of results -->"
+from fedpers.core import documents
+
+SCRIPTS = {"parts": "python benchmarks/parts.py"}  # what no suite of `fedpers bench` measures
+OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 Row = dict[str, Any]
+Columns = dict[str, str | Callable[[Row], str]]  # a cell: a format of the row's entries, or a function of it
 
 
 def update(document: Path, folder: Path) -> None:
     """Put the tables of all results in `folder` into a document, in place of those it had."""
-    text = document.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    if found:
-        whole = f"{before}{BEGIN}\n\n{render(folder)}\n{END}{after}"
-        document.write_text(whole, encoding="utf-8")
+    documents.fill(document, lambda name: render(folder) if name == OURS else None)
 
 
 def render(folder: Path) -> str:
     """All tables; a suite without results says how to get them."""
     parts = []
     for suite, (title, note, columns) in SUITES.items():
-        files = sorted(folder.glob(f"{suite}*.json"))
         parts.append(f"### {title}\n\n{note}\n")
-        if not files:
-            parts.append(f"Not measured yet: `fedpers bench {suite}`.\n")
-            continue
-        content = [json.loads(f.read_text(encoding="utf-8")) for f in files]
-        rows = [row for c in content for row in c["rows"]]
-        parts += [table(rows, columns), ""]
-        parts += [*_machines([c["machine"] for c in content]), ""]
+        content = [json.loads(f.read_text(encoding="utf-8")) for f in sorted(folder.glob(f"{suite}*.json"))]
+        if content:
+            rows = [row for c in content for row in c["rows"]]
+            parts += [table(rows, columns), "", *_machines([c["machine"] for c in content]), ""]
+        else:
+            parts.append(f"Not measured yet: `{SCRIPTS.get(suite, f'fedpers bench {suite}')}`.\n")
     return "\n".join(parts)
 
 
-def table(rows: Sequence[Row], columns: dict[str, Callable[[Row], str]]) -> str:
+def table(rows: Sequence[Row], columns: Columns) -> str:
     """Rows as Markdown."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(cell(r) for cell in columns.values()) + " |" for r in rows]
-    return "\n".join(lines)
+    cells = [[c.format(**r) if isinstance(c, str) else c(r) for c in columns.values()] for r in rows]
+    return documents.table(list(columns), cells)
 
 
 def _machines(found: Sequence[Row]) -> list[str]:
     """A line for each day and machine, with the versions of all that was measured there."""
     versions: dict[str, dict[str, str]] = {}
     for m in found:
-        where = f"{m['date']} on {m['cpu']}, {m['cores']} cores, Python {m['python']}"
+        where = "{date} on {cpu}, {cores} cores, Python {python}".format(**m)
         versions.setdefault(where, {}).update(m["versions"])
     return [
         f"Measured {where}: {', '.join(f'{n} {v}' for n, v in sorted(of.items()))}."
@@ -59,35 +55,29 @@ def _machines(found: Sequence[Row]) -> list[str]:
 
 
 def _ms(key: str) -> Callable[[Row], str]:
-    return lambda r: "failed" if r.get(key) is None else _short(r[key] * 1e3)
+    def cell(row: Row) -> str:
+        if row.get(key) is None:
+            return "failed"
+        ms = row[key] * 1e3
+        return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
 
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return cell
 
 
 def _times(key: str) -> Callable[[Row], str]:
     return lambda r: "" if r.get(key) is None else f"{r[key]:.3g}x"
 
 
-def _text(key: str) -> Callable[[Row], str]:
-    return lambda r: str(r[key])
-
-
-def _whole(key: str) -> Callable[[Row], str]:
-    return lambda r: f"{r[key]:.0f}"
-
-
-ROUNDS = {
-    "work": lambda r: f"{r['model']} M={r['M']} C={r['C']}",
-    "engine": _text("engine"),
-    "processes": _text("processes"),
+ROUNDS: Columns = {
+    "work": "{model} M={M} C={C}",
+    "engine": "{engine}",
+    "processes": "{processes}",
     "ms a round": _ms("seconds"),
     "times our fastest": _times("times_ours"),
-    "peak MB": _whole("peak_mb"),
-    "of the cores' GFLOP/s": lambda r: f"{r['share_of_ceiling']:.0%} of {r['ceiling_gflops']:.0f}",
+    "peak MB": "{peak_mb:.0f}",
+    "of the cores' GFLOP/s": "{share_of_ceiling:.0%} of {ceiling_gflops:.0f}",
 }
-SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
+SUITES: dict[str, tuple[str, str, Columns]] = {
     "rounds": (
         "A round of FedAvg",
         "C of M clients, 200 samples each, one epoch of batches of 20, then the average. *auto*, "
@@ -102,8 +92,8 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "with `engine.chunk=1`, a message a client as Flower has it. Ratios to the faster of ours; medians "
         "of the second half of 20 rounds.",
         {
-            "model": _text("model"),
-            "method": _text("method"),
+            "model": "{model}",
+            "method": "{method}",
             "in process, ms a round": _ms("inprocess"),
             "with workers": _ms("workers"),
             "Ray, bundles": _ms("ray"),
@@ -116,10 +106,10 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "A population of a million",
         "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients.",
         {
-            "clients": lambda r: f"{r['clients']:,}",
+            "clients": "{clients:,}",
             "ms a round": _ms("seconds"),
-            "peak MB": _whole("peak_mb"),
-            "MB on disk": _whole("disk_mb"),
+            "peak MB": "{peak_mb:.0f}",
+            "MB on disk": "{disk_mb:.0f}",
             "ratio": _times("times"),
         },
     ),
@@ -127,8 +117,8 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "Evaluation",
         "500 personal models (shared body, own head), 50 test samples each.",
         {
-            "model": _text("model"),
-            "engine": _text("engine"),
+            "model": "{model}",
+            "engine": "{engine}",
             "ms": _ms("seconds"),
             "faster than a DataLoader loop": _times("times"),
         },
@@ -141,9 +131,9 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "to another process, 100 replies back, added up. *row store*: 1,000 clients get and put a state of "
         "20 KB, any out of 20,000 that have one or the same each time, with 128 MB of RAM.",
         {
-            "part": _text("part"),
-            "case": _text("case"),
-            "way": _text("way"),
+            "part": "{part}",
+            "case": "{case}",
+            "way": "{way}",
             "ms": _ms("seconds"),
             "ms of CPU": _ms("cpu"),
             "CPU, times ours": _times("times"),
@@ -154,12 +144,12 @@ SUITES: dict[str, tuple[str, str, dict[str, Callable[[Row], str]]]] = {
         "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "
         "batch 10, 1,500 rounds, its simple_cnn without dropout.",
         {
-            "device": _text("device"),
-            "way": _text("way"),
-            "rounds": _text("rounds"),
-            "seconds in all": _whole("seconds"),
+            "device": "{device}",
+            "way": "{way}",
+            "rounds": "{rounds}",
+            "seconds in all": "{seconds:.0f}",
             "ms a round": _ms("median_round"),
-            "accuracy": lambda r: f"{r['accuracy']:.3f} ({r['data']})",
+            "accuracy": "{accuracy:.3f} ({data})",
         },
     ),
 }

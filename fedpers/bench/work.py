@@ -5,8 +5,10 @@ of B, then the average. Nothing here imports the engines, so that a peer's inter
 """
 
 import os
+import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,9 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.learning.model import Model, build_model
 
 LR = 0.05  # step size of local SGD
 NO_KERNELS = "no-kernels"  # the engine that is `auto` without the kernels in C
+SETTING = "FEDPERS_BENCH_WORK"  # the work, for Ray's actors
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,18 +67,28 @@ FLOPS = {  # multiply-adds a sample: all, and the first layer's
 }
 
 
-def make_model(work: Work) -> Any:
+def make_model(work: Work) -> Model:
     """Our model."""
-    from fedpers.learning.model import build_model
-
     name, options = MODELS[work.model]
     return build_model(name, input_shape=work.shape, num_outputs=10, task="classification", **options)
 
 
-def tensors(work: Work) -> tuple[Any, Any]:
-    """`arrays` as tensors."""
-    import torch
+class AsModule(nn.Module):
+    """Our model as an nn.Module with the same arithmetic, for peers that want one."""
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.function, self.names = model, list(model.init(0))
+        for name, value in model.init(0).items():
+            self.register_parameter(name.replace(".", "_"), nn.Parameter(value.clone()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's outputs for a batch [n, ...]."""
+        return self.function(dict(zip(self.names, self.parameters(), strict=True)), x)
+
+
+def tensors(work: Work) -> tuple[Tensor, Tensor]:
+    """`arrays` as tensors."""
     x, y = arrays(work)
     return torch.from_numpy(x), torch.from_numpy(y)
 
@@ -89,18 +108,14 @@ def arrays(work: Work) -> tuple[np.ndarray, np.ndarray]:
     return np.load(x_path, mmap_mode="c"), np.load(y_path)
 
 
-def federation(x: Any, y: Any, test: slice, number: int | None = None) -> Any:
+def federation(x: Tensor, y: Tensor, test: slice, number: int | None = None) -> Federation:
     """A federation of equal clients; each trains on all its samples, and tests on some of them.
 
     Args:
-        x, y: inputs [P, n, ...] and classes [P, n] of 10, tensors.
+        x, y: inputs [P, n, ...] and classes [P, n] of 10.
         test: which of a client's samples are its test samples.
         number: how many clients; client k has row k mod P. None: P.
     """
-    import torch
-
-    from fedpers.core.data import ClientData, Data, Federation
-
     ones, none = torch.ones(x.shape[1], device=x.device), slice(0)
     parts = [
         ClientData(*(Data(a[s], b[s], ones[s]) for s in (slice(None), none, test)))
@@ -124,26 +139,48 @@ class Clock:
     """Times rounds: wall seconds, and CPU seconds of this process alone."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.cpu: list[float] = []
         self.start()
 
     def start(self) -> None:
         """Forget what was before; a round begins."""
-        self.seconds.clear()
-        self.cpu.clear()
-        self._began, self._cpu = time.perf_counter(), time.process_time()
+        self.seconds: list[float] = []
+        self.cpu: list[float] = []
+        self.resume()
+
+    def resume(self) -> None:
+        """A round begins."""
+        self._began = time.perf_counter(), time.process_time()
 
     def done(self) -> None:
         """A round is over."""
-        now, cpu = time.perf_counter(), time.process_time()
-        self.seconds.append(now - self._began)
-        self.cpu.append(cpu - self._cpu)
-        self._began, self._cpu = now, cpu
+        now = time.perf_counter(), time.process_time()
+        self.seconds.append(now[0] - self._began[0])
+        self.cpu.append(now[1] - self._began[1])
+        self._began = now
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         """What was measured."""
         return {"seconds": self.seconds, "cpu": self.cpu}
+
+
+def take_turns(ways: Mapping[str, Callable[[], float | None]], count: int) -> dict[str, Result]:
+    """Median wall and CPU seconds of each way: `count` runs in turns, after two that are not counted.
+
+    Args:
+        ways: what does the work; it may return the CPU seconds that another process took for it.
+    """
+    clocks = {way: Clock() for way in ways}
+    for _ in range(count + 2):
+        for way, run in ways.items():
+            clock = clocks[way]
+            clock.resume()
+            others = run()
+            clock.done()
+            clock.cpu[-1] += others or 0.0
+    return {
+        way: {key: statistics.median(values[2:]) for key, values in clock.result().items()}
+        for way, clock in clocks.items()
+    }
 
 
 def versions() -> dict[str, str]:
@@ -153,25 +190,3 @@ def versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-SETTING = "FEDPERS_BENCH_WORK"  # the work, for Ray's actors
-
-
-def as_module(model: Any) -> Any:
-    """Our model as an nn.Module with the same arithmetic, for peers that want one."""
-    import torch
-    from torch import nn
-
-    class Module(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name, value in model.init(0).items():
-                self.register_parameter(name.replace(".", "_"), nn.Parameter(value.clone()))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            own = self._parameters
-            return model({k: own[k.replace(".", "_")] for k in names}, x)
-
-    names = list(model.init(0))
-    return Module()

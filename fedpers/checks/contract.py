@@ -58,8 +58,7 @@ class _Watching(Cohort):
     def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         found: list[Answer | Exception] = []
         for request in requests:
-            when = (request.header["t"], request.header["e"])
-            given = (request.order, self.state(request.k, when), self.data(request.k))
+            given = (request.order, self.state(request.k, request.when), self.data(request.k))
             before = unpack(*pack(given))
             found += super().handle([request])
             require(same(given, before), f"client {request.k} wrote into what it was given")
@@ -222,7 +221,7 @@ class _Listing(Cohort):
         self.seen: list[int] = []
 
     def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
-        self.seen += [r.k for r in requests if r.header["kind"] == "train"]
+        self.seen += [r.k for r in requests if r.header.kind == "train"]
         return super().handle(requests)
 
 
@@ -231,7 +230,7 @@ def _spoiling(victim: int, spoil: Callable[[Any], Any]) -> type[Cohort]:
         def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
             answers = super().handle(requests)
             return [
-                spoil(a) if r.k == victim and r.header["kind"] == "train" else a
+                spoil(a) if r.k == victim and r.header.kind == "train" else a
                 for r, a in zip(requests, answers, strict=True)
             ]
 

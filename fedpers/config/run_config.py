@@ -8,24 +8,31 @@ from typing import Any, Literal
 from fedpers.config import registry, schema
 from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError, unknown
-from fedpers.datasets.config import DataConfig
+from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
 
 
+ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
+    **dict.fromkeys(("runner", "workers", "memory_mb", "precision", "convolution"), ("inprocess",)),
+    **dict.fromkeys(("num_cpus", "num_gpus"), ("ray",)),
+    "address": ("ray", "deployment"),
+}
+
+
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where the clients run; the keys of other engines are ignored."""
+    """Where the clients run; an override that the chosen engine ignores is refused."""
 
     name: Literal["inprocess", "ray", "deployment"] = "inprocess"
     runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
     chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
     workers: int = 1  # inprocess: processes that share the clients
-    memory_mb: float = 512  # inprocess: RAM for clients' states; the rest: files
+    memory_mb: float = 512.0  # inprocess: RAM for clients' states; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
-    num_cpus: float = 1  # ray: CPUs that one actor takes
-    num_gpus: float = 0  # ray: share of a GPU that one actor takes
+    num_cpus: float = 1.0  # ray: CPUs that one actor takes
+    num_gpus: float = 0.0  # ray: share of a GPU that one actor takes
     address: str | None = None  # ray: a running cluster; deployment: the SuperLink
 
     def check(self) -> list[str]:
@@ -119,9 +126,24 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
     problems += schema.unknown_keys([k for k in values if k != "hyper"], known)
     kept = {k: v for k, v in cfg.items() if k in (*known, "method_name")}
     run = schema.build(RunConfig, kept, "", problems)
+    problems += [] if run is None else _without_effect(run, explicit)
     if problems or run is None:
         raise ConfigError(*dict.fromkeys(problems))
     return run
+
+
+def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
+    """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
+    below = {
+        group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
+        for group in ("data", "engine")
+    }
+    return unused(run.data, below["data"]) + [
+        f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
+        f"{', '.join(ENGINES_OF[key])} would use it"
+        for key in below["engine"]
+        if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
+    ]
 
 
 def _method(

@@ -45,7 +45,9 @@ def _dataclass(cls: Any, values: Any, path: str, problems: list[str]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     found = len(problems)
     problems += unknown_keys(values, fields, path)
-    read = {k: _read(hints[k], v, join(path, k), problems) for k, v in values.items() if k in fields}
+    numbers = {k: f.default for k, f in fields.items() if type(f.default) is int}  # 1 of a float field: 1.0
+    given = numbers | {k: v for k, v in values.items() if k in fields}
+    read = {k: _read(hints[k], v, join(path, k), problems) for k, v in given.items()}
     good = {k: v for k, v in read.items() if v is not BAD}
     absent = [k for k, f in fields.items() if k not in good and _required(f)]
     problems += [

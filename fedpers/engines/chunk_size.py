@@ -1,4 +1,4 @@
-"""How many clients belong in one stack: measured on the chunks of the run itself."""
+"""The number of clients in a stack, measured on the chunks of the run itself."""
 
 import logging
 from collections import deque
@@ -12,7 +12,7 @@ CANDIDATES = (*SMALLER, *LARGER)
 AGAIN = 16  # after so many chunks a neighbouring size is tried
 LEAST = 0.7  # of a candidate: a chunk of that size counts for it
 ALIKE = 1.05  # times so near are equal: larger stacks need fewer calls
-RECENT = 4  # measurements that count: machines have moods
+RECENT = 4  # measurements that count: the load of a machine changes
 
 
 @dataclass
@@ -23,7 +23,7 @@ class ChunkSize:
     seconds: dict[int, deque[float]] = field(default_factory=dict)
     limit: int | None = None  # learned from running out of memory
     chunks: int = 0
-    told: int = 0
+    logged: int = 0  # the best size in the last log line
 
     def size(self, waiting: int, limit: int) -> int:
         """The size of the next chunk, with so many clients waiting and memory for `limit`."""
@@ -53,7 +53,7 @@ class ChunkSize:
         return None
 
     def _neighbour(self, top: int) -> int | None:
-        """Now and then half or twice the best size: what was measured in a bad moment has a chance."""
+        """Now and then half or twice the best size: one measured under load is tried again."""
         times, rest = divmod(self.chunks, AGAIN)
         if rest or not self.seconds:
             return None
@@ -68,15 +68,15 @@ class ChunkSize:
         return -(-waiting // parts)
 
     def _fastest(self) -> int:
-        """The size with the least time; the largest of those that nothing tells apart."""
+        """The size with the least time; the largest of those within ALIKE of it."""
         least = min(min(t) for t in self.seconds.values())
         return max(c for c, t in self.seconds.items() if min(t) <= ALIKE * least)
 
     def _best(self) -> int:
         best = self._fastest()
-        if best != self.told:
+        if best != self.logged:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in sorted(self.seconds.items()))
-            level = logging.DEBUG if self.told else logging.INFO  # later ones are fine tuning
+            level = logging.DEBUG if self.logged else logging.INFO  # later ones are fine tuning
             log.log(level, "stacks of %d clients for %s (microseconds a sample: %s)", best, self.name, took)
-            self.told = best
+            self.logged = best
         return best

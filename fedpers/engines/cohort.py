@@ -1,4 +1,4 @@
-"""Answers for clients, through every engine: alone, in stacks, or with worker processes."""
+"""The clients that a process serves: run one by one, in stacks, or with worker processes."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,7 @@ from fedpers.flower.messages import Answer, Request
 
 
 class Cohort(Population):
-    """Answers requests for any of a federation's clients.
-
-    Every engine ends here, so that a method runs through the same lines everywhere.
-    """
+    """Answers requests to any clients of a federation; every engine uses it, so results are the same bits."""
 
     def __init__(
         self,
@@ -31,7 +28,7 @@ class Cohort(Population):
         self._pool: Pool | None = None
 
     def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
-        """The answers, in the order of the requests; a client's failure is its answer."""
+        """The answers, in the order of the requests; of a client that failed its exception."""
         if self.runner.config.workers > 1 and len(requests) > 1:
             self.start()
             assert self._pool is not None
@@ -39,7 +36,7 @@ class Cohort(Population):
         return self.runner.run(self, requests)
 
     def start(self) -> None:
-        """Fork the worker processes, if there are to be any; else this happens when needed."""
+        """Fork the worker processes, if there are any, before `handle` needs them."""
         if self.runner.config.workers > 1 and self._pool is None:
             self._pool = Pool(self, self.runner)
 

@@ -1,4 +1,4 @@
-"""The clients of a federation as one process sees them: the method's client half, data and states."""
+"""The clients of a federation in one process: the method's client half, data and states."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,7 +21,7 @@ UNREAD = object()  # in place of a client's state: it was not read yet
 
 
 class Population:
-    """Everything that is needed to answer for any client, one at a time."""
+    """Data, states and the method's client half, as needed to run any client, one at a time."""
 
     def __init__(
         self, client: PersonalizedClient, federation: Federation, store: ClientStore, plan: Plan
@@ -32,17 +32,17 @@ class Population:
         self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
-        """The answer of one client, run alone; its state is read unless it is given."""
+        """The answer of one client, run alone, or its exception; its state is read unless it is given."""
         try:
             return self._one(request, state)
         except Exception as error:  # one client's failure must not take the others along
             return error
 
     def properties(self, k: int, needs: Sequence[str]) -> dict[str, Any]:
-        """What client k tells the server of itself at the start."""
+        """What the roster holds of client k: num_examples, and the properties in `needs`."""
         known = {"label_counts": lambda: torch.as_tensor(self.federation.label_counts[k]).double()}
-        told: dict[str, Any] = {"num_examples": int(self.federation.num_train[k])}
-        return told | {need: known[need]() for need in needs}
+        found: dict[str, Any] = {"num_examples": int(self.federation.num_train[k])}
+        return found | {need: known[need]() for need in needs}
 
     def data(self, k: int) -> ClientData:
         """The data of client k on this process's device."""
@@ -55,7 +55,7 @@ class Population:
         return self._data[k]
 
     def state(self, k: int, when: tuple[int, int]) -> Any:
-        """What client k remembers before exchange `when`."""
+        """The state of client k before exchange `when` = (round, exchange)."""
         kept = self.store.get(k, when)
         if kept is not None:
             return kept
@@ -97,12 +97,12 @@ class Population:
         rng = Stream(self.plan.seed, when[0], k, when[1])
         if state is UNREAD:
             state = self.state(k, when)
-        if header["kind"] == "evaluate":
+        if header.kind == "evaluate":
             metrics = _numbers(self.client.assess(request.order, state, data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = self.client.answer(request.order, state, data.train, rng)
         found: dict[str, Any] | None = None
-        if header.get("assess"):
+        if header.assess:
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, kept, data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
@@ -112,7 +112,7 @@ class Population:
         self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
     ) -> Answer:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
-        if request.header["kind"] == "evaluate":
+        if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
         if kept is not None:
             self.store.put(request.k, request.when, kept)

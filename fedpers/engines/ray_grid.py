@@ -1,7 +1,7 @@
-"""A simulation's clients behind Flower's nodes: a bundle of clients a message, a message an actor call.
+"""Clients on Ray through Flower's simulation engine: a message holds the requests of many clients.
 
-Flower's engine hands an actor one message at a time, so a message has to be for many clients. Its
-nodes are then no clients but hands: any of them serves any client, since every actor has the data.
+Flower gives an actor one message at a time, so one client a message would leave actors waiting. A node
+is a worker here: every actor holds all data, so any node can serve any client.
 """
 
 import math
@@ -14,20 +14,29 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpers.core.data import Federation
-from fedpers.core.serialization import num_bytes
+from fedpers.core.serialization import num_bytes, pack, stack_equals, unpack, unstack
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.workers import balance
-from fedpers.flower.messages import Answer, Request, open_many, seal_many
+from fedpers.flower.messages import (
+    SKELETON,
+    Answer,
+    Header,
+    Outcome,
+    Request,
+    open_arrays,
+    outcome,
+    seal_arrays,
+)
 
+WHICH = "which"  # entry of a bundle's ConfigRecord: the block of each array
 BUNDLE = "train.bundle"  # the type of these messages
 BUNDLE_BYTES = 64 * 2**20  # of a bundle's answers, if they are as large as its orders
 PAUSE = 0.01  # seconds between two looks for replies
 NO_REPLY = "no reply"
-Outcome = Answer | str  # what a client answered, or why it did not
 
 
 class RayCohort:
-    """Stands for a `Cohort` where the clients are elsewhere: hands requests to nodes, in bundles."""
+    """The part of a `Cohort` that a grid uses, for clients in other processes: sends requests in bundles."""
 
     def __init__(
         self,
@@ -57,8 +66,8 @@ class RayCohort:
         ]
         for reply in self._replies(messages):
             share = shares[int(reply.metadata.group_id)]
-            for i, outcome in zip(share, self._opened(reply, len(share)), strict=True):
-                outcomes[i] = outcome
+            for i, found in zip(share, self._opened(reply, len(share)), strict=True):
+                outcomes[i] = found
         return outcomes
 
     def _shares(self, requests: Sequence[Request]) -> list[list[int]]:
@@ -74,7 +83,7 @@ class RayCohort:
         return [share for share in balance(weights, min(count, len(requests))) if share]
 
     def _replies(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """As they come: Flower's own `send_and_receive` looks ten times a second, for all of them."""
+        """Replies as they arrive; Flower's `send_and_receive` polls at 10 Hz and waits for all."""
         waiting = set(self.grid.push_messages(messages))
         began = time.monotonic()
         while waiting and (self.timeout is None or time.monotonic() - began < self.timeout):
@@ -90,19 +99,17 @@ class RayCohort:
 
 
 class RayGrid(InProcessGrid):
-    """A grid whose nodes are all clients of a federation, on top of one with some nodes."""
+    """All clients of a federation as nodes of one grid, on top of a grid with a few nodes."""
 
     cohort: RayCohort  # type: ignore[assignment]
 
     def __init__(self, fleet: RayCohort) -> None:
         super().__init__(fleet)  # type: ignore[arg-type]
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Sequence[Message]:
-        """Deliver messages and return their replies."""
+    def answer(self, requests: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
+        """The outcomes, in the order of the requests; "no reply" after `timeout` seconds."""
         self.cohort.timeout = timeout
-        return super().send_and_receive(messages)
+        return super().answer(requests)
 
 
 # ---- what is in a bundle -----------------------------------------------------------------------
@@ -110,9 +117,7 @@ class RayGrid(InProcessGrid):
 
 def seal_requests(requests: Sequence[Request]) -> RecordDict:
     """Requests as the content of a message; an order that many clients get is in it once."""
-    distinct: dict[tuple[int, int], Any] = {}
-    for r in requests:
-        distinct.setdefault((id(r.header), id(r.order)), (r.header, r.order))
+    distinct = {(id(r.header), id(r.order)): (r.header, r.order) for r in requests}
     place = {key: i for i, key in enumerate(distinct)}
     seats = torch.tensor([(r.k, place[id(r.header), id(r.order)]) for r in requests])
     return seal_many((tuple(distinct.values()), seats))
@@ -121,12 +126,13 @@ def seal_requests(requests: Sequence[Request]) -> RecordDict:
 def open_requests(content: RecordDict, device: str) -> list[Request]:
     """The requests of a sealed bundle."""
     distinct, seats = open_many(content, device)
-    return [Request(k, distinct[i][1], distinct[i][0]) for k, i in seats.tolist()]
+    pairs = [(order, Header(*header)) for header, order in distinct]
+    return [Request(k, *pairs[i]) for k, i in seats.tolist()]
 
 
 def seal_answers(answers: Sequence[Answer | Exception]) -> RecordDict:
     """Answers as the content of a message; of a failure its text."""
-    return seal_many(tuple(map(_told, answers)))
+    return seal_many(tuple(map(outcome, answers)))
 
 
 def open_answers(content: RecordDict, device: str) -> Iterator[Outcome]:
@@ -134,7 +140,14 @@ def open_answers(content: RecordDict, device: str) -> Iterator[Outcome]:
     return (t if isinstance(t, str) else Answer(*t) for t in open_many(content, device))
 
 
-def _told(answer: Answer | Exception) -> Any:
-    if isinstance(answer, Exception):
-        return f"{type(answer).__name__}: {answer}"
-    return answer.body, answer.num_examples, answer.work
+def seal_many(body: Any) -> RecordDict:
+    """The packed form of a body with many tensors of few shapes: one array a shape."""
+    skeleton, arrays = pack(body)
+    blocks, which = stack_equals(arrays)
+    return seal_arrays(blocks, {SKELETON: skeleton, WHICH: which})
+
+
+def open_many(content: RecordDict, device: str = "cpu") -> Any:
+    """What `seal_many` was given; a tensor that was in it several times is one object again."""
+    blocks, config = open_arrays(content)
+    return unpack(str(config[SKELETON]), unstack(blocks, config[WHICH], device))

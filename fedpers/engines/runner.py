@@ -69,7 +69,7 @@ class Runner:
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
 
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
-        """The answers, in the order of the requests; a client's failure is its answer."""
+        """The answers, in the order of the requests; of a client that failed its exception."""
         answers: list[Any] = [None] * len(requests)
         with torch.no_grad():
             for groups in self._windows(population, requests):
@@ -109,7 +109,7 @@ class Runner:
         if self.config.runner == "loop" or not client.vectorized:
             return None, UNREAD, []
         auto = self.config.runner == "auto" and population.device == "cpu"
-        evaluates = header["kind"] == "evaluate" and not client.adapts
+        evaluates = header.kind == "evaluate" and not client.adapts
         if auto and population.convolves and not evaluates:
             return None, UNREAD, []  # a stack of convolutions, each client's own, is slower on a CPU
         sizes = population.padded_sizes(request.k)
@@ -124,7 +124,7 @@ class Runner:
             given, form = flatten(request.order)
             orders[id(request.order)] = spec_of(given, form), given
         order_spec, given = orders[id(request.order)]
-        kind = (header["kind"], type(request.order), bool(header.get("assess")))
+        kind = (header.kind, type(request.order), header.assess)
         return Key(kind, request.when, sizes, order_spec, state_spec), state, given + flat
 
     # ---- the two runners ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fedpers.core.pytree import TreeSpec, flatten, rebuild, spec_of
 from fedpers.core.rng import Stream
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
-from fedpers.flower.messages import Answer
+from fedpers.flower.messages import Answer, Header
 from fedpers.learning.gradients import stacked
 
 Sizes = tuple[int, int, int]  # what the splits of clients are padded to
@@ -33,12 +33,11 @@ def run_chunk(
         return run_chunk(population, [chunk[0], chunk[0]], sizes, structure, scratch)[:1]
     requests = [job.request for job in chunk]
     header = requests[0].header
-    t, e = int(header["t"]), int(header["e"])
     data = [population.data(r.k) for r in requests]
-    streams = [Stream(population.plan.seed, t, r.k, e) for r in requests]
+    streams = [Stream(population.plan.seed, header.t, r.k, header.e) for r in requests]
     leaves = [job.leaves for job in chunk]
     given = Columns(leaves, structure, population.device, repeat=not population.convolves)
-    scratch = scratch if header["kind"] == "evaluate" else None
+    scratch = scratch if header.kind == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=population.device)
     with stacked():
@@ -93,7 +92,7 @@ class _Work:
     def __init__(
         self,
         client: Any,
-        header: dict[str, Any],
+        header: Header,
         data: list[ClientData],
         streams: list[Stream],
         sizes: Sizes,
@@ -118,17 +117,17 @@ class _Work:
     def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
         """(reply, state, metrics)."""
         data = stacked_client_data(i, self.blocks)
-        if self.header["kind"] == "evaluate":
+        if self.header.kind == "evaluate":
             return None, None, self.client.assess(order, state, data, rng)
         reply, kept = self.client.answer(order, state, data.train, rng)
         found = None
-        if self.header.get("assess"):
+        if self.header.assess:
             found = self.client.assess(self.client.local_model(order, reply), kept, data, rng)
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:
         """What came out of vmap, client by client."""
-        stacks, evaluated = iter(flat[1:]), self.header["kind"] == "evaluate"
+        stacks, evaluated = iter(flat[1:]), self.header.kind == "evaluate"
         columns = [
             spec.unstack([_column(next(stacks), kind) for _ in spec.tensors], len(requests))
             for spec, kind in zip(self.specs, ("views", "copies", "numbers"), strict=True)

@@ -1,4 +1,4 @@
-"""What one client's code sees when a whole chunk of clients runs under torch.func.vmap.
+"""Data and random numbers of one client when a chunk of clients runs under torch.func.vmap.
 
 Data are stacked when they are read, random numbers are drawn from each client's own stream, so a
 stacked client sees what it sees alone. Sizes are padded; padding has mask 0.
@@ -153,7 +153,7 @@ def stacked_client_data(client: Tensor, blocks: Sequence[Block]) -> ClientData:
 
 
 class StackedStream(Stream):
-    """The streams of a chunk of clients, as one: everybody draws from their own."""
+    """The streams of a chunk of clients as one; each client draws from its own."""
 
     def __init__(self, client: Tensor, streams: Sequence[Stream], sizes: Sequence[int], top: int) -> None:
         self.client, self.streams, self.sizes, self.top = client, streams, sizes, top

@@ -37,11 +37,11 @@ class Carrier:
         self.kept: dict[int, Any] = {}
 
     def get(self, k: int, when: tuple[int, int]) -> Any:
-        """What came with the order."""
+        """The state that came with the order, or None."""
         return self.given.get(k)
 
     def put(self, k: int, when: tuple[int, int], state: Any) -> None:
-        """Goes back with the answer."""
+        """Keep the state, to be sent with the answer."""
         self.kept[k] = state
 
 
@@ -131,7 +131,7 @@ def balance(weights: Sequence[float], count: int) -> list[list[int]]:
 
 def _weight(population: Population, request: Request) -> float:
     federation = population.federation
-    evaluates = request.header["kind"] == "evaluate"
+    evaluates = request.header.kind == "evaluate"
     counts = federation.num_test if evaluates else federation.num_train
     return float(counts[request.k])
 
@@ -148,7 +148,7 @@ def _preload(population: Population) -> None:
 
 
 def _child(population: Population, runner: Runner, channel: Channel, others: Sequence[socket.socket]) -> None:
-    """The life of a worker; it never returns."""
+    """Serve requests until the parent closes the socket; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -160,7 +160,7 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
             while True:
                 _serve(population, runner, carrier, channel)
         status = 0
-    except BaseException:  # the parent sees the end and not the reason
+    except BaseException:  # the parent sees only that the process ended
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -177,7 +177,7 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Ch
     for i, (request, answer) in enumerate(zip(requests, runner.run(population, requests), strict=True)):
         if isinstance(answer, Exception):
             outcomes.append(_plain(answer))
-        elif request.header["kind"] == "evaluate":  # numbers by name, no tensors
+        elif request.header.kind == "evaluate":  # numbers by name, no tensors
             outcomes.append(answer)
         else:
             outcomes.append(Answer(None, answer.num_examples, answer.work))

@@ -1,4 +1,4 @@
-"""The client half: one pure function from an order, the client's state and its data to a reply."""
+"""The client half: a pure function of an order, the client's state and its data; it returns a reply."""
 
 import copy
 import json
@@ -14,7 +14,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
-from fedpers.flower.messages import SKELETON, Host, Request
+from fedpers.flower.messages import SKELETON, Header, Host, Request
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -22,7 +22,7 @@ from fedpers.learning.model import Model
 class PersonalizedClient(NumPyClient, ABC):
     """Base of every method's client half; one object serves any number of virtual clients.
 
-    A method gives `answer`, `personal` (or `predict`), and `initial_state` if it remembers anything. They
+    A method defines `answer`, `personal` (or `predict`), and `initial_state` if clients have a state. They
     are pure: nothing is stored on the object, nothing is written in place, randomness is an argument.
     """
 
@@ -32,7 +32,7 @@ class PersonalizedClient(NumPyClient, ABC):
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
-        """A class that says how it predicts does not inherit the personal model of another method."""
+        """A class that defines `predict` alone does not inherit another method's `personal`."""
         super().__init_subclass__()
         if "predict" in vars(cls) and "personal" not in vars(cls):
             cls.personal = PersonalizedClient.personal  # type: ignore[method-assign]
@@ -44,7 +44,7 @@ class PersonalizedClient(NumPyClient, ABC):
     # ---- what a method writes -------------------------------------------------------------------
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Any:
-        """What a client that was never visited remembers; `params` are the initial parameters."""
+        """The state of a client before its first training; `params` are the initial parameters."""
         return None
 
     @abstractmethod
@@ -84,11 +84,11 @@ class PersonalizedClient(NumPyClient, ABC):
         return shared, state
 
     def choose(self, shared: Any, state: Any, data: Data) -> Any:
-        """What of `shared` the client predicts with, by its training data; unlike `adapt` no training."""
+        """The part of `shared` that the client predicts with, chosen by its training data."""
         return shared
 
     def local_model(self, order: Any, reply: Any) -> Any:
-        """What a participant predicts with right after its local work: its reply, or still its order."""
+        """What a participant predicts with right after its local training: its reply, or its order."""
         return reply if self.reply_is_shared else order
 
     # ---- evaluation -----------------------------------------------------------------------------
@@ -126,10 +126,10 @@ class PersonalizedClient(NumPyClient, ABC):
         losses, right = self.model.sample_losses(outputs, part.y), self.model.correct(outputs, part.y)
         return (losses * part.mask).sum() / part.num, (right * part.mask).sum() / part.num
 
-    # ---- Flower's NumPyClient, for one client that has taken its seat ----------------------------
+    # ---- Flower's NumPyClient, of one partition (see `at`) ---------------------------------------
 
     def at(self, host: Host, k: int) -> "PersonalizedClient":
-        """This client as the NumPyClient of partition k, with its data and state at hand."""
+        """This client as the NumPyClient of partition k, whose data and state are those of `host`."""
         seated = copy.copy(self)
         seated._seat = (host, k)
         return seated
@@ -145,8 +145,7 @@ class PersonalizedClient(NumPyClient, ABC):
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
         """Answer one packed order; the metrics hold the reply's skeleton and its cost."""
-        arrays, result, header = self._handle("train", parameters, config)
-        return arrays, result, header
+        return self._handle("train", parameters, config)
 
     def evaluate(self, parameters: list[Any], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate the personal model; the metrics hold all columns of `assess`."""
@@ -158,9 +157,8 @@ class PersonalizedClient(NumPyClient, ABC):
         self, kind: str, parameters: list[Any], config: dict[str, Any]
     ) -> tuple[list[Any], int, dict[str, Any]]:
         host, k = self._taken_seat()
-        header = {**config, "kind": kind}
-        order = unpack(str(header.pop(SKELETON, json.dumps({"v": None}))), parameters, host.device)
-        answer = host.handle([Request(k, order, header)])[0]
+        order = unpack(str(config.get(SKELETON, json.dumps({"v": None}))), parameters, host.device)
+        answer = host.handle([Request(k, order, Header.of({**config, "kind": kind}))])[0]
         if isinstance(answer, Exception):
             raise answer
         skeleton, arrays = pack(answer.body)

@@ -1,6 +1,9 @@
-"""Flower's internals: what has no public way. Everything else uses its public interface."""
+"""What needs Flower's private interface; everything else uses the public one."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -8,10 +11,20 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import InMemoryGrid
 
+_NUMBERS = itertools.count()
+
 
 def set_message_id(message: Message, number: int) -> None:
     """Number a message the way Flower's own grids do (there is no public way)."""
     message.metadata.__dict__["_message_id"] = str(number)
+
+
+def number(messages: Iterable[Message]) -> list[Message]:
+    """The messages, each with an id that no other message of this process has."""
+    numbered = list(messages)
+    for message in numbered:
+        set_message_id(message, next(_NUMBERS))
+    return numbered
 
 
 def begin_run(run_id: int = 1) -> Run:

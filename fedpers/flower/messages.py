@@ -1,14 +1,13 @@
-"""What is in the messages between strategies and clients, packed only where it leaves the process.
+"""Requests and answers between strategies and clients, and their form as Flower messages.
 
-An `Envelope` is a genuine RecordDict whose content is packed when somebody reads it, an `Exchange` a
-sequence of messages that are made when somebody looks; an in-process grid takes what is in them as it
-is. What leaves the process is `seal`ed: an ArrayRecord and a ConfigRecord, see `seal_arrays`.
+Within one process requests and answers are passed as objects; an `Exchange` makes messages of them only if
+it is read. On a network a message holds an ArrayRecord and a ConfigRecord, see `seal_arrays`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -16,138 +15,58 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.pytree import record
-from fedpers.core.serialization import pack, stack_equals, unpack, unstack
+from fedpers.core.serialization import pack, unpack
 
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"  # the records of a message
-SKELETON, _WHICH = "skeleton", "which"  # entries of the second
-Header = dict[str, Any]  # plain numbers and strings
+_NUM = "num-examples"  # entry of the third, under the name that stock strategies weigh with
+SKELETON = "skeleton"  # entry of the second: the body without its tensors
 
 
-class Envelope(RecordDict):
-    """A RecordDict of one record and a header; packed to named arrays at the first reading."""
+class Header(NamedTuple):
+    """What all requests of one exchange have in common."""
 
-    def __init__(self, header: Header, body: Any) -> None:
-        self.__dict__["header"] = header
-        self.__dict__["body"] = body
+    kind: str  # Flower's message type: train, evaluate or query
+    t: int = 0  # round, from 1
+    e: int = 0  # exchange within the round, from 0
+    assess: bool = False  # whether participants evaluate after local training
 
-    def pack(self) -> None:
-        """Turn into an ordinary RecordDict; from now on the arrays are what counts."""
-        if "_data" not in self.__dict__:
-            header, body = self.__dict__.pop("header"), self.__dict__.pop("body")
-            self.__dict__.update(seal(header, body).__dict__)
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Header:
+        """From a message's plain values, of which there may be others.
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RecordDict, (dict(self.items()),)
-
-
-def _packing(name: str) -> Any:
-    def method(self: Envelope, *args: Any) -> Any:
-        self.pack()
-        return getattr(RecordDict, name)(self, *args)
-
-    return method
+        Raises:
+            KeyError: kind, t or e is missing.
+        """
+        return cls(str(config["kind"]), int(config["t"]), int(config["e"]), bool(config.get("assess")))
 
 
-for _name in (
-    "__getitem__",
-    "__setitem__",
-    "__delitem__",
-    "__iter__",
-    "__len__",
-    "__contains__",
-    "__eq__",
-    "__repr__",
-    "keys",
-    "values",
-    "items",
-    "copy",
-):  # every way in which RecordDict reads its content
-    setattr(Envelope, _name, _packing(_name))
+class Request(NamedTuple):
+    """What one client is asked in one exchange."""
 
-
-class Exchange(Sequence[Message]):
-    """The messages of one exchange, made when somebody looks at one of them.
-
-    Between a strategy and a grid of the same process most messages are never looked at, and making
-    them costs more than a small client's answer. `parts` are what they would hold; once a message was
-    looked at, the messages count.
-    """
-
-    def __init__(self, header: Header, parts: list[Any], make: Callable[[], list[Message]]) -> None:
-        self.header, self.parts, self._make = header, parts, make
-        self._messages: list[Message] | None = None
+    k: int  # partition id
+    order: Any  # of training, or what the client predicts with (evaluation)
+    header: Header
 
     @property
-    def sealed(self) -> bool:
-        """Whether nobody has looked yet."""
-        return self._messages is None
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    @overload
-    def __getitem__(self, i: int) -> Message: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Message]: ...
-
-    def __getitem__(self, i: int | slice) -> Message | list[Message]:
-        if self._messages is None:
-            self._messages = self._make()
-        return self._messages[i]
+    def when(self) -> tuple[int, int]:
+        """(round, exchange)."""
+        return self.header.t, self.header.e
 
 
-def seal_arrays(arrays: list[np.ndarray], config: Header, num_examples: int | None = None) -> RecordDict:
-    """The content of a message: arrays, plain values, and with a reply the number of samples."""
-    content = RecordDict({_ARRAYS: ArrayRecord(arrays), _CONFIG: ConfigRecord(config)})
-    if num_examples is not None:
-        content[_METRICS] = MetricRecord({"num-examples": num_examples})
-    return content
+class Answer(NamedTuple):
+    """What a client answers."""
+
+    body: Any  # reply, `Assessed` reply, or the columns of an evaluation
+    num_examples: int
+    work: int  # samples whose gradient was taken
 
 
-def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], Header]:
-    """(arrays, plain values) of a message's content.
-
-    Raises:
-        ConfigError: the message is of another kind, such as one of Flower's own strategies.
-    """
-    there = _ARRAYS in content and _CONFIG in content
-    arrays, config = (content[_ARRAYS], content[_CONFIG]) if there else (None, None)
-    if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
-        raise ConfigError("this client answers fedpers strategies; the message holds no order")
-    return arrays.to_numpy_ndarrays(), dict(config)
+Outcome = Answer | str  # a client's answer, or why there is none
 
 
-def seal(header: Header, body: Any) -> RecordDict:
-    """The packed form of a header and a body: an array a tensor, the body's skeleton in the header."""
-    skeleton, arrays = pack(body)
-    return seal_arrays(arrays, {**header, SKELETON: skeleton})
-
-
-def open_content(content: RecordDict, device: str = "cpu") -> tuple[Header, Any]:
-    """(header, body) of a message's content, packed or not."""
-    if "body" in content.__dict__:
-        return content.__dict__["header"], content.__dict__["body"]
-    arrays, header = open_arrays(content)
-    return header, unpack(str(header.pop(SKELETON)), arrays, device)
-
-
-def seal_many(body: Any) -> RecordDict:
-    """The packed form of a body with many tensors of few shapes: one array a shape."""
-    skeleton, arrays = pack(body)
-    blocks, which = stack_equals(arrays)
-    return seal_arrays(blocks, {SKELETON: skeleton, _WHICH: which})
-
-
-def open_many(content: RecordDict, device: str = "cpu") -> Any:
-    """What `seal_many` was given; a tensor that was in it several times is one object again."""
-    blocks, config = open_arrays(content)
-    return unpack(str(config[SKELETON]), unstack(blocks, config[_WHICH], device))
-
-
-def error_reply(message: Message, reason: str) -> Message:
-    """The reply of a client that failed."""
-    return Message(Error(code=3, reason=reason), reply_to=message)
+def outcome(answer: Outcome | Exception) -> Outcome:
+    """The answer; of a client's exception its type and text."""
+    return f"{type(answer).__name__}: {answer}" if isinstance(answer, Exception) else answer
 
 
 @record("flower.Assessed")
@@ -158,32 +77,100 @@ class Assessed:
     metrics: dict[str, float]
 
 
-class Request(NamedTuple):
-    """One message to one client."""
-
-    k: int  # partition id
-    order: Any  # of an exchange, or what the client predicts with (evaluation)
-    header: dict[str, Any]  # kind, t (round), e (exchange), assess
-
-    @property
-    def when(self) -> tuple[int, int]:
-        """(round, exchange)."""
-        return int(self.header["t"]), int(self.header["e"])
-
-
-class Answer(NamedTuple):
-    """What a client sends back."""
-
-    body: Any
-    num_examples: int
-    work: int
-
-
 class Host(Protocol):
-    """What a client needs in order to answer Flower: its data and state are behind it."""
+    """Data and states of clients, as a client needs them in order to answer Flower."""
 
     device: str
     federation: Federation
 
     def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
-        """The answers, in the order of the requests; a client's failure is its answer."""
+        """The answers, in the order of the requests; the answer of a client that failed is its exception."""
+
+
+class Exchange(Sequence[Message]):
+    """The messages of one exchange, made by `make` when the first of them is read.
+
+    Making a message costs more than a small client's answer, and within one process most are never
+    read. `parts` are what the messages hold: requests, or pairs (partition id, outcome). Once `unread`
+    is False the messages may have been changed, and `parts` no longer count.
+    """
+
+    def __init__(self, parts: Sequence[Any], make: Callable[[], list[Message]]) -> None:
+        self.parts, self._make = parts, make
+        self._messages: list[Message] | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether no message was read so far."""
+        return self._messages is None
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, i: Any) -> Any:
+        if self._messages is None:
+            self._messages = self._make()
+        return self._messages[i]
+
+
+def seal_arrays(
+    arrays: list[np.ndarray], config: Mapping[str, Any], num_examples: int | None = None
+) -> RecordDict:
+    """The content of a message: arrays, plain values, and with a reply the number of samples."""
+    content = RecordDict({_ARRAYS: ArrayRecord(arrays), _CONFIG: ConfigRecord(dict(config))})
+    if num_examples is not None:
+        content[_METRICS] = MetricRecord({_NUM: num_examples})
+    return content
+
+
+def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """(arrays, plain values) of a message's content.
+
+    Raises:
+        ConfigError: the message is of another kind, such as one of Flower's own strategies.
+    """
+    arrays, config = content.get(_ARRAYS), content.get(_CONFIG)
+    if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
+        raise ConfigError("this client answers fedpers strategies; the message holds no order")
+    return arrays.to_numpy_ndarrays(), dict(config)
+
+
+def seal(header: Mapping[str, Any], body: Any) -> RecordDict:
+    """The packed form of a header and a body: an array a tensor, the body's skeleton in the header."""
+    skeleton, arrays = pack(body)
+    return seal_arrays(arrays, {**header, SKELETON: skeleton})
+
+
+def open_content(content: RecordDict, device: str = "cpu") -> tuple[dict[str, Any], Any]:
+    """(header, body) that `seal` was given."""
+    arrays, header = open_arrays(content)
+    return header, unpack(str(header.pop(SKELETON)), arrays, device)
+
+
+def request_messages(requests: Sequence[Request], nodes: Mapping[int, int]) -> list[Message]:
+    """A message a request of one exchange, to node `nodes[k]`; what is one order to many is packed once."""
+    orders = {id(r.order): r for r in requests}
+    sealed = {i: seal(r.header._asdict(), r.order) for i, r in orders.items()}
+    return [Message(sealed[id(r.order)], nodes[r.k], r.header.kind) for r in requests]
+
+
+def reply_message(message: Message, found: Outcome) -> Message:
+    """The reply to a message: an answer, or an error with its reason."""
+    if isinstance(found, str):
+        return error_reply(message, found)
+    skeleton, arrays = pack(found.body)
+    content = seal_arrays(arrays, {"work": found.work, SKELETON: skeleton}, found.num_examples)
+    return Message(content, reply_to=message)
+
+
+def open_reply(message: Message, device: str = "cpu") -> Outcome:
+    """What a reply holds, of `reply_message` or of a `PersonalizedClient` behind a ClientApp."""
+    if message.has_error():
+        return str(message.error.reason)
+    header, body = open_content(message.content, device)
+    return Answer(body, int(message.content.metric_records[_METRICS][_NUM]), int(header["work"]))  # type: ignore[arg-type]
+
+
+def error_reply(message: Message, reason: str) -> Message:
+    """The reply of a client that failed."""
+    return Message(Error(code=3, reason=reason), reply_to=message)

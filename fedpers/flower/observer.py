@@ -1,4 +1,4 @@
-"""Who watches a run, and what a round cost."""
+"""Observers of a run, and the cost of a round."""
 
 from dataclasses import dataclass, field
 
@@ -7,11 +7,11 @@ import numpy as np
 
 @dataclass
 class RoundLog:
-    """What a round cost, and the method's own numbers."""
+    """The cost of a round, and the method's own numbers."""
 
     seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    bytes_up: int = 0  # of distinct tensors in replies
+    bytes_down: int = 0  # of distinct tensors in each order
     gradient_evals: int = 0  # samples whose gradient was taken, over all clients
     failures: int = 0
     extra: dict[str, float] = field(default_factory=dict)
@@ -27,4 +27,4 @@ class Observer:
         """Clients were evaluated after round t: one column a metric, one row a client."""
 
     def after_round(self, t: int) -> None:
-        """Round t and its evaluation are done and told."""
+        """Round t and its evaluation are done, and all observers have seen them."""

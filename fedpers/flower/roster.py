@@ -1,4 +1,4 @@
-"""Who is there: clients are known by partition id, Flower's node ids are random in each run."""
+"""The clients of a run. They are known by partition id; Flower's node ids are random in each run."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedpers.core.errors import ConfigError, FedpersError, ReplyError
 from fedpers.core.pytree import record
-from fedpers.flower.messages import open_content, seal
+from fedpers.flower.messages import Header, open_content, seal
 
 
 @record("flower.Roster")
 class Roster:
-    """Who is in the federation, by partition id."""
+    """The clients of a federation, N of them, and what the server knows of each."""
 
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # partition ids, sorted
     num_examples: Tensor  # [N] float64, training samples
     properties: dict[str, Tensor]  # [N, ...] what the strategy `needs` beyond that
 
@@ -43,7 +43,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Shifted(Mapping[int, int]):
-    """{i: i + by} for `count` numbers from `first` on; a million of them cost nothing."""
+    """{i: i + by} for `count` numbers from `first` on, in constant memory."""
 
     first: int
     count: int
@@ -61,13 +61,6 @@ class Shifted(Mapping[int, int]):
         return self.count
 
 
-def inverse(numbers: Mapping[int, int]) -> Mapping[int, int]:
-    """{value: key}."""
-    if isinstance(numbers, Shifted):
-        return Shifted(numbers.first + numbers.by, numbers.count, -numbers.by)
-    return {value: key for key, value in numbers.items()}
-
-
 def rows_of(ids: Sequence[int]) -> Mapping[int, int]:
     """{id: its place} of sorted ids."""
     if ids and ids[-1] - ids[0] + 1 == len(ids):
@@ -75,17 +68,15 @@ def rows_of(ids: Sequence[int]) -> Mapping[int, int]:
     return {k: i for i, k in enumerate(ids)}
 
 
-def ask_roster(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tuple[Mapping[int, int], Roster]:
+def ask_roster(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tuple[dict[int, int], Roster]:
     """({partition id: node id}, roster), asked of every node with one query message.
 
     Raises:
         ReplyError: a node fails to answer, or two nodes hold the same partition.
+        FedpersError: fewer than `num_clients` nodes come.
     """
-    local = getattr(grid, "roster", None)
-    if local is not None:
-        return local(needs)
     nodes = wait_for_nodes(grid, num_clients or 1)
-    content = seal({"kind": "query", "t": 0, "e": 0}, {"needs": tuple(needs)})
+    content = seal(Header("query")._asdict(), {"needs": tuple(needs)})
     answers: dict[int, dict[str, Any]] = {}
     node_of: dict[int, int] = {}
     for message in grid.send_and_receive([Message(content, n, "query") for n in nodes]):
@@ -100,14 +91,9 @@ def ask_roster(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tup
     if len(node_of) < len(nodes):
         silent = len(nodes) - len(node_of)
         raise ReplyError(f"{silent} of {len(nodes)} nodes did not answer when the roster was made")
-    return node_of, make_roster(answers, needs)
-
-
-def make_roster(answers: dict[int, dict[str, Any]], needs: Sequence[str]) -> Roster:
-    """The roster of clients that answered {partition id: {num_examples, *needs}}."""
     ids = tuple(sorted(answers))
     counts = torch.tensor([float(answers[k]["num_examples"]) for k in ids], dtype=torch.float64)
-    return Roster(ids, counts, {n: torch.stack([answers[k][n] for k in ids]) for n in needs})
+    return node_of, Roster(ids, counts, {n: torch.stack([answers[k][n] for k in ids]) for n in needs})
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float = 300.0) -> list[int]:
@@ -116,11 +102,9 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float = 300.0) -> list[int
     Raises:
         FedpersError: fewer came within `patience` seconds.
     """
-    began, nodes = time.monotonic(), list(grid.get_node_ids())
-    while len(nodes) < wanted:
+    began = time.monotonic()
+    while len(nodes := list(grid.get_node_ids())) < wanted:
         if time.monotonic() - began > patience:
-            came = f"only {len(nodes)} of {wanted} clients"
-            raise FedpersError(f"{came} came within {patience:.0f} s")
+            raise FedpersError(f"only {len(nodes)} of {wanted} clients came within {patience:.0f} s")
         time.sleep(0.2)
-        nodes = list(grid.get_node_ids())
     return nodes

@@ -20,9 +20,10 @@ from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.rng import server_rng
 from fedpers.flower.evaluation import measure_centers
+from fedpers.flower.messages import Header
 from fedpers.flower.observer import Observer, RoundLog
-from fedpers.flower.roster import Roster, ask_roster, rows_of
-from fedpers.flower.transport import Orders, Replies, Transport
+from fedpers.flower.roster import Roster, rows_of
+from fedpers.flower.transport import Orders, Replies, connect
 from fedpers.learning.model import Model, initial_params
 
 log = logging.getLogger("fedpers")
@@ -32,7 +33,7 @@ Round = Generator[Orders, Replies, Any]
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """What is there now is no garbage: looking through a million clients takes longer than a round."""
+    """Freeze existing objects out of garbage collection: scanning 10^6 clients takes longer than a round."""
     already = gc.get_freeze_count()
     gc.freeze()
     try:
@@ -79,7 +80,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     @abstractmethod
     def evaluation_message(self, s: Any, k: int) -> Any:
-        """What client k needs in order to predict (or None); k may be in `unseen`, in no roster."""
+        """What client k needs in order to predict (or None); k may be an unseen client."""
 
     def explain(self, s: Any) -> dict[str, np.ndarray]:
         """Arrays that explain the state to a human (memberships, collaboration weights, ...)."""
@@ -143,7 +144,7 @@ class PersonalizedStrategy(Strategy, ABC):
         """Run rounds up to `num_rounds`, going on from `state` if there is one.
 
         Arguments are Flower's; `initial_arrays` (a state dict) replaces the model's own
-        initialisation, `observer` is told of every round.
+        initialisation, `observer` is called in every round.
 
         Raises:
             ReplyError: a client failed or answered nonsense (with failures="raise").
@@ -152,16 +153,16 @@ class PersonalizedStrategy(Strategy, ABC):
         observer = observer or Observer()
         config, result, arrays = ConfigRecord(), Result(), ArrayRecord()
         self.connect(grid, initial_arrays)
-        self.post.timeout = timeout
+        self.transport.timeout = timeout
         with settled():
             for t in range(self.rounds_done + 1, num_rounds + 1):
-                replies = self.post.send(self.configure_train(t, arrays, train_config or config, grid))
+                replies = self.transport.send(self.configure_train(t, arrays, train_config or config, grid))
                 arrays, train_metrics = self.aggregate_train(t, replies)
                 result.train_metrics_clientapp[t] = train_metrics
                 observer.on_round(t, self.round_log)
                 orders = self.configure_evaluate(t, arrays, evaluate_config or config, grid)
-                if orders or self.post.assessed:
-                    metrics = self.aggregate_evaluate(t, self.post.send(orders))
+                if orders or self.transport.assessed:
+                    metrics = self.aggregate_evaluate(t, self.transport.send(orders))
                     result.evaluate_metrics_clientapp[t] = metrics or MetricRecord()
                     observer.on_evaluation(t, self.client_metrics, self.arrays())
                 if evaluate_fn is not None and (value := evaluate_fn(t, arrays)) is not None:
@@ -171,9 +172,8 @@ class PersonalizedStrategy(Strategy, ABC):
         return result
 
     def connect(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
-        """Learn who is there, by partition id, and make the initial state if there is none."""
-        node_of, everybody = ask_roster(grid, self.needs, self.plan.num_clients)
-        self.post = Transport(grid, self.plan, node_of)
+        """Take in the roster of `grid`, and make the initial state if there is none."""
+        self.transport, everybody = connect(grid, self.plan, self.needs)
         self.roster, self.unseen = everybody.part(self.plan.new_clients)
         self.row = rows_of(self.roster.ids)
         if self.state is None:
@@ -190,7 +190,7 @@ class PersonalizedStrategy(Strategy, ABC):
         if self.state is None:
             self.connect(grid, arrays or None)
         self._began, self.round_log, self._exchange = time.perf_counter(), RoundLog(), 0
-        self.post.assessed, self.post.orders = {}, {}
+        self.transport.assessed, self.transport.orders = {}, {}
         rng = server_rng(self.plan.seed, server_round)
         self._generator: Round | None = self.round(self.state, server_round, rng)
         return self._advance(server_round, None)
@@ -198,11 +198,11 @@ class PersonalizedStrategy(Strategy, ABC):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Hand the replies to the round, make its further exchanges, and take its new state."""
+        """Send the replies into the round, make its further exchanges, and take its new state."""
         while self._generator is not None:
-            answers = self.post.open(server_round, replies, self.round_log)
+            answers = self.transport.open(server_round, replies, self.round_log)
             self._exchange += 1
-            replies = self.post.send(self._advance(server_round, answers))
+            replies = self.transport.send(self._advance(server_round, answers))
         self.rounds_done = server_round
         self.round_log.seconds = time.perf_counter() - self._began
         return ArrayRecord(), MetricRecord({"seconds": self.round_log.seconds})
@@ -211,7 +211,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Sequence[Message]:
         """Ask the clients to evaluate their personal models, if this round is to be evaluated."""
-        self.post.orders = {}
+        self.transport.orders = {}
         if not self.evaluates(server_round) or self.plan.eval_protocol != "all_after":
             return []
         ids: Iterable[int] = self.roster.ids
@@ -223,9 +223,9 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect the clients' metrics, a row a client, in `client_metrics`."""
-        rows = self.post.assessed
-        if self.post.orders:
-            rows = self.post.open(server_round, replies, self.round_log)
+        rows = self.transport.assessed
+        if self.transport.orders:
+            rows = self.transport.open(server_round, replies, self.round_log)
         if not rows:
             return None
         self.client_metrics = table = tabulate(rows, self.unseen)
@@ -236,15 +236,14 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What `explain` gives, and how good each of `models` is on the hold-out of each source."""
-        measured = measure_centers(self.model, self.models(self.state), self.holdout)
-        return {**self.explain(self.state), **measured}
+        return self.explain(self.state) | measure_centers(self.model, self.models(self.state), self.holdout)
 
     def summary(self) -> None:
         """Log what this strategy is."""
         log.info("%s %s", type(self).__name__, self.config)
 
     def _advance(self, t: int, replies: Replies | None) -> Sequence[Message]:
-        """Let the round go on to its next exchange, or take the state that it ends with."""
+        """Resume the round up to its next exchange, or take the state that it returns."""
         assert self._generator is not None
         try:
             orders = self._generator.send(replies)  # type: ignore[arg-type]  # first None
@@ -255,17 +254,15 @@ class PersonalizedStrategy(Strategy, ABC):
         return self._address("train", t, orders)
 
     def _end_round(self, state: Any) -> Sequence[Message]:
-        self.state, self._generator, self.post.orders = state, None, {}
+        self.state, self._generator, self.transport.orders = state, None, {}
         return []
 
     # ---- messages -------------------------------------------------------------------------------
 
     def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
         assess = self.plan.eval_protocol == "participants_local" and self.evaluates(t)
-        header = {"kind": kind, "t": t, "e": self._exchange, "assess": assess}
-        return self.post.address(header, orders, self.round_log)
+        return self.transport.address(Header(kind, t, self._exchange, assess), orders, self.round_log)
 
     def _exported(self) -> ArrayRecord:
-        models = self.models(self.state)
-        flat = {f"{m}.{k}": v for m, p in models.items() for k, v in p.items()}
+        flat = {f"{m}.{k}": v for m, p in self.models(self.state).items() for k, v in p.items()}
         return ArrayRecord(flat) if flat else ArrayRecord()

@@ -1,8 +1,10 @@
-"""Orders out, replies in: messages between a strategy and its clients, counted and checked."""
+"""Orders to clients and replies from them, by partition id: over Flower's messages, or within one process."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from flwr.app import Message
@@ -11,9 +13,19 @@ from flwr.serverapp import Grid
 from fedpers.core.errors import ReplyError
 from fedpers.core.plan import Plan
 from fedpers.core.serialization import num_bytes
-from fedpers.flower.messages import Assessed, Envelope, Exchange, open_content, seal
+from fedpers.flower.internals import number
+from fedpers.flower.messages import (
+    Assessed,
+    Exchange,
+    Header,
+    Outcome,
+    Request,
+    open_reply,
+    reply_message,
+    request_messages,
+)
 from fedpers.flower.observer import RoundLog
-from fedpers.flower.roster import inverse
+from fedpers.flower.roster import Roster, ask_roster
 from fedpers.flower.validation import Inspector
 
 log = logging.getLogger("fedpers")
@@ -22,40 +34,44 @@ Orders = dict[int, Any]  # partition id -> order
 Replies = dict[int, Any]  # partition id -> reply, sorted by partition id
 
 
+class DirectGrid(ABC):
+    """A grid that takes requests by partition id, without messages."""
+
+    @abstractmethod
+    def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
+        """({partition id: node id}, all clients with the properties that the strategy `needs`)."""
+
+    @abstractmethod
+    def answer(self, requests: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
+        """The outcomes, in the order of the requests, within `timeout` seconds."""
+
+
 class Transport:
-    """Knows the addresses of a grid's clients and what is on its way to them."""
+    """Exchanges over any Flower grid, one message a client; counts bytes and checks replies."""
 
-    def __init__(self, grid: Grid, plan: Plan, node_of: Mapping[int, int]) -> None:
-        self.grid, self.plan, self.node_of = grid, plan, node_of
-        self.client_of = inverse(node_of)
-        self.orders: Orders = {}
-        self.assessed: dict[int, dict[str, float]] = {}
-        self.timeout: float = 3600
+    def __init__(self, grid: Any, plan: Plan, nodes: Mapping[int, int]) -> None:
+        self.grid, self.plan = grid, plan
+        self.nodes = nodes  # partition id -> node id
+        self.orders: Orders = {}  # of the current exchange
+        self.assessed: dict[int, dict[str, float]] = {}  # partition id -> columns of `assess`
+        self.timeout: float = 3600  # seconds
         self._kind = "train"
-        # What stays in this process is not packed.
-        self._wrap = Envelope if hasattr(grid, "roster") else seal
 
-    def address(self, header: dict[str, Any], orders: Orders, log: RoundLog) -> Sequence[Message]:
-        """Messages for the orders; what they cost on a network is counted."""
-        self.orders, self._kind = orders, header["kind"]
-        if self._kind == "train":
+    def address(self, header: Header, orders: Orders, counts: RoundLog) -> Sequence[Message]:
+        """Messages for the orders; the bytes that they have on a network are added to `counts`."""
+        self.orders, self._kind = orders, header.kind
+        if header.kind == "train":
             times = Counter(map(id, orders.values()))
             one_of = {id(order): order for order in orders.values()}
-            log.bytes_down += sum(n * num_bytes(one_of[i]) for i, n in times.items())
-        parts = [(self.node_of[k], order) for k, order in orders.items()]
-        kind, wrap = self._kind, self._wrap
+            counts.bytes_down += sum(n * num_bytes(one_of[i]) for i, n in times.items())
+        return self._messages([Request(k, order, header) for k, order in orders.items()])
 
-        def make() -> list[Message]:
-            return [Message(wrap(header, order), node, kind) for node, order in parts]
-
-        return Exchange(header, parts, make) if wrap is Envelope else make()
-
-    def send(self, messages: Sequence[Message]) -> Iterable[Message]:
+    def send(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The replies to messages."""
         return self.grid.send_and_receive(messages, timeout=self.timeout) if messages else []
 
-    def open(self, t: int, messages: Iterable[Message], log: RoundLog) -> Replies:
-        """{client: reply} in the order of partition ids; failures raise, or are counted.
+    def open(self, t: int, messages: Iterable[Message], counts: RoundLog) -> Replies:
+        """{client: reply} in the order of partition ids; failures raise, or are added to `counts`.
 
         Raises:
             ReplyError: a client failed or its reply is unfit (plan.failures="raise"), or all did.
@@ -63,44 +79,39 @@ class Transport:
         replies: Replies = {}
         inspector = Inspector()
         missing = dict.fromkeys(self.orders, "no reply")
-        for node, error, header, body in self._read(messages):
-            k = self.client_of.get(node)
-            if k is None:  # e.g. Flower's notice of a lost node comes from elsewhere
+        for k, found in self._outcomes(messages):
+            if isinstance(found, str):
+                missing[k] = found
                 continue
-            if error is not None:
-                missing[k] = error
-                continue
+            body = found.body
             if self._kind == "train":
-                body = self._without_metrics(k, body)
+                if isinstance(body, Assessed):
+                    self.assessed[k], body = body.metrics, body.reply
                 fault, size = inspector.look(self.orders[k], body)
                 if fault is not None:
                     missing[k] = fault
                     continue
-                log.gradient_evals += int(header["work"])
-                log.bytes_up += size
+                counts.gradient_evals += found.work
+                counts.bytes_up += size
             replies[k] = body
             del missing[k]
         if missing:
-            self._report(t, missing, bool(replies), log)
+            self._report(t, missing, bool(replies), counts)
         return dict(sorted(replies.items()))
 
-    def _read(self, messages: Iterable[Message]) -> Iterable[tuple[int, str | None, Any, Any]]:
-        """(node, error, header, body) of each message."""
-        if isinstance(messages, Exchange) and messages.sealed:
-            yield from messages.parts
-            return
-        for message in messages:
-            node = message.metadata.src_node_id
-            if message.has_error():
-                yield node, str(message.error.reason), None, None
-            else:
-                yield node, None, *open_content(message.content, self.plan.device)
+    def _messages(self, requests: Sequence[Request]) -> Sequence[Message]:
+        return request_messages(requests, self.nodes)
 
-    def _without_metrics(self, k: int, body: Any) -> Any:
-        if isinstance(body, Assessed):
-            self.assessed[k] = body.metrics
-            return body.reply
-        return body
+    def _outcomes(self, messages: Iterable[Message]) -> Iterable[tuple[int, Outcome]]:
+        """(partition id, outcome) of each reply; Flower's notices of other nodes are left out."""
+        for message in messages:
+            if (k := self._clients.get(message.metadata.src_node_id)) is not None:
+                yield k, open_reply(message, self.plan.device)
+
+    @cached_property
+    def _clients(self) -> dict[int, int]:
+        """{node id: partition id}."""
+        return {node: k for k, node in self.nodes.items()}
 
     def _report(self, t: int, missing: dict[int, str], some: bool, counts: RoundLog) -> None:
         k, reason = min(missing.items())
@@ -110,3 +121,37 @@ class Transport:
             raise ReplyError(text + more)
         log.warning("%s; going on without it (%d failed)", text, len(missing))
         counts.failures += len(missing)
+
+
+class InProcessTransport(Transport):
+    """Exchanges with a `DirectGrid`: requests by partition id; messages only if somebody reads them."""
+
+    def send(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The replies to messages."""
+        if not (messages and isinstance(messages, Exchange) and messages.unread):
+            return super().send(messages)
+        requests = messages.parts
+        outcomes = self.grid.answer(requests, self.timeout)
+
+        def make() -> list[Message]:
+            pairs = zip(number(messages), outcomes, strict=True)
+            return number([reply_message(message, found) for message, found in pairs])
+
+        return Exchange([(r.k, found) for r, found in zip(requests, outcomes, strict=True)], make)
+
+    def _messages(self, requests: Sequence[Request]) -> Sequence[Message]:
+        return Exchange(requests, lambda: request_messages(requests, self.nodes))
+
+    def _outcomes(self, messages: Iterable[Message]) -> Iterable[tuple[int, Outcome]]:
+        if isinstance(messages, Exchange) and messages.unread:
+            return messages.parts
+        return super()._outcomes(messages)
+
+
+def connect(grid: Grid, plan: Plan, needs: Sequence[str]) -> tuple[Transport, Roster]:
+    """(transport, clients with the properties that the strategy `needs`) of a grid; see `ask_roster`."""
+    if isinstance(grid, DirectGrid):
+        nodes, roster = grid.roster(needs)
+        return InProcessTransport(grid, plan, nodes), roster
+    nodes, roster = ask_roster(grid, needs, plan.num_clients)
+    return Transport(grid, plan, nodes), roster

@@ -1,4 +1,4 @@
-"""Is a reply fit to be aggregated? One bad reply must name its client and poison nothing."""
+"""Checks that a reply can be aggregated: its structure, its shapes, no NaN or infinite numbers."""
 
 import math
 from dataclasses import fields, is_dataclass
@@ -12,10 +12,9 @@ from fedpers.core.serialization import leaf_bytes
 
 
 class Inspector:
-    """Looks at the replies of one exchange; what is alike is looked at once.
+    """Checks the replies of one exchange; equal structures are compared once, rows of one stack together.
 
-    Replies to the same kind of order must have the same shapes; the first of them sets what those
-    are. Rows of one stack are checked for NaN together.
+    Replies to orders of one type must have the same shapes, those of the first reply without a fault.
     """
 
     def __init__(self) -> None:
@@ -25,7 +24,7 @@ class Inspector:
         self._specs: dict[int, tuple[Any, TreeSpec]] = {}
 
     def look(self, order: Any, reply: Any) -> tuple[str | None, int]:
-        """(what is wrong with a reply, or None; its bytes)."""
+        """(what is wrong with a reply, or None; its bytes, 0 if something is)."""
         flat, structure = flatten(reply)
         fault = self._problem(order, reply, flat, structure)
         return fault, leaf_bytes(flat) if fault is None else 0
@@ -65,22 +64,14 @@ def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
     whose class says `ragged = True` may differ in length.
     """
-    for name in _common_fields(order, reply):
-        fault = _shape_fault(getattr(order, name), getattr(reply, name), name)
-        if fault:
-            return fault
+    pairs: list[Any] = []
+    if is_dataclass(order) and is_dataclass(reply):
+        theirs = {f.name for f in fields(reply)}
+        names = [f.name for f in fields(order) if f.name in theirs]
+        pairs = [(getattr(order, n), getattr(reply, n), n) for n in names]
     if like is not None:
-        fault = _shape_fault(like, reply, type(reply).__name__, getattr(reply, "ragged", False))
-        if fault:
-            return fault
-    return None
-
-
-def _common_fields(order: Any, reply: Any) -> list[str]:
-    if not (is_dataclass(order) and is_dataclass(reply)):
-        return []
-    theirs = {f.name for f in fields(reply)}
-    return [f.name for f in fields(order) if f.name in theirs]
+        pairs.append((like, reply, type(reply).__name__, getattr(reply, "ragged", False)))
+    return next(filter(None, (_shape_fault(*pair) for pair in pairs)), None)
 
 
 def _shape_fault(expected: Any, got: Any, name: str, ragged: bool = False) -> str | None:
@@ -104,8 +95,7 @@ def _shape_fault(expected: Any, got: Any, name: str, ragged: bool = False) -> st
         pairs = [(getattr(expected, n), getattr(got, n), n) for n in names]
     else:
         return None
-    faults = (_shape_fault(a, b, n, ragged) for a, b, n in pairs)
-    return next((fault for fault in faults if fault), None)
+    return next(filter(None, (_shape_fault(a, b, n, ragged) for a, b, n in pairs)), None)
 
 
 def not_finite(reply: Any) -> str | None:

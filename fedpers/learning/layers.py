@@ -3,6 +3,7 @@
 No nn.Module takes part in the forward pass, so `torch.func.vmap` can run it for a stack of clients.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
@@ -67,10 +68,7 @@ class Flatten(Layer):
     """[n, ...] to [n, M]."""
 
     def out_shape(self, shape: Shape) -> Shape:
-        size = 1
-        for side in shape:
-            size *= side
-        return (size,)
+        return (math.prod(shape),)
 
     def __call__(self, params: Params, name: str, x: Tensor) -> Tensor:
         return x.flatten(1)

@@ -87,16 +87,7 @@ def resnet18_gn(shape: Shape, *, stem: str = "small", groups: int = 2) -> ResNet
     return ResNet18(image(shape)[0], stem, groups)
 
 
+_CNNS = (cnn2_federico, cnn_fedsoft_cifar, cnn_fedsoft_letters, cnn_mcmahan, cnn_omniglot, cnn_pflego)
 NETWORKS: dict[str, Callable[..., Network]] = {
-    "cnn2_federico": cnn2_federico,
-    "cnn_fedsoft_cifar": cnn_fedsoft_cifar,
-    "cnn_fedsoft_letters": cnn_fedsoft_letters,
-    "cnn_mcmahan": cnn_mcmahan,
-    "cnn_omniglot": cnn_omniglot,
-    "cnn_pflego": cnn_pflego,
-    "lenet": lenet,
-    "linear": linear,
-    "logistic": logistic,
-    "mlp": mlp,
-    "resnet18_gn": resnet18_gn,
+    network.__name__: network for network in (*_CNNS, lenet, linear, logistic, mlp, resnet18_gn)
 }

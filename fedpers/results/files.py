@@ -29,8 +29,7 @@ def claimed(folder: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # worker processes do not inherit it
         except OSError as error:
@@ -54,7 +53,7 @@ def replace_text(path: Path, text: str) -> None:
 
 def replace_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON; nan and infinities, which JSON does not have, become null."""
-    replace_text(path, json.dumps(_plain(value), indent=2) + "\n")
+    replace_text(path, json.dumps(plain(value), indent=2) + "\n")
 
 
 def replace_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -113,13 +112,14 @@ def _number(text: str) -> Any:
     return text
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON can hold: NumPy's values as Python's, nan and infinities as None, the rest as text."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, (np.generic, np.ndarray)):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

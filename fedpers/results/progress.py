@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -27,13 +28,26 @@ QUIET = 2.0  # seconds between two lines where there is no terminal
 class ProgressBar(Observer):
     """A bar with the personalised accuracy, now and at best; plain lines without a terminal.
 
-    Use it as a context manager. `start` rounds of a resumed run are behind it.
+    Use it as a context manager.
+
+    Args:
+        title: the method's name.
+        rounds: the rounds of the whole run.
+        start: the rounds that a resumed run has behind it.
+        best: gives the metrics of the round that is best on validation so far, as summary.json has them.
     """
 
-    def __init__(self, title: str, rounds: int, start: int = 0, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        rounds: int,
+        start: int = 0,
+        best: Callable[[], dict[str, Any]] = dict,
+        console: Console | None = None,
+    ) -> None:
         self.console = console or Console(stderr=sys.stderr.isatty())  # plain lines: to stdout
         self.title, self.rounds = title, rounds
-        self.best = -math.inf
+        self._best = best
         self._last_line = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -74,8 +88,8 @@ class ProgressBar(Observer):
         accuracy = numbers["accuracy"]
         if math.isnan(accuracy):
             return f"loss {numbers['loss']:.4g}"
-        self.best = max(self.best, accuracy)
-        return f"accuracy {accuracy:.2%} (best {self.best:.2%})"
+        best = self._best().get("accuracy", math.nan)
+        return f"accuracy {accuracy:.2%}" + ("" if math.isnan(best) else f" (best {best:.2%})")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import math
 import platform
+import statistics
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from fedpers.results import files
 from fedpers.results.files import CsvRow
 
 PACKAGES = ("torch", "flwr", "ray", "numpy")
+WARM_UP = 10  # rounds in which kernels are compiled and chunk sizes chosen
+DIVERGED = 100.0  # a test loss of so many times the first one is of no use
 METRICS = ("loss", "accuracy", "accuracy_mean", "worst_decile")
 
 
@@ -38,6 +41,8 @@ def describe(cfg: RunConfig) -> dict[str, Any]:
 def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
     """Final and best metrics and what the rounds cost, from the rows of metrics.csv."""
     cost = [r for r in rows if r["split"] == "train"]
+    seconds = [r["seconds"] for r in cost if "seconds" in r]
+    median = statistics.median(seconds) if seconds else math.nan
     tests = {r["round"]: r for r in rows if r["split"] == "test"}
     return {
         "rounds_done": max((r["round"] for r in rows), default=0),
@@ -47,7 +52,24 @@ def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
         "gradient_evals": _sum(cost, "gradient_evals"),
         "failures": _sum(cost, "failures"),
         "round_seconds": _sum(cost, "seconds"),
+        "median_round_seconds": median,
+        "warm_up_seconds": sum(max(s - median, 0.0) for s in seconds[:WARM_UP]),
+        "warnings": warnings(rows),
     }
+
+
+def warnings(rows: Sequence[CsvRow]) -> list[str]:
+    """What makes a run's numbers useless: training that diverged."""
+    tests = [r for r in rows if r["split"] == "test"]
+    if not tests:
+        return []
+    first, last = (r.get("loss", math.nan) for r in (tests[0], tests[-1]))
+    if math.isfinite(last) and not last > DIVERGED * max(first, 1.0):
+        return []
+    return [
+        f"training diverged: test loss {first:.3g} in round {tests[0]['round']}, {last:.3g} in the last; "
+        "lower the learning rate"
+    ]
 
 
 def best(rows: Sequence[CsvRow]) -> dict[str, Any]:

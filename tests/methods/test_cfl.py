@@ -86,7 +86,7 @@ class OneIsGone(Cohort):
     def handle(self, requests):
         found = zip(requests, super().handle(requests), strict=True)
         gone = RuntimeError("the device went away")
-        return [gone if r.k == 1 and r.header["kind"] == "train" else a for r, a in found]
+        return [gone if r.k == 1 and r.header.kind == "train" else a for r, a in found]
 
 
 def test_a_failed_member_prevents_the_cut():

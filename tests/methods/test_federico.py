@@ -66,13 +66,13 @@ class Recording(Cohort):
         self.log = []
 
     def handle(self, requests):
-        training = requests[0].header["kind"] == "train"
-        gone = [training and r.k in self.down.get(r.header["t"], ()) for r in requests]
+        training = requests[0].header.kind == "train"
+        gone = [training and r.k in self.down.get(r.header.t, ()) for r in requests]
         found = iter(super().handle([r for r, g in zip(requests, gone, strict=True) if not g]))
         answers = [RuntimeError("gone") if g else next(found) for g in gone]
         if training:
             self.log += [
-                (r.header["t"], r.k, r.order, getattr(a, "body", None))
+                (r.header.t, r.k, r.order, getattr(a, "body", None))
                 for r, a in zip(requests, answers, strict=True)
             ]
         return answers

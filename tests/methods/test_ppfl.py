@@ -407,7 +407,7 @@ def test_new_clients_never_train_and_find_their_group():
 
     class Watching(Cohort):
         def handle(self, requests):
-            asked.update((r.k, r.header["kind"]) for r in requests)
+            asked.update((r.k, r.header.kind) for r in requests)
             return super().handle(requests)
 
     strategy = server(cfg, LINEAR, new_clients=4, eval_every=0)

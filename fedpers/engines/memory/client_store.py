@@ -11,7 +11,7 @@ CLIENTS = "clients.safetensors"  # in the folder of a checkpoint
 
 
 class RamStore:
-    """Memories in this process, and nowhere else."""
+    """States in this process's RAM, lost when it ends."""
 
     def __init__(self) -> None:
         self.states: dict[int, Any] = {}
@@ -29,7 +29,7 @@ class FileStore:
     """One file a client and exchange: durable on a device whose process starts anew per message.
 
     Versions are kept from the last one that a checkpoint of the server may go back to, so a server
-    that resumes at round t finds what the client remembered then. Not `durable`: each file is whole
+    that resumes at round t finds the client's state of then. Not `durable`: each file is whole
     or absent even if the process is killed, but only `flush_files` makes sure that it is on disk.
     """
 

@@ -1,4 +1,4 @@
-"""Memories of any number of clients in bounded RAM; what does not fit is in flat files.
+"""States of any number of clients in bounded RAM; what does not fit is in flat files.
 
 A client that was never visited costs nothing. A row that a checkpoint refers to is never
 overwritten, its client's next state takes another one. So a checkpoint is a list of rows, and

@@ -19,17 +19,7 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.plan import (
-    ADAM,
-    HEADS,
-    MOMENTUM,
-    PLAIN,
-    PROXIMAL,
-    Plan,
-    Training,
-    layers_of,
-    places_of,
-)
+from fedpers.learning.kernels.plan import HEADS, Plan, Training, layers_of, places_of, rule_of
 from fedpers.learning.losses import Frozen, Loss, Proximal
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
@@ -60,9 +50,7 @@ def plan_of(
     if found is None or data.block is None or not isinstance(lr, float):
         return None
     plan, start = found
-    rule = ADAM if cfg.optimizer == "adam" else MOMENTUM if cfg.momentum else PLAIN
-    if rule == PLAIN and (cfg.weight_decay or plan.lam):
-        rule = PROXIMAL
+    rule = rule_of(cfg, plan.lam)
     plan = replace(plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum)
     start = replace(start, m=opt.m, v=opt.v, step=opt.step)
     return (plan, start) if native.fits(plan, start, data.block.parts) else None

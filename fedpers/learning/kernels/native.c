@@ -176,23 +176,17 @@ static long outs_of(const net *n, long p) { return p % 2 ? 1 : n->width[p / 2 + 
 static long ins_of(const net *n, long p) { return n->width[p / 2 + p % 2]; }
 static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
 
-/* Copy client c's parameters to the padded rows; what all share and nothing changes only for the first. */
-static void load(const net *n, long c) {
-    for (long at = 0; at < KINDS * n->P; at++) {
-        long p = at % n->P, ins = ins_of(n, p), wide = WIDE(ins);
-        if (!n->from[at] || (c && !n->hop[at] && !n->to[at])) continue;
-        const float *from = n->from[at] + c * n->hop[at];
-        for (long r = 0; r < outs_of(n, p); r++)
-            memcpy(n->own[at] + r * wide, from + r * ins, sizeof(float) * ins);
-    }
-}
-
-static void store(const net *n, long c) {
+/* Copy client c's parameters to the padded rows, what all share and nothing changes only for the first client;
+   or back to where they go. */
+static void copy(const net *n, long c, int back) {
     for (long at = 0; at < KINDS * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
-        if (!n->to[at]) continue;
-        for (long r = 0; r < outs; r++)
-            memcpy(n->to[at] + (c * outs + r) * ins, n->own[at] + r * wide, sizeof(float) * ins);
+        if (back ? !n->to[at] : !n->from[at] || (c && !n->hop[at] && !n->to[at])) continue;
+        for (long r = 0; r < outs; r++) {
+            float *own = n->own[at] + r * wide;
+            if (back) memcpy(n->to[at] + (c * outs + r) * ins, own, sizeof(float) * ins);
+            else memcpy(own, n->from[at] + c * n->hop[at] + r * ins, sizeof(float) * ins);
+        }
     }
 }
 
@@ -339,7 +333,7 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
     long lowest = 0;
     while (lowest < L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
     for (long c = 0; c < C && !failed; c++) {
-        load(&n, c);
+        copy(&n, c, 0);
         h.ubar = ubar[c];
         for (long s = 0; s < S && !failed; s++) {
             int last = s + 1 == S;
@@ -360,7 +354,7 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             h.root = 1 / (1 - pow(0.999, count[c]));
             if (!failed) backward(&n, &m, &h, lowest, B, c);
         }
-        store(&n, c);
+        copy(&n, c, 1);
     }
     release(&n, &m);
     return failed;

@@ -8,6 +8,7 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.learning.layers import Dense, Flatten, Relu, Stack
 from fedpers.learning.model import HEAD, Model
+from fedpers.learning.optimizers import LocalConfig
 
 PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
@@ -54,6 +55,13 @@ class Training:
     v: Params  # second moment
     step: Tensor  # scalar, steps made before
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
+
+
+def rule_of(cfg: LocalConfig, lam: float) -> int:
+    """The rule for a step of an optimiser, with a proximal term of weight `lam`."""
+    if cfg.optimizer == "adam" or cfg.momentum:
+        return ADAM if cfg.optimizer == "adam" else MOMENTUM
+    return PROXIMAL if cfg.weight_decay or lam else PLAIN
 
 
 def layers_of(model: Model) -> tuple[str, ...] | None:

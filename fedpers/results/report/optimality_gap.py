@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedpers.results.plots.optimality_gap import GapSeries, gap_series
-from fedpers.results.report.page import ReportTable
 from fedpers.results.report.runs import SeedGroup, Setting
+from fedpers.results.report.screen import ReportTable
 
 TARGET = 1e-6  # of the gap at the start, unless the experiment's paper.target says otherwise
 ENDS = ("distance", "estimation", "iterations", "communications", "seconds")  # of the last round

@@ -66,8 +66,19 @@ class StoredRun:
 class SeedGroup:
     """Runs that differ in their seed only."""
 
-    name: str
     runs: Sequence[StoredRun]
+    condition: str = ""  # keys that vary outside of the method; groups of one condition are compared
+    own: str = ""  # keys of the method that vary
+
+    @property
+    def label(self) -> str:
+        """The group's name among those of its condition."""
+        return " ".join(filter(None, (self.method, self.own)))
+
+    @property
+    def name(self) -> str:
+        """The group's name among all."""
+        return " ".join(filter(None, (self.method, self.condition, self.own)))
 
     @property
     def method(self) -> str:
@@ -159,14 +170,25 @@ def group_by_setting(runs: Iterable[StoredRun]) -> list[Setting]:
 
 def _group_by_seed(runs: Sequence[StoredRun]) -> list[SeedGroup]:
     """Groups named by the method and by the keys that vary; a method's keys within its own runs."""
-    varied = [k for k in _varied(runs) if not k.startswith("method.")]
-    groups: dict[tuple[str, str], list[StoredRun]] = {}
+    outside = [k for k in _varied(runs) if not k.startswith("method.")]
+    groups: dict[tuple[str, str, str], list[StoredRun]] = {}
     for run in runs:
         own = _varied([r for r in runs if r.method == run.method])
-        keys = varied + [k for k in own if k.startswith("method.")]
-        text = " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
-        groups.setdefault((run.method, text), []).append(run)
-    return [SeedGroup(f"{method} {text}".strip(), many) for (method, text), many in sorted(groups.items())]
+        inside = [k for k in own if k.startswith("method.")]
+        groups.setdefault((run.method, _text(run, outside), _text(run, inside)), []).append(run)
+    return [SeedGroup(many, condition, own) for (_, condition, own), many in sorted(groups.items())]
+
+
+def conditions(setting: Setting) -> list[tuple[str, list[SeedGroup]]]:
+    """(what varies outside of the methods, the groups that share it)."""
+    found: dict[str, list[SeedGroup]] = {}
+    for each in setting.groups:
+        found.setdefault(each.condition, []).append(each)
+    return list(found.items())
+
+
+def _text(run: StoredRun, keys: Sequence[str]) -> str:
+    return " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
 
 
 def _varied(runs: Sequence[StoredRun]) -> list[str]:

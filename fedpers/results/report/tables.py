@@ -5,16 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedpers.results.report.page import ReportTable
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import SeedGroup, Setting
-
-METRICS = {
-    "accuracy": "accuracy",
-    "accuracy_mean": "client mean",
-    "worst_decile": "worst tenth",
-    "loss": "loss",
-}  # {column of metrics.csv: heading}
+from fedpers.results.report.screen import ReportTable
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> str:
@@ -31,24 +24,8 @@ def spread(values: Sequence[float], scale: float = 1.0) -> str:
     return f"{text} ± {scale * known.std(ddof=1):.{digits}f}" if len(known) > 1 else text
 
 
-def results(setting: Setting) -> ReportTable:
-    """A row a group: metrics of the last round, and the accuracy of the best by validation."""
-    shown = [m for m in METRICS if any(not math.isnan(v) for g in setting.groups for v in g.values(m))]
-    percent = "accuracy" in shown
-    scales = {m: 100.0 if percent and m != "loss" else 1.0 for m in shown}
-    key = "accuracy" if percent else "loss"
-    headings = [METRICS[m] + (" %" if scales[m] == 100 else "") for m in shown]
-    rows = []
-    for g in setting.groups:
-        best = spread([r.best(key) for r in g.runs], scales[key])
-        rows.append([g.name, _count(g), *(spread(g.values(m), scales[m]) for m in shown), best])
-    title = (
-        f"{setting.name}: test split after the last round; best: in the round chosen on the validation split"
-    )
-    return ReportTable(title, ["method", "n", *headings, f"best {key}"], rows)
-
-
-def _count(group: SeedGroup) -> str:
+def count(group: SeedGroup) -> str:
+    """How many runs; how many seeds where that is another number."""
     seeds = {run.config.get("seed") for run in group.runs}
     n = len(group.runs)
     return str(n) if len(seeds) == n else f"{n} ({len(seeds)} seeds)"
@@ -56,7 +33,7 @@ def _count(group: SeedGroup) -> str:
 
 def costs(setting: Setting) -> ReportTable:
     """A row a group: what its runs cost, means over the runs."""
-    columns = ("method", "rounds", "s/round", "MB up", "MB down", "gradients")
+    columns = ("method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients")
     return ReportTable("cost", columns, [[g.name, *_costs(g)] for g in setting.groups])
 
 
@@ -66,10 +43,10 @@ def _costs(group: SeedGroup) -> list[str]:
 
     summaries = [r.summary for r in group.runs]
     done = mean(s.get("rounds_done", 0) for s in summaries)
-    seconds = mean(s.get("round_seconds", 0.0) for s in summaries) / max(done, 1)
+    seconds = [mean(s.get(k) or 0.0 for s in summaries) for k in ("median_round_seconds", "warm_up_seconds")]
     megabytes = [mean(s.get("bytes", {}).get(way, 0) for s in summaries) / 1e6 for way in ("up", "down")]
     gradients = mean(s.get("gradient_evals", 0) for s in summaries)
-    return [f"{done:g}", *(f"{v:.3g}" for v in (seconds, *megabytes, gradients))]
+    return [f"{done:g}", *(f"{v:.3g}" for v in (*seconds, *megabytes, gradients))]
 
 
 def beside_paper(setting: Setting) -> list[ReportTable]:

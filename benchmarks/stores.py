@@ -61,7 +61,7 @@ class Rows:
         self.close = self.store.close
 
     def read(self, k: int) -> Params:
-        params: Params = self.store.get(k, (1, 0)).head
+        params: Params = self.store.get(k, (1, 0)).own
         return params
 
     def write(self, k: int, head: Params) -> None:

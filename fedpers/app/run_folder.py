@@ -1,0 +1,141 @@
+"""Which run a folder holds, and whether another may begin there; settled before anything is written."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
+from fedpers.core.errors import ConfigError
+from fedpers.results import checkpoint
+from fedpers.results.files import claimed, replace_text
+from fedpers.results.summary import note_failure, read_summary
+
+CONFIG, COMMAND = ".hydra/config.yaml", ".hydra/overrides.yaml"
+TRACES = (CONFIG, "metrics.csv", "summary.json", "checkpoint")  # each shows that a run was here
+FREE = (*RESUMABLE, "out", "resume", "paper", "data.root")  # may differ between runs that are the same
+log = logging.getLogger("fedpers")
+
+
+@contextmanager
+def opened(cfg: RunConfig, out: Path, repeat: bool, command: Sequence[str]) -> Iterator[RunConfig | None]:
+    """Hold the folder `out` for a run, with its config stored there; yields the run as it is to be made.
+
+    A refused run changes nothing in the folder. A run that fails leaves the reason in summary.json.
+
+    Args:
+        cfg: the run; `cfg.resume` goes on with the run that `out` holds.
+        out: the run directory.
+        repeat: whether the same run may be there already. If it is finished, None is yielded; else it
+            goes on, or starts anew where it has no checkpoint.
+        command: the overrides that the user gave, kept beside the config.
+
+    Raises:
+        ConfigError: another run is in the folder, or it cannot be written.
+        FedpersError: another process writes there.
+    """
+    check_writable(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with claimed(out):
+        admitted = _admitted(cfg, out, repeat)
+        if admitted is not None:
+            _store(admitted, out, command)
+        with _failure_noted(out):
+            yield admitted
+
+
+def check_writable(out: Path) -> None:
+    """Raise ConfigError if a folder cannot be made or written; nothing is written to find out."""
+    there = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not there.is_dir():
+        raise ConfigError(f"out={out}: cannot be written ({there} is no folder); choose another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"out={out}: cannot be written (no permission for {there}); choose another folder")
+
+
+def _admitted(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
+    if cfg.resume:
+        return _going_on(cfg, out)
+    held = [trace for trace in TRACES if (out / trace).exists()]
+    if not held or _failed_before_round_1(out):
+        return cfg
+    if not repeat:
+        raise ConfigError(
+            f"out={out}: there is a run already ({', '.join(held)}); "
+            f"choose another folder, or go on with it: fedpers run resume={out}"
+        )
+    stored = stored_config(out)
+    differing = _differences(cfg, stored)
+    if differing:
+        raise ConfigError(f"out={out}: another run is there ({differing}); choose another folder")
+    if read_summary(out).get("status") == "finished" and stored.rounds >= cfg.rounds:
+        log.info("%s: finished before", out)
+        return None
+    return _going_on(replace(cfg, resume=str(out)), out)
+
+
+def _failed_before_round_1(out: Path) -> bool:
+    """Whether a run failed here that left nothing to keep."""
+    failed = read_summary(out).get("status") == "failed"
+    return failed and not (out / "metrics.csv").exists() and checkpoint.last_round(out) is None
+
+
+def _going_on(cfg: RunConfig, out: Path) -> RunConfig:
+    """The run from its checkpoint; from its beginning where it was killed before the first one."""
+    if checkpoint.last_round(out) is not None:
+        return cfg
+    log.warning("%s: killed before its first checkpoint; it starts anew from its stored config", out)
+    return replace(cfg, resume=None)
+
+
+def stored_config(out: Path) -> RunConfig:
+    """The run that a folder holds.
+
+    Raises:
+        ConfigError: its config is missing or damaged.
+    """
+    try:
+        return from_mapping(yaml.safe_load((out / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, ConfigError) as error:
+        raise ConfigError(f"out={out}: {CONFIG} of the run there cannot be read: {error}") from error
+
+
+def _differences(one: RunConfig, other: RunConfig) -> str:
+    """`key: value here, value there` of up to three keys in which two runs are not the same."""
+    first, second = _flat(to_mapping(one)), _flat(to_mapping(other))
+    keys = [k for k in first | second if first.get(k) != second.get(k) and not _is_free(k)]
+    return "; ".join(f"{k}: {second.get(k)} there, {first.get(k)} here" for k in keys[:3])
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE)
+
+
+def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return flat
+
+
+def _store(cfg: RunConfig, out: Path, command: Sequence[str]) -> None:
+    """Write the resolved config, and the user's words unless a resumed run has them already."""
+    (out / CONFIG).parent.mkdir(exist_ok=True)
+    plain = to_mapping(replace(cfg, resume=None))
+    replace_text(out / CONFIG, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    if not cfg.resume or not (out / COMMAND).exists():
+        replace_text(out / COMMAND, yaml.safe_dump(list(command), allow_unicode=True))
+
+
+@contextmanager
+def _failure_noted(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        note_failure(out, f"{type(error).__name__}: {error}")
+        raise

@@ -1,0 +1,181 @@
+"""Tables of the documentation, made from the files in benchmarks/results: `make tables`.
+
+A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!-- results: map of PAPER -->"
+(all tables and figures of a paper, from docs/results.yaml) or "<!-- results: numbers without a file -->".
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import fedpers
+from fedpers.core.documents import PART, Render, fill, table
+from fedpers.results.report.record import size
+
+ROOT = Path(fedpers.__file__).resolve().parents[1]  # of a source tree
+RESULTS, MAP = "benchmarks/results", "docs/results.yaml"
+NUMBER = re.compile(r"\d+\.\d+ ?%|\d ± \d|\d\.\d+ [±(]")
+Record = Mapping[str, Any]
+
+
+def main() -> int:
+    """Fill all pages; prints those that changed."""
+    for page in pages(ROOT):
+        if fill(page, renderer(page, ROOT)):
+            print(page.relative_to(ROOT))
+    return 0
+
+
+def renderer(page: Path, root: Path) -> Render:
+    """What fills the parts of one page, whose links start from its folder."""
+    return partial(render, root=root, up=os.path.relpath(root, page.parent))
+
+
+def pages(root: Path) -> list[Path]:
+    """README and all pages of the documentation."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def render(name: str, root: Path, up: str) -> str | None:
+    """The Markdown that a mark asks for, None for another program's; `up` leads from the page to `root`."""
+    if name.endswith(".json"):
+        return experiment(_record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}")
+    if name.startswith("map of "):
+        return paper_map(name.removeprefix("map of "), root, up)
+    if name == "numbers without a file":
+        return without_file(root, up)
+    return None
+
+
+# ---- one experiment -----------------------------------------------------------------------------
+
+
+def experiment(record: Record, link: str) -> str:
+    """A row a method, ours beside the paper's, then how it was made."""
+    columns = list(dict.fromkeys(r["column"] for r in record["results"]))
+    cells: dict[str, dict[str, Record]] = {}
+    for row in record["results"]:
+        cells.setdefault(row["name"], {})[row["column"]] = row
+    printed = any(r["paper"] is not None for r in record["results"])
+    heads = [h for c in columns for h in ([c, "paper"] if printed else [c])]
+    rows = [
+        [method, str(max(r["runs"] for r in found.values()))]
+        + [text for c in columns for text in _pair(found.get(c), printed)]
+        for method, found in cells.items()
+    ]
+    made = "\n".join(record["commands"])
+    seeds = {seed for r in record["results"] for seed in r["seeds"]}
+    commits = ", ".join(c[:12] for c in record["commits"])
+    versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
+    what = "One run a row" if len(seeds) < 2 else "Mean ± standard deviation over runs"
+    note = f"{what}; {size(record)}; commit {commits}; {versions}"
+    shown = table(["method", "runs", *heads], rows)
+    return f"{shown}\n\n{note} ([file]({link})).\n\n```bash\n{made}\n```"
+
+
+def _pair(row: Record | None, printed: bool) -> list[str]:
+    ours = "" if row is None else number(row["mean"], row["std"])
+    theirs = "" if row is None or row["paper"] is None else number(row["paper"], row["paper_std"])
+    return [ours, theirs] if printed else [ours]
+
+
+def number(mean: float, std: float | None) -> str:
+    """Two digits, or four significant ones of what is small."""
+    form, of_std = (".2f", ".2f") if abs(mean) >= 10 else (".4g", ".2g")
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{of_std}}"
+
+
+# ---- the map ------------------------------------------------------------------------------------
+
+
+def paper_map(paper: str, root: Path, up: str) -> str:
+    """All tables and figures of a paper: state, our numbers, the paper's, why they differ, the command."""
+    entries = yaml.safe_load((root / MAP).read_text(encoding="utf-8"))[paper]
+    heads = ("what", "state", "ours", "paper", "why they differ, or why it was not run", "command")
+    return table(heads, [_map_row(entry, root, up) for entry in entries])
+
+
+def _map_row(entry: Record, root: Path, up: str) -> list[str]:
+    name = entry.get("experiment")
+    record = _record(name, root) if name and (root / RESULTS / f"{name}.json").is_file() else None
+    state, ours = entry.get("state", "not run"), entry.get("ours", "")
+    paper, command = entry.get("paper", ""), f"`fedpers run -m +experiment={name}`" if name else ""
+    if record:
+        ours, paper = _own_method(record, entry["method"], paper)
+        seeds = len({seed for r in record["results"] for seed in r["seeds"]})
+        state = f"[{size(record)}, {seeds} seed{'s' * (seeds > 1)}]({up}/{RESULTS}/{name}.json)"
+        command = "<br>".join(f"`{c}`" for c in record["commands"])
+    elif ours:
+        state += ", no file yet"
+    return [entry["what"], state, ours, paper, entry.get("why", ""), command]
+
+
+def _own_method(record: Record, method: str, paper: str) -> tuple[str, str]:
+    """(ours, the paper's) of the paper's own method; without values of the paper the first column only."""
+    rows = [r for r in record["results"] if r["method"] == method]
+    theirs = [number(r["paper"], r["paper_std"]) for r in rows if r["paper"] is not None]
+    label = "column" if theirs else "name"
+    if not theirs:
+        rows = [r for r in rows if r["column"] == rows[0]["column"]]
+    ours = [(f"{r[label]}: " if len(rows) > 1 else "") + number(r["mean"], r["std"]) for r in rows]
+    return "<br>".join(ours), "<br>".join(theirs) or paper
+
+
+def _record(name: str, root: Path) -> Record:
+    found: Record = json.loads((root / RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+# ---- numbers without a file ---------------------------------------------------------------------
+
+
+def without_file(root: Path, up: str) -> str:
+    """Sections of the pages that state results which no file backs."""
+    rows = []
+    for page in pages(root):
+        if page.name == "results.md" or "adr" in page.parts:
+            continue
+        text = PART.sub("", page.read_text(encoding="utf-8"))
+        for heading, count in sections(text):
+            where = page.relative_to(root).as_posix()
+            rows.append([f"[{where}]({up}/{where})", heading, str(count), "no file yet"])
+    return table(("page", "section", "lines with results", "state"), rows)
+
+
+def sections(text: str) -> Iterator[tuple[str, int]]:
+    """(heading, lines that state a result) of a page, where there are such lines."""
+    heading = ""
+    counts: dict[str, int] = {}
+    for line, keys in _lines(text):
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif not keys and (NUMBER.search(line) or _cells(line) >= 2):
+            counts[heading] = counts.get(heading, 0) + 1
+    yield from counts.items()
+
+
+def _lines(text: str) -> Iterator[tuple[str, bool]]:
+    """Lines outside of code, and whether they stand in a table of hyper-parameters."""
+    code = keys = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            code = not code
+        keys = line.startswith("|") and (keys or line.startswith(("| key", "| layer")))
+        if not code:
+            yield line, keys
+
+
+def _cells(line: str) -> int:
+    """How many cells of a table's row are numbers."""
+    cells: Sequence[str] = line.split("|")[1:-1] if line.startswith("|") else ()
+    return sum(bool(re.match(r"[*\s]*[\d.]*\.\d", c)) for c in cells)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

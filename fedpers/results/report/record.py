@@ -1,0 +1,155 @@
+"""One experiment as one JSON file: what was run, with what, our numbers and the paper's."""
+
+import importlib.resources
+import itertools
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedpers.config.compose import CONF
+from fedpers.core.errors import ConfigError
+from fedpers.results.files import plain
+from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
+from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
+from fedpers.results.report.standings import seed_of
+from fedpers.results.report.written import MARK
+
+METRICS = ("accuracy", "worst_decile", "loss")
+FREE = ("method", "seed", "out", "device", "engine", "experiment", "checkpoint_every", "resume")
+# keys that make an experiment no smaller, with or without what follows a dot
+
+
+def text(settings: Sequence[Setting]) -> str:
+    """The content of the file of one setting.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if len(settings) != 1:
+        names = "; ".join(s.name for s in settings)
+        raise ConfigError(f"--json holds one experiment, these runs are {len(settings)}: {names}")
+    return json.dumps(plain(record(settings[0])), indent=1, ensure_ascii=False) + "\n"
+
+
+def record(setting: Setting) -> dict[str, Any]:
+    """Everything that a page needs to show the experiment."""
+    runs = [run for group in setting.groups for run in group.runs]
+    return {
+        "about": MARK,
+        "setting": setting.name,
+        "experiment": runs[0].config.get("experiment"),
+        "changed": changed(runs),
+        "paper": {k: setting.paper[k] for k in ("title", "table") if k in setting.paper},
+        "commands": commands(runs),
+        "commits": sorted({str(run.summary.get("git_commit")) for run in runs}),
+        "versions": runs[0].summary.get("versions") or {},
+        "results": [row for group in setting.groups for row in _rows(group)],
+    }
+
+
+def _rows(group: SeedGroup) -> list[dict[str, Any]]:
+    """A row a number that the paper prints, or a metric where there is no paper."""
+    paper = group.paper
+    if paper.get("values"):
+        last, scale, columns = int(paper.get("last", 1)), paper_scale(paper), paper_columns(paper)
+        return [
+            _row(group, c, [scale * v for v in group.values(m, last)], paper_value(paper, group.method, c))
+            for c, m in columns.items()
+        ]
+    found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS}
+    metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
+    found[f"{metric}, round chosen on validation"] = [_scale(metric) * r.best(metric) for r in group.runs]
+    return [_row(group, c, values, None) for c, values in found.items() if not math.isnan(sum(values))]
+
+
+def _scale(metric: str) -> float:
+    return 1.0 if metric == "loss" else 100.0
+
+
+def _row(
+    group: SeedGroup, column: str, values: list[float], paper: tuple[float, float | None] | None
+) -> dict[str, Any]:
+    mean, std = paper or (None, None)
+    return {
+        "method": group.method,
+        "name": group.label if group.paper.get("values") else group.name,  # the paper's columns say the rest
+        "column": column,
+        "runs": len(values),
+        "seeds": [seed_of(run) for run in group.runs],
+        "values": values,
+        "mean": float(np.mean(values)),
+        "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        "paper": mean,
+        "paper_std": std,
+    }
+
+
+def overrides(run: StoredRun) -> list[str] | None:
+    """What the run's command line said, without its folder; None where that was not kept."""
+    path = run.path / ".hydra" / "overrides.yaml"
+    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return None if found is None else [str(o) for o in found]
+
+
+def changed(runs: Sequence[StoredRun]) -> list[str]:
+    """Overrides that make this another experiment than its file, such as rounds=20.
+
+    What the file's own sweep varies, such as a partition, chooses a part of its table and is no change.
+    """
+    found = dict.fromkeys(o.lstrip("+") for run in runs for o in overrides(run) or [])
+    free = {*FREE, *_swept(runs[0].config.get("experiment"))}
+    return [o for o in found if not {_key(o), _key(o).split(".")[0]} & free]
+
+
+def _swept(experiment: str | None) -> list[str]:
+    """The keys that an experiment's file varies."""
+    path = importlib.resources.files(CONF) / "experiment" / f"{experiment}.yaml"
+    if experiment is None or not path.is_file():
+        return []
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return list(content.get("hydra", {}).get("sweeper", {}).get("params", {}))
+
+
+def command(run: StoredRun) -> str:
+    """The command line that makes this run again."""
+    found = overrides(run)
+    return "unknown" if found is None else shlex.join(["fedpers", "run", *_first(found)])
+
+
+def commands(runs: Sequence[StoredRun]) -> list[str]:
+    """One sweep that makes all runs again, if they are a full grid; else a command a run."""
+    found = [overrides(run) for run in runs]
+    if len(runs) == 1 or any(o is None for o in found):
+        return sorted({command(run) for run in runs})
+    tables = [{_key(o): o.partition("=")[2] for o in each or []} for each in found]
+    keys = dict.fromkeys(k for t in tables for k in t)
+    values = {k: list(dict.fromkeys(t.get(k) for t in tables)) for k in keys}
+    grid = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+    simple = all(v is not None and (len(many) == 1 or "," not in v) for many in values.values() for v in many)
+    if not simple or sorted(map(str, grid)) != sorted(str({k: t[k] for k in values}) for t in tables):
+        return sorted({command(run) for run in runs})
+    words = [f"{_sign(k)}{k}={','.join(map(str, many))}" for k, many in values.items()]
+    return [shlex.join(["fedpers", "run", "-m", *_first(words)])]
+
+
+def _first(words: Sequence[str]) -> list[str]:
+    """The experiment before what changes it."""
+    return sorted(words, key=lambda w: _key(w) != "experiment")
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
+
+
+def _sign(key: str) -> str:
+    return "+" if key == "experiment" else ""
+
+
+def size(record: Mapping[str, Any]) -> str:
+    """ "full size", or what was changed."""
+    return f"reduced: {' '.join(record['changed'])}" if record["changed"] else "full size"

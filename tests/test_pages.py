@@ -1,0 +1,125 @@
+"""Tables of the documentation are those of the files in benchmarks/results, and the map is complete."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedpers.bench import table as bench
+from fedpers.core.documents import PART, fill, filled, table
+from fedpers.results import pages
+
+ROOT = Path(__file__).parents[1]
+MAP = yaml.safe_load((ROOT / pages.MAP).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", pages.pages(ROOT), ids=lambda p: p.name)
+def test_a_page_shows_what_its_files_say(page):
+    text = page.read_text(encoding="utf-8")
+    assert filled(text, pages.renderer(page, ROOT)) == text, "run `make tables`"
+    tables = lambda name: bench.render(ROOT / pages.RESULTS) if name == bench.OURS else None  # noqa: E731
+    assert filled(text, tables) == text, "run `fedpers bench`"
+
+
+def test_every_mark_is_somebodys():
+    for page in pages.pages(ROOT):
+        for _, name, _ in PART.findall(page.read_text(encoding="utf-8")):
+            assert name == bench.OURS or pages.renderer(page, ROOT)(name) is not None
+
+
+def test_every_experiment_of_a_paper_is_on_the_map():
+    known = {entry.get("experiment") for entries in MAP.values() for entry in entries}
+    files = {p.stem: yaml.safe_load(p.read_text()) for p in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    assert known - {None} <= files.keys()
+    assert {name for name, content in files.items() if "paper" in content} <= known
+    assert set(MAP) == {"pflego", "ppfl", "fedsoft", "federico", "unified"}
+
+
+def test_an_entry_without_a_file_says_why_or_what():
+    for entry in (e for entries in MAP.values() for e in entries):
+        assert entry["what"] and entry["paper"]
+        assert entry["why"] or entry.get("ours")
+
+
+def test_every_file_of_an_experiment_is_shown():
+    text = "".join(page.read_text(encoding="utf-8") for page in pages.pages(ROOT))
+    for path in (ROOT / pages.RESULTS).glob("*.json"):
+        if "setting" in json.loads(path.read_text(encoding="utf-8")):
+            assert f"<!-- results: {path.name} -->" in text
+
+
+# ---- the mechanism ------------------------------------------------------------------------------
+
+END = "<!-- end of results -->"
+PAGE = f"a\n<!-- results: x -->\nold\n{END}\nb\n<!-- results: y -->\nkept\n{END}\n"
+
+
+def test_a_part_is_replaced_and_others_are_left(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    render = {"x": "new"}.get
+    assert fill(page, render) and not fill(page, render)
+    assert page.read_text() == PAGE.replace("old", "\nnew\n")
+
+
+def test_a_table_escapes_its_bars():
+    assert table(["a", "b"], [["1|2", "3"]]) == "| a | b |\n|---|---|\n| 1\\|2 | 3 |"
+
+
+def record(**row):
+    result = {
+        "method": "m",
+        "name": "m",
+        "column": "High",
+        "runs": 2,
+        "seeds": [0, 1],
+        "mean": 50.0,
+        "std": 1.5,
+        "paper": 49.0,
+    }
+    content = {"setting": "s", "changed": ["rounds=2"], "commands": ["fedpers run"], "commits": ["0" * 40]}
+    return {**content, "versions": {"torch": "2"}, "results": [{**result, "paper_std": None, **row}]}
+
+
+def test_an_experiment_stands_beside_the_paper():
+    text = pages.experiment(record(), "x.json")
+    assert "| method | runs | High | paper |" in text and "| m | 2 | 50.00 ± 1.50 | 49.00 |" in text
+    assert "reduced: rounds=2" in text and "```bash\nfedpers run\n```" in text
+
+
+def test_the_map_takes_states_from_files(tmp_path):
+    (tmp_path / pages.RESULTS).mkdir(parents=True)
+    (tmp_path / pages.RESULTS / "e.json").write_text(json.dumps(record()))
+    entries = [
+        {"what": "Table 1", "experiment": "e", "method": "m", "paper": "x", "why": "noise"},
+        {"what": "Table 2", "experiment": "f", "paper": "2.0", "why": "needs a GPU"},
+        {"what": "Table 3", "paper": "3.0", "state": "one seed", "ours": "3.1", "why": ""},
+    ]
+    (tmp_path / "docs").mkdir()
+    (tmp_path / pages.MAP).write_text(yaml.safe_dump({"p": entries}))
+    lines = pages.paper_map("p", tmp_path, "..").splitlines()[2:]
+    state = "[reduced: rounds=2, 2 seeds](../benchmarks/results/e.json)"
+    assert f"{state} | 50.00 ± 1.50 | 49.00 | noise | `fedpers run`" in lines[0]
+    assert "| not run |  | 2.0 | needs a GPU | `fedpers run -m +experiment=f` |" in lines[1]
+    assert "| one seed, no file yet | 3.1 | 3.0 |" in lines[2]
+
+
+def test_numbers_without_a_file_are_found():
+    text = """# Page
+## Keys
+| key | default |
+| --- | --- |
+| `lr` | 0.1 ± 0 |
+## Prose
+It reached 91.8 ± 0.9 here.
+Version 2.0 is no result.
+```
+97.5 % in code
+```
+## Table
+| | a | b |
+| --- | --- | --- |
+| x | 0.5 | **0.7** |
+"""
+    assert dict(pages.sections(text)) == {"Prose": 1, "Table": 1}

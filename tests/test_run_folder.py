@@ -1,0 +1,137 @@
+"""A run directory is inviolable: refused runs change nothing in it, repeated sweeps go on with it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedpers.app.cli import main
+from fedpers.app.run import execute
+from fedpers.app.run_folder import stored_config
+from fedpers.config import compose
+from fedpers.core.errors import ConfigError
+from fedpers.results.summary import read_summary
+
+QUICK = ["data.num_clients=3", "rounds=2", "checkpoint_every=1"]
+SWEEP = ["run", "-m", "seed=0,1,2", "method=fedavg", *QUICK]
+HOLD = (
+    "import sys, time; from pathlib import Path; from fedpers.results.files import claimed\n"
+    "with claimed(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+def numbers(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "metrics.csv").drop(columns="seconds")
+
+
+def test_a_run_beside_another_changes_nothing(tmp_path, capsys):
+    out = tmp_path / "d"
+    assert main(["run", *QUICK, f"out={out}"]) == 0
+    before = content(out)
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        assert main(["run", *QUICK, "method=fedavg", f"out={out}"]) == 2
+        assert "written by another process" in capsys.readouterr().err
+        holder.kill()
+    assert main(["run", *QUICK, "method=fedavg", f"out={out}"]) == 2
+    assert "there is a run already" in capsys.readouterr().err
+    assert content(out) == before
+
+
+def test_the_same_sweep_again_leaves_finished_runs_alone(tmp_path, capsys):
+    sweep = tmp_path / "s"
+    command = [*SWEEP[:2], "seed=0,1", *SWEEP[3:], f"out={sweep}"]
+    assert main(command) == 0
+    runs = sorted(p.parent.parent for p in sweep.glob("*/.hydra/config.yaml"))
+    before = [content(r) for r in runs]
+    assert len(runs) == 2
+    assert main(command) == 0
+    assert [content(r) for r in runs] == before
+    assert main([*command, "method.local.lr=0.3"]) == 0  # other runs, in other folders
+    shutil.rmtree(runs[0] / "checkpoint")
+    (runs[0] / "summary.json").unlink()
+    assert main(command) == 0  # half done: made again
+    assert read_summary(runs[0])["status"] == "finished"
+
+
+def test_another_run_in_a_sweeps_folder_is_refused(tmp_path):
+    cfg = compose.load([*QUICK, "method=fedavg"])
+    execute(cfg, tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"another run is there \(seed: 0 there, 1 here\)"):
+        execute(replace(cfg, seed=1), tmp_path / "a", repeat=True)
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_and_repeated_ends_like_an_undisturbed_one(tmp_path):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    program = [sys.executable, "-m", "fedpers", *SWEEP, "rounds=6"]
+    subprocess.run([*program, f"out={whole}"], check=True, capture_output=True)
+    with subprocess.Popen([*program, f"out={part}"], stdout=subprocess.DEVNULL) as sweep:
+        while len(list(part.glob("*/metrics.csv"))) < 2:
+            time.sleep(0.02)
+        os.kill(sweep.pid, signal.SIGKILL)
+    done = subprocess.run([*program, f"out={part}"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in whole.iterdir() if p.is_dir())
+    assert len(names) == 3
+    for name in names:
+        assert numbers(part / name).equals(numbers(whole / name))
+        assert read_summary(part / name)["best"] == read_summary(whole / name)["best"]
+        assert stored_config(part / name) == replace(
+            stored_config(whole / name), out=stored_config(part / name).out
+        )
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, capsys):
+    out = tmp_path / "d"
+    assert main(["run", *QUICK, "method=fedavg", f"out={out}"]) == 0
+    want = numbers(out)
+    shutil.rmtree(out / "checkpoint")
+    (out / "summary.json").unlink()
+    assert main(["run", f"resume={out}"]) == 0
+    assert "starts anew from its stored config" in capsys.readouterr().out
+    assert numbers(out).equals(want)
+
+
+def test_python_follows_the_same_rules(tmp_path):
+    cfg = compose.load([*QUICK, "method=fedavg"])
+    execute(cfg, tmp_path / "a")
+    before = content(tmp_path / "a")
+    with pytest.raises(ConfigError, match="there is a run already"):
+        execute(replace(cfg, seed=5), tmp_path / "a")
+    assert content(tmp_path / "a") == before
+    assert stored_config(tmp_path / "a") == cfg
+
+
+def test_a_resumed_run_is_stored_as_the_same_run(tmp_path):
+    out = tmp_path / "a"
+    assert main(["run", *QUICK, "method.tau=2", f"out={out}"]) == 0
+    before = (out / ".hydra" / "config.yaml").read_text()
+    assert main(["run", f"resume={out}", "rounds=3"]) == 0
+    assert (out / ".hydra" / "config.yaml").read_text() == before.replace("rounds: 2", "rounds: 3")
+
+
+def test_training_that_diverged_ends_with_a_warning(tmp_path, capsys):
+    command = ["run", *QUICK, "method=fedavg", "method.local.lr=1e6", f"out={tmp_path / 'a'}"]
+    assert main(command) in (0, 2)
+    text = "".join(capsys.readouterr())
+    assert "diverged" in text or "learning rate" in text
+
+
+def test_a_key_without_effect_says_where_it_has_one(capsys):
+    assert main(["run", "data.alpha=0.1", "engine.num_cpus=2"]) == 2
+    text = capsys.readouterr().err
+    assert "data.alpha=0.1: without effect for data=digits and data.partition=classes; dirichlet" in text
+    assert "engine.num_cpus=2: without effect for engine=inprocess; ray would use it" in text
