@@ -10,6 +10,8 @@ from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.registry import DATASETS
 from fedpers.datasets.sources import MIXTURES, source_problem
 
+TASKS = ("classification", "binary", "regression")
+
 
 def _tuple(value: object) -> object:
     """Lists (as YAML gives them) as tuples, also inside."""
@@ -62,9 +64,12 @@ class DataConfig:
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
     omniglot_clients: str = "alphabet"  # alphabet | drawer
+    # device: what the clients' own data is
+    input_shape: tuple[int, ...] = ()  # of one sample
+    task: str = "classification"  # classification | binary | regression
     # synthetic sets
     dim: int | None = None  # null: what the generator's paper says
-    num_classes: int = 10
+    num_classes: int = 10  # also of device
     num_samples: int = 2000  # synthetic_classes: samples in all
     num_sources: int | None = None
     noise: float | None = None
@@ -92,6 +97,7 @@ def _names(cfg: DataConfig) -> Iterator[str]:
         "partition": PARTITIONS,
         "mixture": MIXTURES,
         "label_space": ("global", "local"),
+        "task": TASKS,
         "omniglot_split": ("after_rotation", "before_rotation"),
         "omniglot_clients": ("alphabet", "drawer"),
     }
@@ -158,6 +164,8 @@ def _together(cfg: DataConfig) -> Iterator[str]:
         yield f"data.partition=natural needs a set with natural clients, not data.name={cfg.name}"
     if entry is not None and cfg.partition != "natural" and entry.natural == "only":
         yield f"data.name={cfg.name} generates its clients; set data.partition=natural"
+    if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
+        yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
     yield from _mixture(cfg)
     if (
         cfg.partition == "groups"

@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | list | report | export | data`."""
+"""The command line: `fedpers run | list | report | export | data | keys | deal`."""
 
 import argparse
 import errno
@@ -10,6 +10,7 @@ from typing import Any
 
 from fedpers import __version__
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.deploy import commands as deployment
 
 # Flower and Ray report usage, look for updates and install packages unless they are told not to.
 for _name, _value in {
@@ -96,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_export(commands)
     _add_data(commands)
+    deployment.add(commands)
     return top
 
 
