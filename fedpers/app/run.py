@@ -78,6 +78,10 @@ def run(cfg: RunConfig, out: Path) -> dict[str, Any]:
     Raises:
         FedpersError: a mistake of the user, a client's failure, or a file system that refuses.
     """
+    if cfg.engine.name == "deployment":  # its server app claims the folder
+        from fedpers.deploy.submit import run_on_devices
+
+        return run_on_devices(cfg, out)
     with claimed(out):
         return _run(cfg, out)
 
@@ -110,11 +114,11 @@ def prepare(cfg: RunConfig, out: Path) -> Prepared:
     return Prepared(cfg, out, parts, recorder, store)
 
 
-def drive(run: Prepared, grid: Grid) -> None:
-    """All rounds on a grid, watched by recorder, checkpointer and progress bar."""
+def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
+    """All rounds on a grid, watched by `first`, recorder, checkpointer and progress bar."""
     strategy = run.parts.strategy
     with ProgressBar(run.cfg.method_name, run.cfg.rounds, strategy.rounds_done) as progress:
-        observers = [run.recorder, Checkpointer(run), progress]
+        observers = [*first, run.recorder, Checkpointer(run), progress]
         if run.cfg.optimum:
             observers.insert(
                 0, watched := observe_optimality_gap(strategy, grid)
