@@ -20,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docker-image docker-demo test test-all fmt lint types docs check bench clean
+.PHONY: help install demo docker-image docker-demo test test-all fmt lint types editor docs check bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ types: $(STAMP)  ## Check types
 	cd $(SCRATCH) && set -o pipefail && $(abspath $(BIN))/mypy --config-file ../pyproject.toml \
 		-p fedpers | sed -E 's#^fedpers/(strategies|clients|datasets|conf)/#\1/#'
 types: SHELL := bash
+
+editor: $(STAMP)  ## Check that go-to-definition works in an editor (installs a language server)
+	$(BIN)/python -m pip install --quiet --editable ".[editor]"
+	$(BIN)/python -m pytest tests/test_editor.py
 
 docs: $(STAMP)  ## Run the examples in docstrings and check the commands in the documentation
 	$(BIN)/python -m pytest --doctest-modules fedpers tests/test_docs.py

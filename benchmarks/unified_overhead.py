@@ -52,7 +52,7 @@ def measure(method: str, clients: int, rounds: int, runner: Any) -> tuple[float,
     cohort = Cohort(parts.client, parts.federation, RamStore(), parts.plan, how)
     grid, strategy = InProcessGrid(cohort), parts.strategy
     strategy.connect(grid)
-    strategy._evaluates = lambda t: False  # type: ignore[method-assign]
+    strategy.evaluates = lambda t: False  # type: ignore[method-assign]
     strategy.start(grid, num_rounds=5)
     spent[0], began = 0.0, time.process_time()
     strategy.start(grid, num_rounds=rounds + 5)

@@ -22,14 +22,14 @@ class CFLConfig:
 
 
 @record
-class Weights:
+class MemberModel:
     """Order: the model of the client's cluster."""
 
     params: Params
 
 
 @record
-class Update:
+class ModelChange:
     """Reply: how local training moved it."""
 
     params: Params
@@ -40,19 +40,19 @@ class CFLClient(PersonalizedClient):
 
     config: CFLConfig
 
-    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Update, None]:
+    def answer(self, order: MemberModel, state: None, data: Data, rng: Stream) -> tuple[ModelChange, None]:
         """One local training from the received weights."""
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
-        return Update(sub(w, order.params)), None                                        # [C2]
+        return ModelChange(sub(w, order.params)), None                                   # [C2]
 
-    def personal(self, shared: Weights, state: None) -> Params:
+    def personal(self, shared: MemberModel, state: None) -> Params:
         """The model of the client's cluster."""
         return shared.params
 
-    def local_model(self, order: Weights, reply: Update) -> Weights:
+    def local_model(self, order: MemberModel, reply: ModelChange) -> MemberModel:
         """A participant predicts with the weights it has just trained."""
-        return Weights(add(order.params, reply.params))
+        return MemberModel(add(order.params, reply.params))
 
-    def work(self, order: Weights, n: int) -> int:
+    def work(self, order: MemberModel, n: int) -> int:
         """As many sample gradients as the local training takes."""
         return self.config.local.work(n)

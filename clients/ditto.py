@@ -3,9 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpers.core.bounds import bounds
-from fedpers.learning.losses import soft_proximal
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.global_model.client import Weights
+from fedpers.method import (
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    bounds,
+    minimise,
+    proximal,
+    record,
+)
 
 
 @dataclass(frozen=True)
@@ -18,13 +27,6 @@ class DittoConfig:
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         return bounds(self, lam=(0, None))
-
-
-@record
-class Weights:
-    """Order and reply: a whole model."""
-
-    params: Params
 
 
 @record
@@ -48,7 +50,7 @@ class DittoClient(PersonalizedClient):
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """Two local trainings: of the personal model, then of the global one."""
-        h_k = soft_proximal(self.model.loss, self.config.lam, 1.0, order.params)
+        h_k = proximal(self.model.loss, self.config.lam, order.params)
         v = minimise(h_k, state.v, data, rng, self.config.local)                         # [C1]
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C3]
         return Weights(w), ClientState(v)                                                # [C2] [C4]

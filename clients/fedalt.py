@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedpers.core.params import split
-from fedpers.learning.losses import Frozen
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.split_models.client import SplitClient
+from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, minimise
 
 
 @dataclass(frozen=True)
@@ -17,47 +16,16 @@ class FedAltConfig:
     u: LocalConfig = field(default_factory=LocalConfig)          # τ_u, γ_u
 
 
-@record
-class Shared:
-    """Order and reply: the shared part."""
-
-    u: Params
-
-
-@record
-class ClientState:
-    """The personal part; it never leaves the client."""
-
-    v: Params
-
-
-class FedAltClient(PersonalizedClient):
+class FedAltClient(SplitClient):
     """Trains its own part first, and the shared part for it."""
 
     config: FedAltConfig
-    private = ("v",)
 
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All personal parts start alike."""
-        head, body = split(params, self.model.is_head)
-        return ClientState(head if self.config.personal == "head" else body)
-
-    def answer(
-        self, order: Shared, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Shared, ClientState]:
+    def train(self, u: Params, v: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
         """Two local trainings, one for each part."""
-        h, loss = self.config, self.model.loss
-        v = minimise(Frozen(loss, order.u), state.v, data, rng, h.v)                     # [C1]
-        u = minimise(Frozen(loss, v), order.u, data, rng, h.u)                           # [C2]
-        return Shared(u), ClientState(v)                                                 # [C3] [C4]
-
-    def personal(self, shared: Shared, state: ClientState) -> Params:
-        """The shared part with the client's own one."""
-        return shared.u | state.v
-
-    def local_model(self, order: Any, reply: Shared) -> Shared:
-        """A participant predicts with the shared part it has just trained."""
-        return reply
+        v = minimise(Frozen(self.model.loss, u), v, data, rng, self.config.v)            # [C1]
+        u = minimise(Frozen(self.model.loss, v), u, data, rng, self.config.u)            # [C2]
+        return u, v                                                                      # [C3] [C4]
 
     def work(self, order: Any, n: int) -> int:
         """The sample gradients of both trainings."""

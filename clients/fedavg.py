@@ -1,9 +1,9 @@
 """FedAvg, client half. The algorithm box is in strategies/fedavg.py."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.method import Data, LocalConfig, Stream, bounds, minimise
 
 
 @dataclass(frozen=True)
@@ -15,33 +15,18 @@ class FedAvgConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        if self.finetune_epochs < 0:
-            return [f"finetune_epochs={self.finetune_epochs}: must be at least 0"]
-        return []
+        return bounds(self, finetune_epochs=(0, None))
 
 
-@record
-class Weights:
-    """Order and reply: a whole model."""
-
-    params: Params
-
-
-class FedAvgClient(PersonalizedClient):
+class FedAvgClient(GlobalModelClient):
     """Trains the received model and sends it back; remembers nothing."""
 
     config: FedAvgConfig
 
-    def answer(
-        self, order: Weights, state: None, data: Data, rng: Stream
-    ) -> tuple[Weights, None]:
+    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """One local training from the received weights."""
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
         return Weights(w), None                                                          # [C2]
-
-    def personal(self, shared: Weights, state: None) -> Params:
-        """The global model, or what `adapt` made of it."""
-        return shared.params
 
     @property
     def adapts(self) -> bool:
@@ -52,11 +37,3 @@ class FedAvgClient(PersonalizedClient):
         """Fine-tuning for `finetune_epochs`."""
         cfg = replace(self.config.local, epochs=self.config.finetune_epochs, steps=0)
         return Weights(minimise(self.model.loss, shared.params, data, rng, cfg)), None
-
-    def local_model(self, order: Any, reply: Weights) -> Weights:
-        """A participant predicts with the weights it has just trained."""
-        return reply
-
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes."""
-        return self.config.local.work(n)

@@ -24,15 +24,15 @@ class FedBABUConfig:
 
 
 @record
-class Weights:
-    """Order: a body and the fixed head."""
+class BodyAndHead:
+    """The server's state and its order: the shared body and the fixed head."""
 
     theta: Params
     head: Params
 
 
 @record
-class Body:
+class TrainedBody:
     """Reply: the body."""
 
     theta: Params
@@ -43,12 +43,13 @@ class FedBABUClient(PersonalizedClient):
 
     config: FedBABUConfig
 
-    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Body, None]:
+    def answer(self, order: BodyAndHead, state: None, data: Data, rng: Stream) -> tuple[TrainedBody, None]:
         """One local training of the body."""
         loss = Frozen(self.model.loss, order.head)
-        return Body(minimise(loss, order.theta, data, rng, self.config.local)), None     # [C1] [C2]
+        theta = minimise(loss, order.theta, data, rng, self.config.local)                # [C1]
+        return TrainedBody(theta), None                                                  # [C2]
 
-    def personal(self, shared: Weights, state: None) -> Params:
+    def personal(self, shared: BodyAndHead, state: None) -> Params:
         """The received model, or what `adapt` made of it."""
         return shared.theta | shared.head
 
@@ -57,7 +58,7 @@ class FedBABUClient(PersonalizedClient):
         """Whether clients fine-tune before they predict."""
         return self.config.finetune_epochs > 0
 
-    def adapt(self, shared: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
+    def adapt(self, shared: BodyAndHead, state: None, data: Data, rng: Stream) -> tuple[BodyAndHead, None]:
         """Fine-tuning of the whole model, its head or its body."""
         h, whole = self.config, shared.theta | shared.head
         trained = {"full": whole, "head": shared.head, "body": shared.theta}[h.finetune]
@@ -65,11 +66,11 @@ class FedBABUClient(PersonalizedClient):
         cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
         tuned = whole | minimise(loss, trained, data, rng, cfg)                          # [C3]
         head, theta = split(tuned, self.model.is_head)
-        return Weights(theta, head), None
+        return BodyAndHead(theta, head), None
 
-    def local_model(self, order: Weights, reply: Body) -> Weights:
+    def local_model(self, order: BodyAndHead, reply: TrainedBody) -> BodyAndHead:
         """A participant predicts with the body it has just trained."""
-        return Weights(reply.theta, order.head)
+        return BodyAndHead(reply.theta, order.head)
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

@@ -43,6 +43,7 @@ class FedEMClient(PersonalizedClient):
 
     config: FedEMConfig
     private = ("pi",)
+    reply_is_shared = True
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Equal weights."""
@@ -87,10 +88,6 @@ class FedEMClient(PersonalizedClient):
             yes, no = (torch.logsumexp(log_pi + F.logsigmoid(s * outputs), 0) for s in (1, -1))
             return yes - no
         return torch.logsumexp(log_pi + torch.log_softmax(outputs, -1), 0)
-
-    def local_model(self, order: Any, reply: Components) -> Components:
-        """A participant predicts with the components it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """Every component takes a whole local training."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.rng import SameBatches
-from fedpers.families.peers.messages import Forward, Gradients, Newcomer, Published, Step
+from fedpers.families.peers.messages import Forward, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
     Peer,
     draw_peers,
@@ -20,7 +20,7 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, minimise
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class FedeRiCoConfig:
     kappa: float = 1.0                                  # κ
     unseen: Literal["mask", "zero"] = "mask"            # models that i never tried
     update: Literal["steps", "grad"] = "steps"          # local training, or one full gradient
-    local: LocalConfig = field(
-        default_factory=lambda: LocalConfig(lr=0.01, batch_size=50, optimizer="adam"))
+    local: LocalConfig = field(default_factory=lambda: LocalConfig(0.01, batch_size=50, optimizer="adam"))
     owner: Literal["sgd", "adam"] = "sgd"               # update=grad: the owner's optimiser
     eta: float = 0.01                                   # update=grad: η, the owner's rate
     normalise: bool = False                             # divide what comes by max(1, Σ_j w_ji)
@@ -46,10 +45,8 @@ class FedeRiCoConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        found = [f"{n}={getattr(self, n)}: must not be negative"
-                 for n in ("num_neighbours", "kappa", "eta") if getattr(self, n) < 0]
-        return found + [f"{n}={getattr(self, n)}: must be in [0, 1]"
-                        for n in ("epsilon", "beta", "w_min") if not 0 <= getattr(self, n) <= 1]
+        found = bounds(self, num_neighbours=(0, None), kappa=(0, None), eta=(0, None))
+        return found + bounds(self, epsilon=(0, 1), beta=(0, 1), w_min=(0, 1))
 
 
 class FedeRiCoClient(PersonalizedClient):
@@ -82,8 +79,7 @@ class FedeRiCoClient(PersonalizedClient):
         h, models, batches = self.config, (state.phi, *order.models), SameBatches(rng)
         losses = torch.stack([self._score(phi, data) for phi in models])                 # [C2]
         beta, mask = (None, False) if h.mode == "em" else (h.beta, h.unseen == "mask")
-        s = state.scores or no_scores(order.w)
-        s = reweighed(s, order.ids, losses, beta, mask)                                  # [C3] [C4]
+        s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C3] [C4]
         w = s.w.gather(0, order.ids)
         g = tuple(weighted(self._work_on(phi, data, batches), v)
                   for v, phi in zip(w, models, strict=True))                             # [C5]
@@ -93,7 +89,7 @@ class FedeRiCoClient(PersonalizedClient):
         state = replace(state, scores=s)
         if M == 0:                                     # nobody to send to: the step is due now
             state, g = owner_step(state, Step(g[0], w[0]), self._owner, h.normalise), ()
-        return Gradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C7]
+        return WeightedGradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C7]
 
     def _score(self, phi: Params, data: Data) -> Tensor:
         kappa = self.config.kappa if self.config.loss == "mean" else None

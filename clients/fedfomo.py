@@ -29,7 +29,7 @@ class FedFomoConfig:
 
 
 @record
-class Trained:
+class TrainedAndWeighed:
     """Reply: the client's model after its training, and the weights it gave."""
 
     phi: Params
@@ -64,7 +64,7 @@ class FedFomoClient(PersonalizedClient):
 
     def answer(
         self, order: Forward, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Trained, ClientState]:
+    ) -> tuple[TrainedAndWeighed, ClientState]:
         """Weigh the models that came and the own one, combine them, train."""
         fit, kept = keep_back(data, self.config.valid_fraction)
         old, models = state.before, (state.phi, *order.models)
@@ -77,7 +77,7 @@ class FedFomoClient(PersonalizedClient):
         phi = weighted_sum(models, w.tolist())                                           # [C3]
         new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]
         row = torch.zeros_like(order.w).scatter(0, order.ids, w)
-        return Trained(new, row), ClientState(phi, new)                                  # [C5]
+        return TrainedAndWeighed(new, row), ClientState(phi, new)                        # [C5]
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

@@ -1,11 +1,10 @@
 """FedProx, client half. The algorithm box is in strategies/fedprox.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from fedpers.core.bounds import bounds
-from fedpers.learning.losses import soft_proximal
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.method import Data, LocalConfig, Stream, bounds, minimise, proximal
 
 
 @dataclass(frozen=True)
@@ -21,34 +20,13 @@ class FedProxConfig:
         return bounds(self, mu=(0, None))
 
 
-@record
-class Weights:
-    """Order and reply: a whole model."""
-
-    params: Params
-
-
-class FedProxClient(PersonalizedClient):
+class FedProxClient(GlobalModelClient):
     """Trains the received model without going far from it; remembers nothing."""
 
     config: FedProxConfig
 
-    def answer(
-        self, order: Weights, state: None, data: Data, rng: Stream
-    ) -> tuple[Weights, None]:
+    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """One local training on h_k, from the received weights."""
-        objective = soft_proximal(self.model.loss, self.config.mu, 1.0, order.params)    # [C1]
-        w = minimise(objective, order.params, data, rng, self.config.local)              # [C2]
+        h_k = proximal(self.model.loss, self.config.mu, order.params)                    # [C1]
+        w = minimise(h_k, order.params, data, rng, self.config.local)                    # [C2]
         return Weights(w), None                                                          # [C3]
-
-    def personal(self, shared: Weights, state: None) -> Params:
-        """The global model."""
-        return shared.params
-
-    def local_model(self, order: Any, reply: Weights) -> Weights:
-        """A participant predicts with the weights it has just trained."""
-        return reply
-
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes."""
-        return self.config.local.work(n)

@@ -3,10 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedpers.core.bounds import bounds
 from fedpers.core.params import split, sub
-from fedpers.learning.losses import Frozen
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.split_models.client import SharedPart
+from fedpers.method import (
+    Data,
+    Frozen,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    bounds,
+    minimise,
+    record,
+)
 
 
 @dataclass(frozen=True)
@@ -25,10 +34,10 @@ class FedReconConfig:
 
 
 @record
-class Shared:
-    """Order: the body. Reply: minus its change, with the shape of a gradient."""
+class BodyChange:
+    """Reply: minus the body's change, with the shape of a gradient."""
 
-    g: Params
+    part: Params
 
 
 @record
@@ -51,22 +60,22 @@ class FedReconClient(PersonalizedClient):
         return ClientState(head, head)
 
     def answer(
-        self, order: Shared, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Shared, ClientState]:
+        self, order: SharedPart, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[BodyChange, ClientState]:
         """Reconstruction, then steps on the body."""
-        head = self._reconstruct(order.g, state, data, rng)
+        head = self._reconstruct(order.part, state, data, rng)
         loss = Frozen(self.model.loss, head)
-        g = minimise(loss, order.g, data, rng, self.config.body)                         # [C3]
-        return Shared(sub(order.g, g)), ClientState(state.initial, head)                 # [C4]
+        g = minimise(loss, order.part, data, rng, self.config.body)                         # [C3]
+        return BodyChange(sub(order.part, g)), ClientState(state.initial, head)                 # [C4]
 
     def _reconstruct(self, g: Params, state: ClientState, data: Data, rng: Stream) -> Params:
         loss = Frozen(self.model.loss, g)
         start = state.initial if self.config.start == "initial" else state.head          # [C1]
         return minimise(loss, start, data, rng, self.config.head)                        # [C2]
 
-    def personal(self, shared: Shared, state: ClientState) -> Params:
+    def personal(self, shared: SharedPart, state: ClientState) -> Params:
         """The body under the client's head."""
-        return shared.g | state.head
+        return shared.part | state.head
 
     @property
     def adapts(self) -> bool:
@@ -74,10 +83,10 @@ class FedReconClient(PersonalizedClient):
         return self.config.start == "initial"
 
     def adapt(
-        self, shared: Shared, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Shared, ClientState]:
+        self, shared: SharedPart, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[SharedPart, ClientState]:
         """Reconstruction on the client's training data."""
-        head = self._reconstruct(shared.g, state, data, rng)                             # [C5]
+        head = self._reconstruct(shared.part, state, data, rng)                             # [C5]
         return shared, ClientState(state.initial, head)
 
     def work(self, order: Any, n: int) -> int:

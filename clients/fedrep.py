@@ -1,60 +1,32 @@
 """FedRep, client half. The algorithm box is in strategies/fedrep.py."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from fedpers.core.params import split
-from fedpers.learning.losses import Frozen
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.split_models.client import SplitClient
+from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, minimise
 
 
 @dataclass(frozen=True)
 class FedRepConfig:
     """Hyper-parameters of FedRep."""
 
+    personal: ClassVar = "head"                                                  # h_i
     head: LocalConfig = field(default_factory=lambda: LocalConfig(epochs=5))     # τ_h, α
     body: LocalConfig = field(default_factory=LocalConfig)                       # τ_φ, α
 
 
-@record
-class Body:
-    """Order and reply: the shared representation."""
-
-    phi: Params
-
-
-@record
-class ClientState:
-    """The private head."""
-
-    head: Params
-
-
-class FedRepClient(PersonalizedClient):
+class FedRepClient(SplitClient):
     """Fits its head to the representation, then moves the representation under that head."""
 
     config: FedRepConfig
-    private = ("head",)
 
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All heads start alike."""
-        return ClientState(split(params, self.model.is_head)[0])
-
-    def answer(self, order: Body, state: ClientState, data: Data, rng: Stream) -> tuple[Body, ClientState]:
+    def train(self, phi: Params, head: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
         """Head steps, then body steps."""
         h, loss = self.config, self.model.loss
-        old, phi = state.head, order.phi
-        head = minimise(Frozen(loss, phi), old, data, rng, h.head)                       # [C1]
+        head = minimise(Frozen(loss, phi), head, data, rng, h.head)                      # [C1]
         phi = minimise(Frozen(loss, head), phi, data, rng, h.body)                       # [C2]
-        return Body(phi), ClientState(head)                                              # [C3] [C4]
-
-    def personal(self, shared: Body, state: ClientState) -> Params:
-        """The shared representation under the client's own head."""
-        return shared.phi | state.head
-
-    def local_model(self, order: Any, reply: Body) -> Body:
-        """A participant predicts with the representation it has just trained."""
-        return reply
+        return phi, head                                                                 # [C3] [C4]
 
     def work(self, order: Any, n: int) -> int:
         """The sample gradients of both trainings."""

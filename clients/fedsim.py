@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fedpers.core.bounds import above
 from fedpers.core.params import merge, scale, split
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.split_models.client import SplitClient
+from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 
 
 @dataclass(frozen=True)
@@ -26,54 +27,22 @@ class FedSimConfig:
         return found
 
 
-@record
-class Shared:
-    """Order and reply: the shared part."""
-
-    u: Params
-
-
-@record
-class ClientState:
-    """The personal part; it never leaves the client."""
-
-    v: Params
-
-
-class FedSimClient(PersonalizedClient):
+class FedSimClient(SplitClient):
     """Trains its own part and the shared one in the same steps."""
 
     config: FedSimConfig
-    private = ("v",)
 
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All personal parts start alike."""
-        head, body = split(params, self.model.is_head)
-        return ClientState(head if self.config.personal == "head" else body)
-
-    def answer(
-        self, order: Shared, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Shared, ClientState]:
+    def train(self, u: Params, v: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
         """One local training of both parts."""
-        stretch = self.config.ratio**0.5
+        stretch, own = self.config.ratio**0.5, v.keys()
 
         # In v/s, steps of rate γ_u are steps of rate s² γ_u in v.
         def loss(w: Params, batch: Data) -> Tensor:
-            v = {name: stretch * w[name] for name in state.v}
-            return self.model.loss(w | v, batch)
+            return self.model.loss(w | {name: stretch * w[name] for name in own}, batch)
 
-        w = merge(order.u, scale(state.v, 1 / stretch))
-        w = minimise(loss, w, data, rng, self.config.local)                              # [C1]
-        v, u = split(w, state.v.__contains__)
-        return Shared(u), ClientState(scale(v, stretch))                                 # [C2] [C3]
-
-    def personal(self, shared: Shared, state: ClientState) -> Params:
-        """The shared part with the client's own one."""
-        return shared.u | state.v
-
-    def local_model(self, order: Any, reply: Shared) -> Shared:
-        """A participant predicts with the shared part it has just trained."""
-        return reply
+        w = merge(u, scale(v, 1 / stretch))
+        v, u = split(minimise(loss, w, data, rng, self.config.local), own.__contains__)  # [C1]
+        return u, scale(v, stretch)                                                      # [C2] [C3]
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""

@@ -9,18 +9,10 @@ from fedpers.core.bounds import bounds
 from fedpers.core.params import combine, scale
 from fedpers.families.clustered.centers import nearest_shares
 from fedpers.families.clustered.least_squares import least_squares
+from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import soft_proximal
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    OptimizerState,
-    Params,
-    PersonalizedClient,
-    Stream,
-    init_optimizer,
-    minimise_from,
-    record,
-)
+from fedpers.learning.optimizers import init_optimizer
+from fedpers.method import Data, LocalConfig, OptimizerState, Params, PersonalizedClient, Stream, record
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ class ClientState:
 
 
 class FedSoftClient(PersonalizedClient):
-    """Weighs the centers, then solves one problem that is soft_proximal towards them."""
+    """Weighs the centers, then solves one problem with proximal terms towards them."""
 
     config: FedSoftConfig
 

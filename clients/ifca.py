@@ -1,26 +1,14 @@
 """IFCA, client half. The algorithm box is in strategies/ifca.py."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedpers.core.bounds import bounds
-from fedpers.core.params import combine
-from fedpers.families.clustered.centers import center_losses
-from fedpers.method import (
-    ClientData,
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    grad,
-    minimise,
-    record,
-)
+from fedpers.families.clustered.centers import nearest_center, pick
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
 
 
 @dataclass(frozen=True)
@@ -39,15 +27,22 @@ class IFCAConfig:
 
 
 @record
-class Centers:
-    """Order: all cluster models, and the cluster that the client was last seen in."""
+class ClusterModels:
+    """Order: all cluster models."""
 
     centers: tuple[Params, ...]
-    identity: Tensor         # [S] one-hot; equal shares for a client not seen yet
+    identity: Tensor         # [S] shape of the reply's; equal shares for a client not seen yet
 
 
 @record
-class Update:
+class ClusterModel:
+    """What a client predicts with: the model of the cluster that it has chosen."""
+
+    params: Params
+
+
+@record
+class Choice:
     """Reply: the cluster identity, and its model after local training or its gradient."""
 
     identity: Tensor         # [S] one-hot
@@ -60,33 +55,25 @@ class IFCAClient(PersonalizedClient):
     config: IFCAConfig
 
     def answer(
-        self, order: Centers, state: None, data: Data, rng: Stream
-    ) -> tuple[Update, None]:
+        self, order: ClusterModels, state: None, data: Data, rng: Stream
+    ) -> tuple[Choice, None]:
         """The identity and one local training, or one gradient."""
-        identity = self._identity(order.centers, data)                                   # [C1]
-        w = combine(order.centers, identity)
+        j = nearest_center(self.model, order.centers, data)
+        identity = one_hot(j, len(order.centers)).to(data.mask)                          # [C1]
+        w = pick(order.centers, j)
         if self.config.averaging == "model":
             update = minimise(self.model.loss, w, data, rng, self.config.local)          # [C2]
         else:
             update = grad(self.model.loss)(w, data)                                      # [C3]
-        return Update(identity, update), None                                            # [C4]
+        return Choice(identity, update), None                                            # [C4]
 
-    def _identity(self, centers: tuple[Params, ...], data: Data) -> Tensor:
-        """The center of least mean loss, one-hot; ties go to the first."""
-        totals = (center_losses(self.model, centers, data) * data.mask).sum(1)
-        return one_hot(totals.argmin(), len(centers)).to(data.mask)
+    def choose(self, shared: ClusterModels, state: None, data: Data) -> ClusterModel:
+        """The model that fits the training data best by now, whatever cluster the client was last in."""
+        return ClusterModel(pick(shared.centers, nearest_center(self.model, shared.centers, data)))
 
-    def predict(self, shared: Centers, state: None, x: Tensor) -> Tensor:
-        """The model of the client's cluster; the mean of all outputs before it has one."""
-        outputs = [self.model(c, x) for c in shared.centers]
-        return torch.einsum("s,snk->nk", shared.identity, torch.stack(outputs))
-
-    def assess(
-        self, shared: Centers, state: None, data: ClientData, rng: Stream
-    ) -> dict[str, Tensor]:
-        """As always, in the cluster that fits the training data best by now."""
-        now = replace(shared, identity=self._identity(shared.centers, data.train))
-        return PersonalizedClient.assess(self, now, state, data, rng)
+    def predict(self, shared: ClusterModel, state: None, x: Tensor) -> Tensor:
+        """The outputs of the client's cluster's model."""
+        return self.model(shared.params, x)
 
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes, or one pass."""

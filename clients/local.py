@@ -14,7 +14,7 @@ class LocalTrainingConfig:
 
 
 @record
-class Train:
+class YourTurn:
     """Order: train for another round. Empty, like the reply."""
 
 
@@ -35,10 +35,12 @@ class LocalClient(PersonalizedClient):
         """All clients start from the same initial model."""
         return ClientState(params)
 
-    def answer(self, order: Train, state: ClientState, data: Data, rng: Stream) -> tuple[Train, ClientState]:
+    def answer(
+        self, order: YourTurn, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[YourTurn, ClientState]:
         """One local training from the client's own weights."""
         w = minimise(self.model.loss, state.params, data, rng, self.config.local)        # [C1]
-        return Train(), ClientState(w)
+        return YourTurn(), ClientState(w)
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

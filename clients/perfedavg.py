@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import add
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
+from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.method import Data, LocalConfig, Params, Stream, bounds, grad, minimise
 
 
 @dataclass(frozen=True)
@@ -20,25 +21,15 @@ class PerFedAvgConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return [f"{n}={getattr(self, n)}: must not be negative" for n in ("alpha", "adapt_steps")
-                if getattr(self, n) < 0]
+        return bounds(self, alpha=(0, None), adapt_steps=(0, None))
 
 
-@record
-class Weights:
-    """Order and reply: a whole model."""
-
-    params: Params
-
-
-class PerFedAvgClient(PersonalizedClient):
+class PerFedAvgClient(GlobalModelClient):
     """Trains the received model so that one step of adaptation makes it good."""
 
     config: PerFedAvgConfig
 
-    def answer(
-        self, order: Weights, state: None, data: Data, rng: Stream
-    ) -> tuple[Weights, None]:
+    def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.x.device)     # a permutation
@@ -54,10 +45,6 @@ class PerFedAvgClient(PersonalizedClient):
         stepped = add(w, {k: v.detach() for k, v in g.items()}, -self.config.alpha)      # [C2]
         return self.model.loss(stepped, Data(pairs.x[:, 0], pairs.y[:, 0], pairs.mask))
 
-    def personal(self, shared: Weights, state: None) -> Params:
-        """The global model, or what `adapt` made of it."""
-        return shared.params
-
     @property
     def adapts(self) -> bool:
         """Whether clients step on their own data before they predict."""
@@ -69,10 +56,6 @@ class PerFedAvgClient(PersonalizedClient):
         for _ in range(self.config.adapt_steps):
             w = add(w, slope(w, data), -self.config.alpha)
         return Weights(w), None
-
-    def local_model(self, order: Any, reply: Weights) -> Weights:
-        """A participant predicts with the weights it has just trained."""
-        return reply
 
     def work(self, order: Any, n: int) -> int:
         """Two gradients for each sample of the local training."""

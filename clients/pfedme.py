@@ -5,9 +5,18 @@ from typing import Any
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
-from fedpers.learning.local_training import minibatches
-from fedpers.learning.losses import soft_proximal
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.families.global_model.client import Weights
+from fedpers.learning.losses import proximal
+from fedpers.method import (
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    minibatches,
+    minimise,
+    record,
+)
 
 
 @dataclass(frozen=True)
@@ -23,13 +32,6 @@ class PFedMeConfig:
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         return bounds(self, lam=(0, None), eta=(0, None), K=(1, None), beta=(0, None))
-
-
-@record
-class Weights:
-    """Order and reply: a whole model."""
-
-    params: Params
 
 
 @record
@@ -60,7 +62,7 @@ class PFedMeClient(PersonalizedClient):
         return Weights(w), ClientState(theta)                                            # [C4] [C5]
 
     def _proximal_point(self, w: Params, batch: Data, rng: Stream) -> Params:
-        near_w = soft_proximal(self.model.loss, self.config.lam, 1.0, w)
+        near_w = proximal(self.model.loss, self.config.lam, w)
         whole_batch = replace(self.config.local, epochs=self.config.K, steps=0, batch_size=0)
         return minimise(near_w, w, batch, rng, whole_batch)
 

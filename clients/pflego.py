@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedpers.core.params import add, split
-from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, record
+from fedpers.method import Data, Params, PersonalizedClient, Stream, bounds, grad, record
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,11 @@ class PFLEGOConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        found = [] if self.tau >= 1 else [f"tau={self.tau}: must be at least 1"]
-        for name in ("beta", "rho"):
-            if getattr(self, name) < 0:
-                found.append(f"{name}={getattr(self, name)}: must not be negative")
-        return found
+        return bounds(self, tau=(1, None), beta=(0, None), rho=(0, None))
 
 
 @record
-class Train:
+class TakeSteps:
     """Order: take τ steps and return the body's gradient."""
 
     theta: Params            # θ_{t-1}
@@ -38,7 +34,7 @@ class Train:
 
 
 @record
-class Gradient:
+class BodyGradient:
     """Reply: the gradient of l_i in the body, at θ_{t-1} and the head after its τ-1 steps."""
 
     theta: Params
@@ -66,8 +62,8 @@ class PFLEGOClient(PersonalizedClient):
         return ClientState({k: v.to(like) for k, v in head.items()})
 
     def answer(
-        self, order: Train, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Gradient, ClientState]:
+        self, order: TakeSteps, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[BodyGradient, ClientState]:
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
         h, theta, head = self.config, order.theta, state.head
         if h.tau > 1:
@@ -79,9 +75,9 @@ class PFLEGOClient(PersonalizedClient):
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
-        return Gradient(g_theta), ClientState(head)                                      # [C5]
+        return BodyGradient(g_theta), ClientState(head)                                      # [C5]
 
-    def personal(self, shared: Train, state: ClientState) -> Params:
+    def personal(self, shared: TakeSteps, state: ClientState) -> Params:
         """The shared body under the client's own head."""
         return shared.theta | state.head
 

@@ -5,6 +5,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.families.mixtures.messages import (
+    BothBlocks,
+    MembershipBlock,
+    MembershipGradient,
+    Personal,
+    Trained,
+)
 from fedpers.families.mixtures.mixture import Mixture
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.families.mixtures.stationarity import block_weight
@@ -19,7 +26,6 @@ from fedpers.method import (
     init_optimizer,
     minibatches,
     minimise_from,
-    record,
 )
 
 
@@ -57,32 +63,6 @@ class PPFLConfig:
         return found
 
 
-@record
-class Personal:
-    """What client i predicts with; the order of Algorithm 1's block θ; the reply to most orders."""
-
-    theta: Params             # canonical models, stacked, and what all share
-    c: Tensor                 # [K] float64
-    steps: int = 0            # mirror steps before it predicts
-
-
-@record
-class Weigh:
-    """Order: a mirror step on c_i, then train θ; without `pull`, the block C of Algorithm 1."""
-
-    theta: Params
-    c: Tensor
-    pull: Tensor | None       # [K] a_i = λ (L C)_i
-    num_total: float          # Σ_j n_j over all clients, for p_i
-
-
-@record
-class MembershipGradient:
-    """Reply to the block C of Algorithm 1: p_i ∇_c f_i."""
-
-    c: Tensor                 # [K]
-
-
 class PPFLClient(PersonalizedClient):
     """Finds its place among the canonical models, and trains them; the server keeps its c_i."""
 
@@ -91,19 +71,27 @@ class PPFLClient(PersonalizedClient):
 
     def answer(self, order: Any, state: OptimizerState | None, data: Data, rng: Stream) -> tuple[Any, Any]:
         """Algorithm 3, or one block of Algorithm 1."""
-        h, c = self.config, order.c
-        if isinstance(order, Weigh):
-            p = data.num / order.num_total if h.membership_weighting == "p" else 1.0
-            if order.pull is None:
-                xi = next(minibatches(data, rng, replace(h.local, steps=1)))
-                g = p * self.mixture.membership_gradient(order.theta, xi, c)             # [C5]
-                return MembershipGradient(g), state
-            g = p * self.mixture.membership_gradient(order.theta, data, c) + 2 * order.pull  # [C1]
-            c = mirror_step(c, g, h.eta_2, h.floor)                                      # [C2]
-        opt = state or init_optimizer(order.theta, h.local)
-        f = self.mixture.loss_at(c)
-        w, opt = minimise_from(f, order.theta, opt, data, rng, h.local)                  # [C3]
-        return Personal(w, c), opt if h.keep_momentum else None                          # [C4]
+        if isinstance(order, MembershipBlock):
+            xi = next(minibatches(data, rng, replace(self.config.local, steps=1)))
+            return MembershipGradient(self._gradient(order, xi, data)), state            # [C5]
+        c = self._stepped(order, data) if isinstance(order, BothBlocks) else order.c
+        return self._train(order.theta, c, state, data, rng)
+
+    def _stepped(self, order: BothBlocks, data: Data) -> Tensor:
+        g = self._gradient(order, data, data) + 2 * order.pull                           # [C1]
+        return mirror_step(order.c, g, self.config.eta_2, self.config.floor)             # [C2]
+
+    def _gradient(self, order: Any, batch: Data, data: Data) -> Tensor:
+        """∇_c f_i on a batch, times p_i if memberships are weighted by it."""
+        p = data.num / order.num_total if self.config.membership_weighting == "p" else 1.0
+        return p * self.mixture.membership_gradient(order.theta, batch, order.c)
+
+    def _train(
+        self, theta: Params, c: Tensor, state: OptimizerState | None, data: Data, rng: Stream
+    ) -> tuple[Trained, OptimizerState | None]:
+        h, f = self.config, self.mixture.loss_at(c)
+        w, opt = minimise_from(f, theta, state or init_optimizer(theta, h.local), data, rng, h.local)  # [C3]
+        return Trained(w, c), opt if h.keep_momentum else None                           # [C4]
 
     def predict(self, shared: Personal, state: Any, x: Tensor) -> Tensor:
         """The mixture by the client's membership."""
@@ -121,10 +109,12 @@ class PPFLClient(PersonalizedClient):
 
     def local_model(self, order: Any, reply: Any) -> Personal:
         """A participant predicts with what it has just trained."""
-        return reply if isinstance(reply, Personal) else Personal(order.theta, order.c)
+        newest = reply if isinstance(reply, Trained) else order
+        return Personal(newest.theta, newest.c)
 
     def work(self, order: Any, n: int) -> int:
         """Samples of the block or blocks, times the networks that run for one."""
-        h, both = self.config, isinstance(order, Weigh) and order.pull is not None
-        trained = h.local if both or isinstance(order, Personal) else replace(h.local, steps=1)
-        return (trained.work(n) + both * n) * self.mixture.passes(h.num_canonical)
+        local = self.config.local
+        samples = replace(local, steps=1).work(n) if isinstance(order, MembershipBlock) else local.work(n)
+        samples += n * isinstance(order, BothBlocks)
+        return samples * self.mixture.passes(self.config.num_canonical)

@@ -1,4 +1,4 @@
-"""What a user can say about data, and whether it makes sense. The keys are those of conf/data/."""
+"""The keys of `data.`, which conf/data/ sets, and checks of their values alone and together."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -20,33 +20,32 @@ def _tuple(value: object) -> object:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The keys of `data.`; `check()` lists what is wrong with them."""
+    """The keys of `data.`; a comment that begins with partitions or sets names those that use the key."""
 
     name: str = "digits"
     root: str | None = None  # null: $FEDPERS_DATA, else ~/.cache/fedpers
-    file: str | None = None  # libsvm: a9a, ...; femnist: a folder under femnist/
     seed: int | None = None  # of the partition; null: the run's seed
     limit: int | None = None  # samples used overall; null: all
     # how samples become clients
     partition: str = "classes"
     num_clients: int | None = 20  # null: all natural clients
-    classes_per_client: int = 2
-    shards_per_client: int = 2
-    alpha: float = 0.5  # dirichlet
+    min_size: int = 1  # training samples a client must have: dirichlet, natural
+    classes_per_client: int = 2  # classes, sampled
+    shards_per_client: int = 2  # shards
+    alpha: float = 0.5  # dirichlet; synthetic_ppfl
     num_clusters: int | None = None  # dirichlet over label clusters; null: over labels
-    min_size: int = 1  # training samples a client must have
-    num_groups: int = 2
-    groups: tuple[tuple[int, ...], ...] = ()  # label groups; empty: drawn at random
-    clients_per_group: tuple[int, ...] = ()  # empty: as even as possible
-    random_groups: bool = False  # clients join groups at random (none is empty)
-    rotations: tuple[int, ...] = (0, 90, 180, 270)  # degrees, counter-clockwise, one per group
+    num_groups: int = 2  # groups, permutations
+    groups: tuple[tuple[int, ...], ...] = ()  # groups: the labels of each; empty: drawn at random
+    clients_per_group: tuple[int, ...] = ()  # groups; empty: as even as possible
+    random_groups: bool = False  # groups: clients join them at random (none is empty)
+    rotations: tuple[int, ...] = (0, 90, 180, 270)  # rotations: degrees counter-clockwise, one a group
     sources: tuple[str, ...] = ("all@0", "all@90")  # mixture: all|lower|upper @ degrees
-    mixture: str = "10:90"  # 10:90 | 30:70 | linear | random
-    replacement: bool = True  # mixture draws images with replacement
-    min_samples: int = 100  # mixture, synthetic: samples of a client, uniform in
+    replacement: bool = True  # mixture: draws images with replacement
+    mixture: str = "10:90"  # mixture, synthetic_fedsoft: 10:90 | 30:70 | linear | random
+    min_samples: int = 100  # mixture, synthetic_fedsoft: samples of a client, uniform in
     max_samples: int = 200  # min_samples..max_samples
     train_per_client: int | None = None  # at most so many samples; null: all
-    test_per_client: int | None = None
+    test_per_client: int | None = None  # at most so many samples; null: all
     # the three splits
     valid_fraction: float = 0.1  # of the training part
     test_fraction: float = 0.2  # where a client's own samples are cut
@@ -57,9 +56,11 @@ class DataConfig:
     # inputs
     normalise: bool = False  # (x - mean) / std per channel, after /255
     mean: tuple[float, ...] = ()  # empty: measured on the training images
-    std: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()  # empty: measured on the training images
     standardise: bool = False  # each feature to mean 0, variance 1 over the set
     unit_norm: bool = False  # each sample to Euclidean norm 1
+    # libsvm, femnist
+    file: str | None = None  # libsvm: a9a, ...; femnist: a folder under femnist/
     # omniglot
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
@@ -68,14 +69,14 @@ class DataConfig:
     input_shape: tuple[int, ...] = ()  # of one sample
     task: str = "classification"  # classification | binary | regression
     # synthetic sets
-    dim: int | None = None  # null: what the generator's paper says
-    num_classes: int = 10  # also of device
+    dim: int | None = None  # features; null: what the generator's paper says
+    num_classes: int = 10  # synthetic_classes, device
     num_samples: int = 2000  # synthetic_classes: samples in all
-    num_sources: int | None = None
-    noise: float | None = None
-    separation: float = 3.0  # distance of class centres, in standard deviations
+    separation: float = 3.0  # synthetic_classes: distance of class centres, in standard deviations
+    num_sources: int | None = None  # synthetic_ppfl, synthetic_fedsoft; null: the paper's
+    noise: float | None = None  # ppfl, fedsoft, sine: standard deviation; null: the paper's
     theta_var: float = 10.0  # synthetic_fedsoft: variance of the coefficients
-    sigma_h: float | None = None  # unified generators: heterogeneity
+    sigma_h: float | None = None  # synthetic_unified_a, _b: heterogeneity; null: the paper's
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -89,6 +90,13 @@ class DataConfig:
     def check(self) -> list[str]:
         """Everything that is wrong, one message each; an empty list if nothing is."""
         return [*_names(self), *_ranges(self), *_together(self)]
+
+
+ZERO_OR_MORE = ("seed", "holdout", "noise", "separation")
+ONE_OR_MORE = ("limit", "num_clients", "classes_per_client", "shards_per_client", "num_clusters",
+               "min_size", "num_groups", "min_samples", "max_samples", "train_per_client",
+               "test_per_client", "dim", "num_sources", "num_samples")  # fmt: skip
+AT_LEAST = {**dict.fromkeys(ZERO_OR_MORE, 0), **dict.fromkeys(ONE_OR_MORE, 1), "num_classes": 2}
 
 
 def _names(cfg: DataConfig) -> Iterator[str]:
@@ -108,28 +116,7 @@ def _names(cfg: DataConfig) -> Iterator[str]:
 
 
 def _ranges(cfg: DataConfig) -> Iterator[str]:
-    at_least = {
-        "seed": 0,
-        "limit": 1,
-        "num_clients": 1,
-        "classes_per_client": 1,
-        "shards_per_client": 1,
-        "num_clusters": 1,
-        "min_size": 1,
-        "num_groups": 1,
-        "min_samples": 1,
-        "max_samples": 1,
-        "train_per_client": 1,
-        "test_per_client": 1,
-        "holdout": 0,
-        "dim": 1,
-        "num_classes": 2,
-        "num_sources": 1,
-        "num_samples": 1,
-        "noise": 0,
-        "separation": 0,
-    }
-    for key, low in at_least.items():
+    for key, low in AT_LEAST.items():
         value = getattr(cfg, key)
         if value is not None and value < low:
             yield f"data.{key} is {value}; it must be at least {low}"
@@ -167,15 +154,9 @@ def _together(cfg: DataConfig) -> Iterator[str]:
     if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
         yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
     yield from _mixture(cfg)
-    if (
-        cfg.partition == "groups"
-        and cfg.clients_per_group
-        and (sum(cfg.clients_per_group) != cfg.num_clients)
-    ):
-        yield (
-            f"data.clients_per_group sums to {sum(cfg.clients_per_group)}, "
-            f"data.num_clients is {cfg.num_clients}"
-        )
+    total = sum(cfg.clients_per_group)
+    if cfg.partition == "groups" and cfg.clients_per_group and total != cfg.num_clients:
+        yield f"data.clients_per_group sums to {total}, data.num_clients is {cfg.num_clients}"
 
 
 def _mixture(cfg: DataConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Puts a set and a partition together: clients with three splits, converted on first use."""
+"""A set and a partition to a federation: clients with three splits, converted to tensors on first use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
     """The federation of `raw` under data.partition."""
     part = _deal(cfg, raw, seed)
     splits = _splits(cfg, raw, part, seed)
-    clients = Clients(cfg, seed, dtype, raw, part, splits)
+    clients = PartitionedClients(cfg, seed, dtype, raw, part, splits)
     local = cfg.label_space == "local"
     num_classes = _outputs(raw, part)
     width = max(len(seen) for seen in clients.classes) if local else num_classes
@@ -181,7 +181,7 @@ def _outputs(raw: Raw, part: Partition) -> int:
     return max(int(m.max()) + 1 for m in maps if m is not None)
 
 
-def clients_again(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Callable[[int], ClientData]:
+def rebuild_clients(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Callable[[int], ClientData]:
     """The clients of a federation that was pickled: built anew where they are needed.
 
     A message to a worker then carries the configuration, not the samples.
@@ -189,7 +189,7 @@ def clients_again(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Callable[[i
     return load_federation(cfg, seed, dtype).client
 
 
-class Clients:
+class PartitionedClients:
     """client(k): tensors of partition k, converted on the first call and then kept."""
 
     def __init__(
@@ -214,14 +214,14 @@ class Clients:
         return self._kept[k]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return clients_again, (self.cfg, self.seed, self.dtype)
+        return rebuild_clients, (self.cfg, self.seed, self.dtype)
 
     def _classes(self, k: int) -> np.ndarray:
         """The classes that client k has in any split, sorted."""
         s = self.splits
         index = np.concatenate([s.train[k], s.valid[k], s.test[k]])
         source = np.concatenate([s.train_source[k], s.valid_source[k], s.test_source[k]])
-        return np.unique(see_labels(self.labels[index], source, self.part.sources))
+        return np.unique(relabel(self.labels[index], source, self.part.sources))
 
     def owned(self, num_classes: int) -> np.ndarray:
         """[N, classes] 1 where a client has samples of a class (class numbers of the set)."""
@@ -232,16 +232,16 @@ class Clients:
 
     def targets(self, index: np.ndarray, source: np.ndarray, k: int) -> np.ndarray:
         """Class numbers as client k sees them."""
-        y = see_labels(self.labels[index], source, self.part.sources)
+        y = relabel(self.labels[index], source, self.part.sources)
         return np.searchsorted(self.classes[k], y) if self.local else y
 
     def _data(self, index: np.ndarray, source: np.ndarray, k: int) -> Data:
-        x = see(self.transform(self.raw.rows(index)), source, self.part.sources)
+        x = rotate(self.transform(self.raw.rows(index)), source, self.part.sources)
         y = torch.from_numpy(np.ascontiguousarray(self.targets(index, source, k)))
         return Data(x, y, torch.ones(len(index), dtype=x.dtype))
 
 
-def see_labels(y: np.ndarray, source: np.ndarray, sources: tuple[Source, ...]) -> np.ndarray:
+def relabel(y: np.ndarray, source: np.ndarray, sources: tuple[Source, ...]) -> np.ndarray:
     """The class numbers after each sample's source."""
     out = y.copy()
     for s, way in enumerate(sources):
@@ -250,7 +250,7 @@ def see_labels(y: np.ndarray, source: np.ndarray, sources: tuple[Source, ...]) -
     return out
 
 
-def see(x: Tensor, source: np.ndarray, sources: tuple[Source, ...]) -> Tensor:
+def rotate(x: Tensor, source: np.ndarray, sources: tuple[Source, ...]) -> Tensor:
     """The images [n, C, H, W] after each sample's source."""
     for s, way in enumerate(sources):
         mine = torch.from_numpy(source == s)
@@ -273,7 +273,7 @@ def _holdout(cfg: DataConfig, raw: Raw, part: Partition, seed: int, transform: T
     for s, way in enumerate(part.sources):
         index = uniform_classes(eligible(raw.test_y, way), raw.test_y, cfg.holdout, rng)
         source = np.full(len(index), s)
-        x = see(transform(raw.test_x[index]), source, part.sources)
-        y = torch.from_numpy(see_labels(raw.test_y[index], source, part.sources))
+        x = rotate(transform(raw.test_x[index]), source, part.sources)
+        y = torch.from_numpy(relabel(raw.test_y[index], source, part.sources))
         out[f"source{s}"] = Data(x, y, torch.ones(len(index), dtype=x.dtype))
     return out

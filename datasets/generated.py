@@ -13,16 +13,16 @@ from numpy.random import Generator
 
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.federation import clients_again, stream
+from fedpers.datasets.federation import rebuild_clients, stream
 
-SETUP, TRAIN, VALID, TEST, HOLDOUT = range(10, 15)  # streams of random numbers
+SETUP, TRAIN, VALID, TEST, HOLDOUT = range(10, 15)  # streams of random numbers; federation.py has 0..4
 Draw = Callable[[int, int, Generator], tuple[np.ndarray, np.ndarray]]
-Draws = tuple[np.ndarray, np.ndarray]
+Samples = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Population:
-    """What a generator knows about its clients."""
+class ClientDistributions:
+    """The distribution of each client's samples, and how many it has."""
 
     draw: Draw  # (client, samples, rng) -> x [n, d], y [n]
     num_train: np.ndarray  # [N]
@@ -34,30 +34,30 @@ class Population:
     num_sources: int = 0
 
 
-class Drawn:
+class GeneratedClients:
     """client(k): drawn on the first call from streams keyed by (seed, split, k), then kept."""
 
-    def __init__(self, cfg: DataConfig, seed: int, dtype: torch.dtype, people: Population) -> None:
-        self.cfg, self.seed, self.dtype, self.people = cfg, seed, dtype, people
-        self.num_valid = np.ceil(cfg.valid_fraction * people.num_train).astype(np.int64)
+    def __init__(self, cfg: DataConfig, seed: int, dtype: torch.dtype, dists: ClientDistributions) -> None:
+        self.cfg, self.seed, self.dtype, self.dists = cfg, seed, dtype, dists
+        self.num_valid = np.ceil(cfg.valid_fraction * dists.num_train).astype(np.int64)
         self._kept: dict[int, ClientData] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return clients_again, (self.cfg, self.seed, self.dtype)
+        return rebuild_clients, (self.cfg, self.seed, self.dtype)
 
     def __call__(self, k: int) -> ClientData:
         if k not in self._kept:
-            people = self.people
-            sizes = ((TRAIN, people.num_train[k]), (VALID, self.num_valid[k]), (TEST, people.num_test[k]))
+            dists = self.dists
+            sizes = ((TRAIN, dists.num_train[k]), (VALID, self.num_valid[k]), (TEST, dists.num_test[k]))
             self._kept[k] = ClientData(*(self._data(self.draw(k, int(n), split)) for split, n in sizes))
         return self._kept[k]
 
-    def draw(self, k: int, n: int, split: int) -> Draws:
+    def draw(self, k: int, n: int, split: int) -> Samples:
         """`n` samples of client k for a split, as arrays."""
-        return self.people.draw(k, n, stream(self.seed, split, k))
+        return self.dists.draw(k, n, stream(self.seed, split, k))
 
-    def _data(self, drawn: Draws) -> Data:
-        return to_data(*drawn, self.people.task, self.dtype)
+    def _data(self, drawn: Samples) -> Data:
+        return to_data(*drawn, self.dists.task, self.dtype)
 
 
 def to_data(x: np.ndarray, y: np.ndarray, task: str, dtype: torch.dtype) -> Data:
@@ -67,31 +67,31 @@ def to_data(x: np.ndarray, y: np.ndarray, task: str, dtype: torch.dtype) -> Data
     return Data(inputs, targets, torch.ones(len(x), dtype=dtype))
 
 
-def federation(cfg: DataConfig, seed: int, dtype: torch.dtype, people: Population) -> Federation:
-    """The federation of a population."""
-    clients = Drawn(cfg, seed, dtype, people)
-    count = len(people.num_train)
+def federation(cfg: DataConfig, seed: int, dtype: torch.dtype, dists: ClientDistributions) -> Federation:
+    """The federation whose clients draw from `dists`."""
+    clients = GeneratedClients(cfg, seed, dtype, dists)
+    count = len(dists.num_train)
     counts = np.zeros((count, 0), dtype=np.int64)
-    if people.task == "binary":
-        ones = [int(clients.draw(k, int(n), TRAIN)[1].sum()) for k, n in enumerate(people.num_train)]
-        counts = np.stack([people.num_train - ones, ones], axis=1)
+    if dists.task == "binary":
+        ones = [int(clients.draw(k, int(n), TRAIN)[1].sum()) for k, n in enumerate(dists.num_train)]
+        counts = np.stack([dists.num_train - ones, ones], axis=1)
     return Federation(
         name=cfg.name,
         num_clients=count,
-        input_shape=(people.dim,),
+        input_shape=(dists.dim,),
         num_classes=1,
-        task=people.task,
+        task=dists.task,
         client=clients,
-        num_train=people.num_train,
-        num_test=people.num_test,
+        num_train=dists.num_train,
+        num_test=dists.num_test,
         label_counts=counts,
-        truth=people.truth,
-        holdout=_holdout(cfg, seed, dtype, people),
+        truth=dists.truth,
+        holdout=_holdout(cfg, seed, dtype, dists),
     )
 
 
-def _holdout(cfg: DataConfig, seed: int, dtype: torch.dtype, people: Population) -> dict[str, Data]:
-    if not cfg.holdout or people.source is None:
+def _holdout(cfg: DataConfig, seed: int, dtype: torch.dtype, dists: ClientDistributions) -> dict[str, Data]:
+    if not cfg.holdout or dists.source is None:
         return {}
-    drawn = [people.source(s, cfg.holdout, stream(seed, HOLDOUT, s)) for s in range(people.num_sources)]
-    return {f"source{s}": to_data(x, y, people.task, dtype) for s, (x, y) in enumerate(drawn)}
+    drawn = [dists.source(s, cfg.holdout, stream(seed, HOLDOUT, s)) for s in range(dists.num_sources)]
+    return {f"source{s}": to_data(x, y, dists.task, dtype) for s, (x, y) in enumerate(drawn)}

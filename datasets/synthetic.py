@@ -1,5 +1,7 @@
 """The synthetic problems of the papers, and small Gaussian classes."""
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from numpy.random import Generator
@@ -7,9 +9,11 @@ from numpy.random import Generator
 from fedpers.core.data import Federation
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.federation import stream
-from fedpers.datasets.generated import SETUP, Draws, Population, federation
+from fedpers.datasets.generated import SETUP, ClientDistributions, Samples, federation
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.sources import MIXTURES, whole_counts
+
+T = TypeVar("T")
 
 
 def load_classes(cfg: DataConfig, rng: Generator) -> Raw:
@@ -26,11 +30,8 @@ def sigmoid(z: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * z))
 
 
-def _count(cfg: DataConfig, default: int) -> int:
-    return default if cfg.num_clients is None else cfg.num_clients
-
-
-def _or(value: float | None, default: float) -> float:
+def _or(value: T | None, default: T) -> T:
+    """`value`, or what the paper says."""
     return default if value is None else value
 
 
@@ -49,13 +50,13 @@ def ppfl(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
     y = round(σ(x·θ*_k + N(0, noise²))) for the points of component k.
     """
     rng = stream(seed, SETUP)
-    n, k, d = _count(cfg, 300), cfg.num_sources or 3, cfg.dim or 150
+    n, k, d = _or(cfg.num_clients, 300), cfg.num_sources or 3, cfg.dim or 150
     num_train = np.minimum(np.floor(rng.lognormal(4, 2, n)) + 50, 1000).astype(np.int64)
     shares = rng.dirichlet(np.full(k, cfg.alpha), n)
     theta = rng.uniform(-1, 1, (k, d))
     noise = _or(cfg.noise, 0.1)
 
-    def draw(client: int, size: int, rng: Generator) -> Draws:
+    def draw(client: int, size: int, rng: Generator) -> Samples:
         part = rng.permutation(np.repeat(np.arange(k), rng.multinomial(size, shares[client])))
         x = rng.uniform(-1, 1, (size, d))
         z = np.einsum("nd,nd->n", x, theta[part]) + noise * rng.standard_normal(size)
@@ -63,7 +64,7 @@ def ppfl(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
 
     truth = {"membership": shares, "theta": theta}
     return federation(
-        cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), d, "binary", truth)
+        cfg, seed, dtype, ClientDistributions(draw, num_train, _tests(cfg, num_train), d, "binary", truth)
     )
 
 
@@ -74,22 +75,22 @@ def fedsoft(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
     min_samples..max_samples; data.holdout test samples of each source for everybody.
     """
     rng = stream(seed, SETUP)
-    n, sources, d = _count(cfg, 100), cfg.num_sources or 2, cfg.dim or 10
+    n, sources, d = _or(cfg.num_clients, 100), cfg.num_sources or 2, cfg.dim or 10
     theta = rng.standard_normal((sources, d)) * np.sqrt(cfg.theta_var)
     num_train = rng.integers(cfg.min_samples, cfg.max_samples + 1, n)
     shares = MIXTURES[cfg.mixture].draw(n, sources, rng)
     noise = _or(cfg.noise, 1.0)
 
-    def sample(part: np.ndarray, rng: Generator) -> Draws:
+    def sample(part: np.ndarray, rng: Generator) -> Samples:
         x = rng.standard_normal((len(part), d))
         eps = noise * rng.standard_normal(len(part))
         return x, np.einsum("nd,nd->n", x, theta[part]) + eps
 
-    def draw(client: int, size: int, rng: Generator) -> Draws:
+    def draw(client: int, size: int, rng: Generator) -> Samples:
         counts = whole_counts(shares[client][None], np.array([size]))[0]
         return sample(rng.permutation(np.repeat(np.arange(sources), counts)), rng)
 
-    def source(s: int, size: int, rng: Generator) -> Draws:
+    def source(s: int, size: int, rng: Generator) -> Samples:
         return sample(np.full(size, s), rng)
 
     membership = whole_counts(shares, num_train) / num_train[:, None]
@@ -98,7 +99,7 @@ def fedsoft(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
         cfg,
         seed,
         dtype,
-        Population(draw, num_train, _tests(cfg, num_train), d, "regression", truth, source, sources),
+        ClientDistributions(draw, num_train, _tests(cfg, num_train), d, "regression", truth, source, sources),
     )
 
 
@@ -114,12 +115,12 @@ def _logistic(
     count, d = coefficients.shape
     num_train = np.full(count, cfg.train_per_client or 1000)
 
-    def draw(client: int, size: int, rng: Generator) -> Draws:
+    def draw(client: int, size: int, rng: Generator) -> Samples:
         x = rng.uniform(*span, (size, d))
         return x, (rng.random(size) < sigmoid(x @ coefficients[client])).astype(np.int64)
 
     return federation(
-        cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), d, "binary", truth)
+        cfg, seed, dtype, ClientDistributions(draw, num_train, _tests(cfg, num_train), d, "binary", truth)
     )
 
 
@@ -129,7 +130,7 @@ def unified_a(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
     w* ~ U[0.49, 0.51]^d, μ_m ~ N(0, σ_h²), Δ_m ~ U[μ_m ± 0.01]^d, x ~ U[0.2, 0.5]^d.
     """
     rng = stream(seed, SETUP)
-    n, d = _count(cfg, 20), cfg.dim or 15
+    n, d = _or(cfg.num_clients, 20), cfg.dim or 15
     w = rng.uniform(0.49, 0.51, d)
     shift = _or(cfg.sigma_h, 0.3) * rng.standard_normal((n, 1))
     beta = w + shift + rng.uniform(-0.01, 0.01, (n, d))
@@ -142,7 +143,7 @@ def unified_b(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
     w* ~ N(0, 1), β*_m ~ U[μ_m ± 0.01], μ_m ~ N(0, σ_h²), x ~ U[0, 0.1]^d; d = 10 + 5.
     """
     rng = stream(seed, SETUP)
-    n, d = _count(cfg, 20), cfg.dim or 15
+    n, d = _or(cfg.num_clients, 20), cfg.dim or 15
     private = d // 3
     w = rng.standard_normal(d - private)
     shift = _or(cfg.sigma_h, 5.0) * rng.standard_normal((n, 1))
@@ -153,12 +154,14 @@ def unified_b(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
 
 def sine(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
     """FedeRiCo's toy: client k sees y = sin x + noise on the k-th of N intervals of [0, 2π]."""
-    n, noise = _count(cfg, 8), _or(cfg.noise, 0.1)
+    n, noise = _or(cfg.num_clients, 8), _or(cfg.noise, 0.1)
     width = 2 * np.pi / n
     num_train = np.full(n, cfg.train_per_client or 20)
 
-    def draw(client: int, size: int, rng: Generator) -> Draws:
+    def draw(client: int, size: int, rng: Generator) -> Samples:
         x = width * (client + rng.random((size, 1)))
         return x, np.sin(x[:, 0]) + noise * rng.standard_normal(size)
 
-    return federation(cfg, seed, dtype, Population(draw, num_train, _tests(cfg, num_train), 1, "regression"))
+    return federation(
+        cfg, seed, dtype, ClientDistributions(draw, num_train, _tests(cfg, num_train), 1, "regression")
+    )

@@ -1,8 +1,21 @@
 """All that a method's two files need, in one place."""
 
-from fedpers.core.bounds import bounds
+from fedpers.core.bounds import above, bounds
 from fedpers.core.data import ClientData, Data, Federation
-from fedpers.core.params import Params
+from fedpers.core.params import (
+    Params,
+    add,
+    blend,
+    combine,
+    mean,
+    merge,
+    scale,
+    split,
+    sq_dist,
+    sub,
+    weighted_mean,
+    weighted_sum,
+)
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
@@ -13,13 +26,15 @@ from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.flower.transport import Orders, Replies
 from fedpers.learning.gradients import grad
 from fedpers.learning.local_training import minibatches, minimise, minimise_from
+from fedpers.learning.losses import Frozen, proximal, soft_proximal
 from fedpers.learning.model import Model
-from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 
 __all__ = [
     "ClientData",
     "Data",
     "Federation",
+    "Frozen",
     "LocalConfig",
     "Model",
     "Observer",
@@ -34,11 +49,26 @@ __all__ = [
     "Round",
     "RoundLog",
     "Stream",
+    "above",
+    "add",
+    "blend",
     "bounds",
+    "combine",
     "grad",
     "init_optimizer",
+    "mean",
+    "merge",
     "minibatches",
     "minimise",
     "minimise_from",
+    "proximal",
     "record",
+    "scale",
+    "sgd_step",
+    "soft_proximal",
+    "split",
+    "sq_dist",
+    "sub",
+    "weighted_mean",
+    "weighted_sum",
 ]

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.clients.cfl import CFLConfig, Weights
+from fedpers.clients.cfl import CFLConfig, MemberModel
 from fedpers.core.params import add, sq_norm, weighted_mean
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -95,9 +95,9 @@ class CFL(PersonalizedStrategy):
         there = any(k in deltas for k in members)
         return add(theta, self._mean(members, deltas)) if there else theta               # [S7]
 
-    def evaluation_message(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: State, k: int) -> MemberModel:
         """The model of the client's cluster."""
-        return Weights(s.params[next(c for c, members in enumerate(s.clusters) if k in members)])
+        return MemberModel(s.params[next(c for c, members in enumerate(s.clusters) if k in members)])
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """The number of each client's cluster, [N]."""

@@ -1,4 +1,4 @@
-"""Ditto: a global model by FedAvg, and for each client a personal model that is soft_proximal towards it.
+"""Ditto: a global model by FedAvg, and for each client a personal model kept near it.
 
 Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization",
 ICML 2021, https://arxiv.org/abs/2012.04221, Algorithm 1.
@@ -24,36 +24,20 @@ import numpy as np
 
 from fedpers.clients.ditto import Weights
 from fedpers.core.params import weighted_mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.families.global_model.strategy import GlobalModelStrategy
+from fedpers.method import Round
 
 
-@record
-class State:
-    """The global model."""
-
-    params: Params
-
-
-class Ditto(PersonalizedStrategy):
+class Ditto(GlobalModelStrategy):
     """FedAvg; personalisation happens on the clients."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """One global model."""
-        return State(params)
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
-        n = [self.num_examples(k) for k in w]
-        return State(weighted_mean([w[k].params for k in w], n))                         # [S3]
+        w = yield dict.fromkeys(selected, s)                                             # [S2]
+        p = [self.num_examples(k) for k in w]
+        return Weights(weighted_mean([w[k].params for k in w], p))                       # [S3]
 
-    def evaluation_message(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: Weights, k: int) -> None:
         """Clients predict with their personal models."""
         return
-
-    def models(self, s: State) -> dict[str, Params]:
-        """The global model."""
-        return {"global": s.params}

@@ -12,41 +12,20 @@ Deviations from the paper: none; the server draws r clients rather than a fracti
 Reductions: one client is centralised SGD; one full-batch local step is FedSGD.
 """
 
-from typing import Any
-
 import numpy as np
 
 from fedpers.clients.fedavg import Weights
 from fedpers.core.params import weighted_mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.families.global_model.strategy import GlobalModelStrategy
+from fedpers.method import Round
 
 
-@record
-class State:
-    """The global model."""
-
-    params: Params
-
-
-class FedAvg(PersonalizedStrategy):
+class FedAvg(GlobalModelStrategy):
     """Averages whole models, weighted by numbers of samples."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """One global model."""
-        return State(params)
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
-        return State(weighted_mean([w[k].params for k in w], [self.num_examples(k) for k in w]))  # [S3]
-
-    def evaluation_message(self, s: State, k: int) -> Weights:
-        """Every client predicts with the global model."""
-        return Weights(s.params)
-
-    def models(self, s: State) -> dict[str, Any]:
-        """The global model."""
-        return {"global": s.params}
+        w = yield dict.fromkeys(selected, s)                                             # [S2]
+        n = [self.num_examples(k) for k in w]
+        return Weights(weighted_mean([w[k].params for k in w], n))                       # [S3]

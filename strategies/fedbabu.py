@@ -18,17 +18,9 @@ Reductions: with clients of equal size it is FedRep without head steps.
 import numpy as np
 import torch
 
-from fedpers.clients.fedbabu import FedBABUConfig, Weights
+from fedpers.clients.fedbabu import BodyAndHead, FedBABUConfig
 from fedpers.core.params import split, weighted_mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-
-
-@record
-class State:
-    """The body, and the head that stays."""
-
-    theta: Params
-    head: Params
+from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
 class FedBABU(PersonalizedStrategy):
@@ -36,27 +28,25 @@ class FedBABU(PersonalizedStrategy):
 
     config: FedBABUConfig
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> BodyAndHead:
         """The model's initial body and head, or a head with orthogonal rows."""
         head, theta = split(params, self.model.is_head)
         if self.config.head_init == "orthogonal":
             head = {k: _orthogonal(v, rng) for k, v in head.items()}
-        return State(theta, head)                                                        # [S1]
+        return BodyAndHead(theta, head)                                                  # [S1]
 
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: BodyAndHead, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S2]
-        w = yield dict.fromkeys(selected, self.evaluation_message(s, -1))                # [S3]
-        if not w:
-            return s
+        w = yield dict.fromkeys(selected, s)                                             # [S3]
         n = [self.num_examples(k) for k in w]
-        return State(weighted_mean([reply.theta for reply in w.values()], n), s.head)    # [S4]
+        return BodyAndHead(weighted_mean([w[k].theta for k in w], n), s.head)            # [S4]
 
-    def evaluation_message(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: BodyAndHead, k: int) -> BodyAndHead:
         """The whole model."""
-        return Weights(s.theta, s.head)
+        return s
 
-    def models(self, s: State) -> dict[str, Params]:
+    def models(self, s: BodyAndHead) -> dict[str, Params]:
         """The model before fine-tuning."""
         return {"global": s.theta | s.head}
 

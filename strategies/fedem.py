@@ -49,8 +49,6 @@ class FedEM(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, Components(s.thetas))                          # [S2]
-        if not w:
-            return s
         n = [self.num_examples(k) for k in w]
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
         return State(tuple(weighted_mean(part, n) for part in parts))                    # [S3]

@@ -69,17 +69,17 @@ class FedeRiCo(PersonalizedStrategy):
         ids, M, mailbox = self.roster.ids, s.wanted.shape[1], dict(s.mailbox)
         if M and not mailbox:
             joined = yield dict.fromkeys(ids, Join(s.start))                             # [S1]
-            mailbox = {self._row[k]: reply.phi for k, reply in joined.items()}
-        orders: Orders = {k: self._order(s, mailbox, self._row[k]) for k in self.sample(rng)}
+            mailbox = {self.row[k]: reply.phi for k, reply in joined.items()}
+        orders: Orders = {k: self._order(s, mailbox, self.row[k]) for k in self.sample(rng)}
         replies = yield orders                                                           # [S2]
         for k in [k for k, r in replies.items() if isinstance(r, Published)]:
-            mailbox[self._row[k]] = replies.pop(k).phi
+            mailbox[self.row[k]] = replies.pop(k).phi
         s = self._heard(replace(s, mailbox=mailbox), replies)
         if M and replies:
             sums = sum_by_owner((orders[k].ids, r.g, r.w) for k, r in replies.items())   # [S3]
             well = [b for b in sums if ids[b] in replies or ids[b] not in orders]
             published = yield {ids[b]: Step(*sums[b]) for b in well}                     # [S4]
-            new = {self._row[k]: r.phi for k, r in published.items()}
+            new = {self.row[k]: r.phi for k, r in published.items()}
             s = replace(s, mailbox=mailbox | new)                                        # [S5]
         return s
 
@@ -93,7 +93,7 @@ class FedeRiCo(PersonalizedStrategy):
     def _heard(self, s: State, replies: Replies) -> State:
         """The weights and wishes of those that replied; columns for metrics.csv."""
         w, wanted = s.w.clone(), s.wanted.clone()
-        for i, reply in ((self._row[k], reply) for k, reply in replies.items()):
+        for i, reply in ((self.row[k], reply) for k, reply in replies.items()):
             w[i], wanted[i] = reply.w, reply.wanted
         peers = (-torch.special.xlogy(w, w).sum(1)).exp()
         self.note(
@@ -108,7 +108,7 @@ class FedeRiCo(PersonalizedStrategy):
         there = sorted(s.mailbox)
         if k in self.unseen:
             return Newcomer(tuple(s.mailbox[j] for j in there), s.w.new_ones(len(there)))
-        i = self._row[k]
+        i = self.row[k]
         heavy = s.w[i] >= s.w[i].max().clamp(max=self.config.w_min)
         others = [j for j in there if j != i and heavy[j]]
         ids = torch.tensor([i, *others], device=self.plan.device)

@@ -54,13 +54,13 @@ class FedFomo(PersonalizedStrategy):
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round."""
-        rows = [self._row[k] for k in self.sample(rng)]
+        rows = [self.row[k] for k in self.sample(rng)]
         chosen = {i: self._choose(s, i, rng) for i in rows}                              # [S1]
         replies = yield {self.roster.ids[i]: Forward(                                    # [S2]
             torch.tensor([i, *others], device=self.plan.device),
             tuple(s.mailbox[j] for j in others), s.w[i]) for i, others in chosen.items()}
         w, affinity, mailbox = s.w.clone(), s.affinity.clone(), dict(s.mailbox)
-        for i, reply in ((self._row[k], reply) for k, reply in replies.items()):
+        for i, reply in ((self.row[k], reply) for k, reply in replies.items()):
             w[i], affinity[i], mailbox[i] = reply.w, s.affinity[i] + reply.w, reply.phi  # [S3]
         self.note(own_weight=float(w.diagonal().mean()))
         return replace(s, mailbox=mailbox, affinity=affinity, w=w)

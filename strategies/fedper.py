@@ -12,35 +12,11 @@ Deviations from the paper: clients are sampled; the personal part is the last la
 Reductions: without a personal part it is FedAvg.
 """
 
-import numpy as np
-
-from fedpers.clients.fedper import Body
-from fedpers.core.params import split, weighted_mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.clients.fedper import FedPerConfig
+from fedpers.families.split_models.strategy import SplitStrategy
 
 
-@record
-class State:
-    """The shared body."""
-
-    theta: Params
-
-
-class FedPer(PersonalizedStrategy):
+class FedPer(SplitStrategy):
     """Averages bodies, weighted by numbers of samples; heads stay where they are."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """The model's initial body."""
-        return State(split(params, self.model.is_head)[1])
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
-        """One round."""
-        selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Body(s.theta))                                 # [S2]
-        if not w:
-            return s
-        return State(weighted_mean([w[k].theta for k in w], [self.num_examples(k) for k in w]))  # [S3]
-
-    def evaluation_message(self, s: State, k: int) -> Body:
-        """The body, for the client's own head."""
-        return Body(s.theta)
+    config: FedPerConfig

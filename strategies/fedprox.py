@@ -20,43 +20,23 @@ import numpy as np
 from fedpers.clients.fedprox import FedProxConfig, Weights
 from fedpers.core.params import weighted_mean
 from fedpers.core.sampling import draw
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.families.global_model.strategy import GlobalModelStrategy
+from fedpers.method import Round
 
 
-@record
-class State:
-    """The global model."""
-
-    params: Params
-
-
-class FedProx(PersonalizedStrategy):
+class FedProx(GlobalModelStrategy):
     """Averages models that were kept near the last average."""
 
     config: FedProxConfig
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """One global model."""
-        return State(params)
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 2."""
         proportional = self.config.sampling == "proportional"
         selected = self._proportional(rng) if proportional else self.sample(rng)         # [S1]
-        w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
+        w = yield dict.fromkeys(selected, s)                                             # [S2]
         weights = [1.0 if proportional else self.num_examples(k) for k in w]
-        return State(weighted_mean([w[k].params for k in w], weights))                   # [S3]
+        return Weights(weighted_mean([w[k].params for k in w], weights))                 # [S3]
 
     def _proportional(self, rng: np.random.Generator) -> list[int]:
         n = self.roster.num_examples.numpy()
         return [self.roster.ids[i] for i in draw(rng, n, self.num_sampled, replace=False)]
-
-    def evaluation_message(self, s: State, k: int) -> Weights:
-        """Every client predicts with the global model."""
-        return Weights(s.params)
-
-    def models(self, s: State) -> dict[str, Params]:
-        """The global model."""
-        return {"global": s.params}

@@ -22,44 +22,26 @@ Reductions: start=kept with η_s = 1 and SGD is FedAlt with a personal head.
 
 import numpy as np
 
-from fedpers.clients.fedrecon import FedReconConfig, Shared
-from fedpers.core.params import split, weighted_mean
-from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.clients.fedrecon import FedReconConfig
+from fedpers.core.params import weighted_mean
+from fedpers.families.split_models.client import SharedPart
+from fedpers.families.split_models.strategy import BodyDescentStrategy, DescendingBody
+from fedpers.method import Round
 
 
-@record
-class State:
-    """The body, and the server optimiser's state."""
-
-    g: Params
-    opt: OptimizerState
-
-
-class FedRecon(PersonalizedStrategy):
+class FedRecon(BodyDescentStrategy):
     """Takes the mean update of the body as a gradient."""
 
     config: FedReconConfig
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """The model's initial body."""
-        g = split(params, self.model.is_head)[1]
-        return State(g, init_optimizer(g, self._optimizer))
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: DescendingBody, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Shared(s.g))                                   # [S2]
-        if not w:
-            return s
-        n = [self.num_examples(k) for k in w]
-        delta = weighted_mean([reply.g for reply in w.values()], n)                      # [S3]
-        return State(*sgd_step(s.g, delta, s.opt, self._optimizer, self.config.rho))     # [S4]
+        told = yield dict.fromkeys(selected, SharedPart(s.part))                         # [S2]
+        n = [self.num_examples(i) for i in told]
+        delta = weighted_mean([reply.part for reply in told.values()], n)                # [S3]
+        return self.descend(s, delta)                                                    # [S4]
 
-    def evaluation_message(self, s: State, k: int) -> Shared:
+    def evaluation_message(self, s: DescendingBody, k: int) -> SharedPart:
         """The body, for a head that the client reconstructs or has."""
-        return Shared(s.g)
-
-    @property
-    def _optimizer(self) -> LocalConfig:
-        return LocalConfig(lr=self.config.rho, optimizer=self.config.server_optimizer)
+        return SharedPart(s.part)

@@ -16,33 +16,15 @@ Reductions: with clients of equal size it is FedAlt with a personal head; withou
 heads stay as they were, which is FedBABU.
 """
 
-import numpy as np
-
-from fedpers.clients.fedrep import Body
-from fedpers.core.params import mean, split
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.clients.fedrep import FedRepConfig
+from fedpers.families.split_models.strategy import SplitStrategy
 
 
-@record
-class State:
-    """The shared representation φ."""
-
-    phi: Params
-
-
-class FedRep(PersonalizedStrategy):
+class FedRep(SplitStrategy):
     """Averages representations; heads stay where they are."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """The model's initial body."""
-        return State(split(params, self.model.is_head)[1])
+    config: FedRepConfig
 
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
-        """One round of Algorithm 1."""
-        selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Body(s.phi))                                   # [S2]
-        return State(mean([reply.phi for reply in w.values()])) if w else s              # [S3]
-
-    def evaluation_message(self, s: State, k: int) -> Body:
-        """The representation, for the client's own head."""
-        return Body(s.phi)
+    def weight(self, k: int) -> float:
+        """All alike: the mean is plain."""
+        return 1.0

@@ -17,39 +17,11 @@ layer or everything else, adapters are left out.
 Reductions, for γ_v = γ_u: personal=head is FedPer, personal=body is LG-FedAvg.
 """
 
-import numpy as np
-
-from fedpers.clients.fedsim import FedSimConfig, Shared
-from fedpers.core.params import split, weighted_mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.clients.fedsim import FedSimConfig
+from fedpers.families.split_models.strategy import SplitStrategy
 
 
-@record
-class State:
-    """The shared part u."""
-
-    u: Params
-
-
-class FedSim(PersonalizedStrategy):
-    """Averages the shared part, weighted by numbers of samples."""
+class FedSim(SplitStrategy):
+    """Averages the shared part u, weighted by numbers of samples."""
 
     config: FedSimConfig
-
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """The shared part of the initial model."""
-        head, body = split(params, self.model.is_head)
-        return State(body if self.config.personal == "head" else head)
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
-        """One round of Algorithm 3."""
-        selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Shared(s.u))                                   # [S2]
-        if not w:
-            return s
-        n = [self.num_examples(k) for k in w]
-        return State(weighted_mean([w[k].u for k in w], n))                              # [S3]
-
-    def evaluation_message(self, s: State, k: int) -> Shared:
-        """The shared part, for the client's own one."""
-        return Shared(s.u)

@@ -89,7 +89,7 @@ class FedSoft(PersonalizedStrategy):
         told = yield {k: self._order(s, k, Estimate) for k in known}                     # [S1]
         u, n = s.u.clone(), s.n.clone()
         for k, reply in told.items():
-            u[self._row[k]], n[self._row[k]] = reply.u.double(), reply.n.double()        # [S2]
+            u[self.row[k]], n[self.row[k]] = reply.u.double(), reply.n.double()          # [S2]
         return replace(s, u=u, n=n)
 
     def _select(self, v: np.ndarray, rng: np.random.Generator) -> dict[int, float]:
@@ -101,7 +101,7 @@ class FedSoft(PersonalizedStrategy):
         return {ids[i]: float(weigh(i)) for i in sorted(set(drawn))}
 
     def _order(self, s: State, k: int, kind: type) -> Any:
-        return kind(s.centers, s.u[self._row[k]].to(next(iter(s.centers[0].values()))))
+        return kind(s.centers, s.u[self.row[k]].to(next(iter(s.centers[0].values()))))
 
     def evaluation_message(self, s: State, k: int) -> Train | None:
         """Clients predict with their own models; a final pass needs the centers."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.ifca import Centers, IFCAConfig, Update
+from fedpers.clients.ifca import Choice, ClusterModels, IFCAConfig
 from fedpers.core.params import add, weighted_sum
 from fedpers.families.clustered.centers import new_centers, new_mean
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -55,17 +55,17 @@ class IFCA(PersonalizedStrategy):
         told = yield {i: self.evaluation_message(s, i) for i in selected}                # [S2]
         identity = s.identity.clone()
         for i, reply in told.items():
-            identity[self._row[i]] = reply.identity.double()
+            identity[self.row[i]] = reply.identity.double()
         step = self._average if self.config.averaging == "model" else self._descend
         centers = tuple(step(j, c, told) for j, c in enumerate(s.centers))
         self.note(smallest_cluster=float(identity.sum(0).min()))
         return replace(s, centers=centers, identity=identity)
 
-    def _average(self, j: int, center: Params, told: dict[int, Update]) -> Params:
+    def _average(self, j: int, center: Params, told: dict[int, Choice]) -> Params:
         weights = self._weights(j, told)
         return new_mean(center, {i: told[i].update for i in weights}, weights)           # [S3]
 
-    def _descend(self, j: int, center: Params, told: dict[int, Update]) -> Params:
+    def _descend(self, j: int, center: Params, told: dict[int, Choice]) -> Params:
         weights = self._weights(j, told)
         if not weights:
             return center
@@ -73,17 +73,17 @@ class IFCA(PersonalizedStrategy):
         g = weighted_sum([told[i].update for i in weights], [w / total for w in weights.values()])
         return add(center, g, -self.config.gamma)                                        # [S4]
 
-    def _weights(self, j: int, told: dict[int, Update]) -> dict[int, float]:
+    def _weights(self, j: int, told: dict[int, Choice]) -> dict[int, float]:
         """The weights of the clients in cluster j."""
         return {i: self._weight(i) for i, reply in told.items() if bool(reply.identity[j] > 0)}
 
     def _weight(self, i: int) -> float:
         return self.num_examples(i) if self.config.weighting == "samples" else 1.0
 
-    def evaluation_message(self, s: State, k: int) -> Centers:
+    def evaluation_message(self, s: State, k: int) -> ClusterModels:
         """All cluster models; a client chooses by itself."""
         like = next(iter(s.centers[0].values()))
-        return Centers(s.centers, s.identity[self._row[k]].to(like))
+        return ClusterModels(s.centers, s.identity[self.row[k]].to(like))
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """The cluster identities [N, S], as one-hot importance weights."""

@@ -69,7 +69,7 @@ class L2SGD(PersonalizedStrategy):
         s = State(s.mean, s.iterations + T + average, s.communications)
         self.note(iterations=s.iterations, communications=s.communications,
                   beta_sample_grads=s.iterations - s.communications)
-        if self.config.report and self._evaluates(t):
+        if self.config.report and self.evaluates(t):
             zero = torch.zeros((), dtype=torch.float64)
             found = yield dict.fromkeys(self.roster.ids, Measure(s.mean, M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / M)

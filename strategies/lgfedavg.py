@@ -16,36 +16,11 @@ is pre-trained, while the paper's experiments start from rounds of FedAvg.
 Reductions: without a body (logistic regression) it is FedAvg.
 """
 
-import numpy as np
-
-from fedpers.clients.lgfedavg import Head
-from fedpers.core.params import split, weighted_mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.clients.lgfedavg import LGFedAvgConfig
+from fedpers.families.split_models.strategy import SplitStrategy
 
 
-@record
-class State:
-    """The shared head."""
-
-    g: Params
-
-
-class LGFedAvg(PersonalizedStrategy):
+class LGFedAvg(SplitStrategy):
     """Averages heads, weighted by numbers of samples; bodies stay where they are."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """The model's initial head."""
-        return State(split(params, self.model.is_head)[0])
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
-        """One round of Algorithm 1."""
-        selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Head(s.g))                                     # [S2]
-        if not w:
-            return s
-        n = [self.num_examples(k) for k in w]
-        return State(weighted_mean([w[k].g for k in w], n))                              # [S3]
-
-    def evaluation_message(self, s: State, k: int) -> Head:
-        """The head, for the client's own body."""
-        return Head(s.g)
+    config: LGFedAvgConfig

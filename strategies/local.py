@@ -8,7 +8,7 @@ Deviations: none. Reductions: FedAvg on one client.
 
 import numpy as np
 
-from fedpers.clients.local import Train
+from fedpers.clients.local import YourTurn
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -26,7 +26,7 @@ class Local(PersonalizedStrategy):
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One local training on every sampled client."""
-        yield dict.fromkeys(self.sample(rng), Train())                                   # [S1]
+        yield dict.fromkeys(self.sample(rng), YourTurn())                                   # [S1]
         return s
 
     def evaluation_message(self, s: State, k: int) -> None:

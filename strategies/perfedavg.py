@@ -19,39 +19,19 @@ Deviations: no Hessian term ((FO) of the paper); D pairs each sample of D' with 
 permutation that is drawn once a round. Reductions: α = 0 is FedAvg with equal weights.
 """
 
-from typing import Any
-
 import numpy as np
 
 from fedpers.clients.perfedavg import Weights
 from fedpers.core.params import mean
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.families.global_model.strategy import GlobalModelStrategy
+from fedpers.method import Round
 
 
-@record
-class State:
-    """The global model."""
-
-    params: Params
-
-
-class PerFedAvg(PersonalizedStrategy):
+class PerFedAvg(GlobalModelStrategy):
     """Averages models that were trained to be good after one step."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """One global model."""
-        return State(params)
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        return State(mean([w[k].params for k in w])) if w else s                         # [S3]
-
-    def evaluation_message(self, s: State, k: int) -> Weights:
-        """Every client starts its adaptation from the global model."""
-        return Weights(s.params)
-
-    def models(self, s: State) -> dict[str, Any]:
-        """The global model; adapt it before use."""
-        return {"global": s.params}
+        w = yield dict.fromkeys(selected, s)                                             # [S2]
+        return Weights(mean([w[k].params for k in w]))                                   # [S3]

@@ -30,35 +30,23 @@ import numpy as np
 
 from fedpers.clients.pfedme import ClientState, PFedMeConfig, Weights
 from fedpers.core.params import add, mean, scale
+from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.families.unified.config import ObjectiveConfig
 from fedpers.families.unified.objectives import MX2
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.method import Params, Round
 
 
-@record
-class State:
-    """The global model w."""
-
-    params: Params
-
-
-class PFedMe(PersonalizedStrategy):
+class PFedMe(GlobalModelStrategy):
     """Moves the global model towards the plain mean of the clients'."""
 
     config: PFedMeConfig
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """One global model."""
-        return State(params)
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
-        beta, average = self.config.beta, mean([reply.params for reply in w.values()])
-        return State(add(scale(s.params, 1 - beta), average, beta))                      # [S3]
+        w = yield dict.fromkeys(selected, s)                                             # [S2]
+        beta, average = self.config.beta, mean([w[i].params for i in w])
+        return Weights(add(scale(s.params, 1 - beta), average, beta))                    # [S3]
 
     @property
     def objective(self) -> MX2:
@@ -69,10 +57,6 @@ class PFedMe(PersonalizedStrategy):
         """(the global model as w, the personal ones)."""
         return scale(self.state.params, 1 / self.objective.s), [m.theta for m in states]
 
-    def evaluation_message(self, s: State, k: int) -> None:
+    def evaluation_message(self, s: Weights, k: int) -> None:
         """Clients predict with their personal models."""
         return
-
-    def models(self, s: State) -> dict[str, Params]:
-        """The global model."""
-        return {"global": s.params}

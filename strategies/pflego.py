@@ -25,48 +25,29 @@ Reductions: I = r and τ = 1 with SGD is gradient descent on L; ρ = 0 is indepe
 
 import numpy as np
 
-from fedpers.clients.pflego import PFLEGOConfig, Train
-from fedpers.core.params import split, weighted_sum
-from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.clients.pflego import PFLEGOConfig, TakeSteps
+from fedpers.core.params import weighted_sum
+from fedpers.families.split_models.strategy import BodyDescentStrategy, DescendingBody
+from fedpers.method import Round
 
 
-@record
-class State:
-    """The shared body and the server optimiser's state."""
-
-    theta: Params
-    opt: OptimizerState
-
-
-class PFLEGO(PersonalizedStrategy):
+class PFLEGO(BodyDescentStrategy):
     """Takes one (stochastic) gradient step on the shared body a round."""
 
     config: PFLEGOConfig
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """The model's initial body."""
-        theta = split(params, self.model.is_head)[1]
-        return State(theta, init_optimizer(theta, self._optimizer))
-
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: DescendingBody, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
-        selected = self.sample(rng)                                                      # [S1]
-        order = self.evaluation_message(s, -1)
+        selected, order = self.sample(rng), self._order(s)                               # [S1]
         g = yield dict.fromkeys(selected, order)                                         # [S2]
-        if not g:
-            return s
         ratio = len(self.roster.ids) / len(g) if self.config.scale == "realised" else order.ratio
         alpha = {i: self.num_examples(i) / order.num_total for i in g}
         G = weighted_sum([g[i].theta for i in g], [ratio * alpha[i] for i in g])         # [S3]
-        theta, opt = sgd_step(s.theta, G, s.opt, self._optimizer, self.config.rho)       # [S4]
-        return State(theta, opt)
+        return self.descend(s, G)                                                        # [S4]
 
-    def evaluation_message(self, s: State, k: int) -> Train:
+    def _order(self, s: DescendingBody) -> TakeSteps:
+        return TakeSteps(s.part, len(self.roster.ids) / self.num_sampled, self.roster.num_total)
+
+    def evaluation_message(self, s: DescendingBody, k: int) -> TakeSteps:
         """The body, with the scale that the client's last step needs."""
-        ratio = len(self.roster.ids) / self.num_sampled
-        return Train(s.theta, ratio, float(self.roster.num_examples.sum()))
-
-    @property
-    def _optimizer(self) -> LocalConfig:
-        return LocalConfig(lr=self.config.rho, optimizer=self.config.server_optimizer)
+        return self._order(s)

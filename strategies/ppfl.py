@@ -30,15 +30,14 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedpers.clients.ppfl import Personal, PPFLConfig, Weigh
+from fedpers.clients.ppfl import PPFLConfig
 from fedpers.core.errors import ConfigError
-from fedpers.core.params import weighted_mean
+from fedpers.families.mixtures.messages import BothBlocks, MembershipBlock, Personal, ThetaBlock, Trained
 from fedpers.families.mixtures.mixture import Mixture
 from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, with_rows
 from fedpers.families.mixtures.stationarity import Kept, block_weight, offer, stationarity
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record, weighted_mean
 
 
 @record
@@ -46,8 +45,9 @@ class State:
     """Both blocks of variables, and the output drawn so far."""
 
     theta: Params
-    C: Tensor                    # [N, K] float64, rows by position in the roster
+    C: torch.Tensor                    # [N, K] float64, rows by position in the roster
     kept: Kept | None = None     # with output=random: a State
+    output = property(lambda self: self.kept.value if self.kept else self)
 
 
 class PPFL(PersonalizedStrategy):
@@ -59,8 +59,7 @@ class PPFL(PersonalizedStrategy):
     @property
     def needs(self) -> tuple[str, ...]:
         """Label counts, if clients are coupled by them."""
-        h = self.config
-        return ("label_counts",) if h.affinity == "label_cosine" and h.lam else ()
+        return ("label_counts",) if self.config.affinity == "label_cosine" and self.config.lam else ()
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Canonical models apart from each other, memberships uniform."""
@@ -76,45 +75,46 @@ class PPFL(PersonalizedStrategy):
         if h.output == "random":
             q = block_weight(h.eta_2, h.rho, *h.smoothness)
             s = replace(s, kept=offer(s.kept, State(s.theta, s.C), q, rng))              # [S5]
-        a, n = h.lam * laplacian(self._affinity, s.C), self.roster.num_total             # [S1]
-        if h.algorithm == "rbcd":
-            return (yield from self._one_block(s, a, n, rng))
-        row = {k: self._row[k] for k in self.sample(rng)}
-        w = yield {k: Weigh(s.theta, s.C[i], a[i], n) for k, i in row.items()}           # [S2]
-        C = with_rows(s.C, {row[k]: w[k].c for k in w})                                  # [S4]
-        new = State(self._mean(s, w), C, s.kept)
+        return (yield from self._rbcd(s, rng) if h.algorithm == "rbcd" else self._alternating(s, rng))
+
+    def _alternating(self, s: State, rng: np.random.Generator) -> Round:
+        h, n, i = self.config, self.roster.num_total, self.row
+        a = h.lam * laplacian(self._affinity, s.C)                                       # [S1]
+        w = yield {k: BothBlocks(s.theta, s.C[i[k]], a[i[k]], n) for k in self.sample(rng)}  # [S2]
+        theta = self._mean(w)                                                            # [S3]
+        new = State(theta, with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)            # [S4]
         self.note(stationarity=stationarity(h.local, n / len(a), h.eta_2, s, new))
         return new
 
-    def _one_block(self, s: State, a: Tensor, n: float, rng: np.random.Generator) -> Round:
-        if rng.random() < self.config.rho:
-            w = yield {k: Personal(s.theta, s.C[i]) for k, i in self._row.items()}       # [S6]
-            return replace(s, theta=self._mean(s, w))
-        g = yield {k: Weigh(s.theta, s.C[i], None, n) for k, i in self._row.items()}     # [S7]
-        G = 2 * a + with_rows(torch.zeros_like(s.C), {self._row[k]: g[k].c for k in g})
-        return replace(s, C=mirror_step(s.C, G, self.config.eta_2, self.config.floor))   # [S8]
+    def _rbcd(self, s: State, rng: np.random.Generator) -> Round:
+        h, n = self.config, self.roster.num_total
+        if rng.random() < h.rho:
+            w = yield {k: ThetaBlock(s.theta, s.C[i]) for k, i in self.row.items()}      # [S6]
+            return replace(s, theta=self._mean(w))
+        g = yield {k: MembershipBlock(s.theta, s.C[i], n) for k, i in self.row.items()}  # [S7]
+        G = 2 * (h.lam * laplacian(self._affinity, s.C))
+        G = G + with_rows(torch.zeros_like(s.C), {self.row[k]: g[k].c for k in g})
+        return replace(s, C=mirror_step(s.C, G, h.eta_2, h.floor))                       # [S8]
 
-    def _mean(self, s: State, w: dict[int, Personal]) -> Params:
-        n = [self.num_examples(k) for k in w]
-        return weighted_mean([w[k].theta for k in w], n) if w else s.theta               # [S3]
+    def _mean(self, w: dict[int, Trained]) -> Params:
+        return weighted_mean([w[k].theta for k in w], [self.num_examples(k) for k in w])
 
     @cached_property
     def _affinity(self) -> Affinity:
-        h, N = self.config, len(self.roster.ids)
-        return affinity(h.affinity if h.lam else "none", N, self.roster.properties, h.affinity_file)
+        h, told = self.config, self.roster.properties
+        return affinity(h.affinity if h.lam else "none", len(self.row), told, h.affinity_file)
 
     def evaluation_message(self, s: State, k: int) -> Personal:
         """All canonical models and the client's membership; new clients go on from 1/K."""
-        z, h = s.kept.value if s.kept else s, self.config
+        theta, C = s.output.theta, s.output.C
         if k in self.unseen:
-            return Personal(z.theta, torch.full_like(z.C[0], 1 / h.num_canonical), h.new_steps)
-        return Personal(z.theta, z.C[self._row[k]])
+            return Personal(theta, torch.full_like(C[0], 1 / C.shape[1]), self.config.new_steps)
+        return Personal(theta, C[self.row[k]])
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """Memberships [N, K]."""
-        return {"membership": (s.kept.value if s.kept else s).C.cpu().numpy()}
+        return {"membership": s.output.C.cpu().numpy()}
 
     def models(self, s: State) -> dict[str, Params]:
         """Every canonical model by itself."""
-        models = self.mixture.unstack((s.kept.value if s.kept else s).theta)
-        return {f"canonical_{k}": m for k, m in enumerate(models)}
+        return {f"canonical_{k}": m for k, m in enumerate(self.mixture.unstack(s.output.theta))}

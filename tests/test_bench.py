@@ -1,6 +1,7 @@
 """The benchmarks' bookkeeping; the speed itself is measured by `fedpers bench`, not here."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import torch
 
 from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
+from fedpers.bench.channels import CHANNELS, COUNT, round_trip
+from fedpers.bench.parts import take_turns
+from fedpers.bench.stores import STORES
 from fedpers.bench.work import FLOPS, MODELS, Work, as_module, make_model
 
 SIZES = {"lr": 7850, "mlp": 159010, "lenet": 62006, "cnn": 1663370}
@@ -81,3 +85,37 @@ def test_one_engine_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
         assert len(found["seconds"]) == 2
         assert found["peak_mb"] >= 0
     assert bench.run_one("no-such-engine", work) is None
+
+
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_every_store_gives_back_what_was_put(make, tmp_path):
+    """Also what was replaced before and after a checkpoint."""
+    store = make(tmp_path)
+    for value in (1.0, 2.0, 3.0):
+        for k in (5, 99_999):
+            store.write(k, {"head.bias": torch.full((10,), value + k)})
+        assert store.read(5)["head.bias"].tolist() == [value + 5] * 10
+        store.commit()
+        assert store.read(99_999)["head.bias"].tolist() == [value + 99_999] * 10
+    store.close()
+
+
+@pytest.mark.parametrize("make", CHANNELS.values(), ids=CHANNELS)
+def test_every_channel_brings_back_all_replies(make):
+    order = make_model(Work("lr")).init(0)
+    with ExitStack() as stack:
+        trip = round_trip(order, make, stack)
+        for _ in range(3):
+            total, cpu = trip()
+            assert cpu >= 0
+            for found, sent in zip(total, order.values(), strict=True):
+                torch.testing.assert_close(found, COUNT * sent)
+
+
+def test_ways_take_turns_and_the_first_one_is_ours():
+    calls = []
+    ways = {name: lambda name=name: calls.append(name) for name in "ab"}
+    rows = take_turns("part", "case", ways, 3)
+    assert calls == ["a", "b"] * 5
+    assert [(r["way"], r["count"]) for r in rows] == [("a", 3), ("b", 3)]
+    assert rows[0]["times"] == 1

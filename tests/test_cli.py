@@ -33,7 +33,7 @@ def runs(monkeypatch):
         (out / "summary.json").write_text('{"status": "finished"}')
         return {"final": {"loss": 0.25, "accuracy": 0.5}}
 
-    monkeypatch.setattr(fedpers.app.run, "run", fake)
+    monkeypatch.setattr(fedpers.app.run, "execute", fake)
     return seen
 
 
@@ -43,7 +43,7 @@ def failing(monkeypatch, error, when=lambda cfg: True):
             raise error
         return {}
 
-    monkeypatch.setattr(fedpers.app.run, "run", fake)
+    monkeypatch.setattr(fedpers.app.run, "execute", fake)
 
 
 def complaint(capsys):

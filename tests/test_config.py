@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from fedpers.config import compose, registry
+from fedpers.config import compose, hydra_internals, registry
 from fedpers.config.registry import METHODS, Method
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
 from fedpers.core.errors import ConfigError
@@ -229,8 +229,8 @@ def test_the_command_line_wins(load):
 
 def test_the_default_sweep_and_overriding_it(tmp_path, load):
     with compose._hydra(str(tmp_path)):
-        jobs = compose._jobs(["+experiment=demo"])
-        fewer = compose._jobs(["+experiment=demo", "seed=7"])
+        jobs = hydra_internals.sweep_jobs(["+experiment=demo"])
+        fewer = hydra_internals.sweep_jobs(["+experiment=demo", "seed=7"])
     assert [sorted(job) for job in jobs] == [
         ["+experiment=demo", f"method={m}", f"seed={s}"] for m in ("pflego", "fedavg") for s in (0, 1)
     ]
@@ -329,3 +329,12 @@ def test_unknown_method_of_the_registry():
 def test_every_row_names_classes_that_exist(name):
     row = METHODS[name]
     assert all(isinstance(c, type) for c in (row.strategy_class(), row.client_class(), row.config_class()))
+
+
+@pytest.mark.parametrize("group", ["method", "data", "model", "engine"])
+def test_every_key_of_a_config_file_has_a_comment(group):
+    """On its line; the file's own comment, its first line, stands for the name."""
+    for path in (CONF / group).glob("*.yaml"):
+        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        assert first.startswith("# ") and first.endswith("."), path
+        assert not [k for k in lines if "#" not in k and not k.startswith("name:")], path

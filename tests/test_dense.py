@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedpers.checks.case import same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
-from fedpers.clients.fedper import Body, ClientState, FedPerClient, FedPerConfig
+from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.params import split
@@ -22,6 +22,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.stacked_data import Block, StackedData
+from fedpers.families.split_models.client import OwnPart, SharedPart
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Request
 from fedpers.learning.gradients import grad, stacked
@@ -46,14 +47,11 @@ LOCALS = {
 
 
 @pytest.fixture
-def kernel(monkeypatch):
-    """Calling it with False leaves the C kernels out."""
-
-    def choose(there):
-        native._library.cache_clear()
-        monkeypatch.setenv("FEDPERS_NATIVE", "1" if there else "0")
-
-    yield choose
+def no_kernel(monkeypatch):
+    """The C kernels are left out."""
+    monkeypatch.setenv("FEDPERS_NATIVE", "0")
+    native._library.cache_clear()
+    yield
     native._library.cache_clear()
 
 
@@ -80,8 +78,8 @@ def both(f):
 @pytest.mark.parametrize("hidden", [(), (9,), (20, 7)], ids=str)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
-def test_every_optimiser_is_autograds(local, task, hidden, kernel):
-    """With a short last batch, and with the optimiser's memory from before; with and without C."""
+def test_every_optimiser_is_autograds(local, task, hidden):
+    """With a short last batch, and with the optimiser's state from before."""
     fed = toy_federation(1, (13,), dim=6, task=task)
     model = net(6, hidden, fed.num_classes, task)
     data, params = fed.client(0).train, model.init(0)
@@ -91,21 +89,33 @@ def test_every_optimiser_is_autograds(local, task, hidden, kernel):
         w, opt = minimise_from(model.loss, params, opt, data, Stream(0, 1, 0), local)
         return minimise_from(model.loss, w, opt, data, Stream(0, 2, 0), local)
 
-    for there in (True, False):
-        kernel(there)
-        (fast, fast_slots), (slow, slow_slots) = both(train)
-        close(fast, slow)
-        assert fast_slots.step == slow_slots.step
-        close(fast_slots.m, slow_slots.m)
-        close(fast_slots.v, slow_slots.v)
+    (fast, fast_state), (slow, slow_state) = both(train)
+    close(fast, slow)
+    assert fast_state.step == slow_state.step
+    close(fast_state.m, slow_state.m)
+    close(fast_state.v, slow_state.v)
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+def test_without_the_kernel_it_is_autograd(local, no_kernel):
+    """To the last bit: there is no third way."""
+    fed = toy_federation(1, (13,), dim=6)
+    model, data = net(6, (9,), fed.num_classes), fed.client(0).train
+    params = model.init(0)
+
+    def train():
+        return minimise_from(model.loss, params, init_optimizer(params, local), data, Stream(0, 1, 0), local)[
+            0
+        ]
+
+    fast, slow = both(train)
+    assert all(torch.equal(fast[k], slow[k]) for k in params)
+
+
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
 @pytest.mark.parametrize("part", ["head", "body", "all"])
 @pytest.mark.parametrize("lam", [0.0, 0.7])
-def test_pulls_and_fixed_parts_are_autograds(lam, part, local, there, kernel):
-    kernel(there)
+def test_pulls_and_fixed_parts_are_autograds(lam, part, local):
     fed = toy_federation(1, (13,), dim=6)
     model = net(6, (9, 5), fed.num_classes)
     data, params = fed.client(0).train, model.init(0)
@@ -138,7 +148,7 @@ def test_a_pull_has_the_names_of_what_it_pulls(kernels):
     ("dim", "classes", "bias"),
     [(16, 5, True), (784, 10, True), (37, 3, False), (5, 12, True), (100, 62, True), (33, 11, False)],
 )
-def test_every_remainder_of_the_kernels_blocks(dim, classes, bias, kernel):
+def test_every_remainder_of_the_kernels_blocks(dim, classes, bias):
     fed = toy_federation(1, (23,), dim=dim, classes=classes)
     data = fed.client(0).train
     for hidden in ((), (2 * classes + 1,)):
@@ -149,9 +159,7 @@ def test_every_remainder_of_the_kernels_blocks(dim, classes, bias, kernel):
             start = init_optimizer(model.init(0), local)
             return minimise_from(model.loss, model.init(0), start, data, Stream(0, 1, 0), local)[0]
 
-        for there in (True, False):
-            kernel(there)
-            close(*both(train))
+        close(*both(train))
 
 
 @settings(max_examples=40, deadline=None)
@@ -231,9 +239,7 @@ def test_the_gradient_of_no_sample_is_no_number():
         assert torch.isnan(found["head.bias"]).all()
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_label_that_is_no_class_is_an_error(there, kernel):
-    kernel(there)
+def test_a_label_that_is_no_class_is_an_error():
     fed = toy_federation(1, (10,), dim=4)
     data = replace(fed.client(0).train, y=torch.full((10,), 3))
     model = net(4, (), 3)
@@ -246,7 +252,7 @@ def test_a_label_that_is_no_class_is_an_error(there, kernel):
 def test_inputs_of_another_width_are_torchs_error_and_no_stray_read():
     fed = toy_federation(1, (10,), dim=4)
     model = net(5, (3,), 3)
-    with torch.no_grad(), pytest.raises(RuntimeError, match="size"):
+    with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         minimise_from(
             model.loss,
             model.init(0),
@@ -421,7 +427,7 @@ def test_a_models_own_idea_of_right_is_respected():
     lenient = Lenient(**vars(model))
     with torch.no_grad():
         assert scores_of(lenient, model.init(0), rows[0]) is None
-        client, theta = FedPerClient(FedPerConfig(), lenient), Body(model.init(0))
+        client, theta = FedPerClient(FedPerConfig(), lenient), SharedPart(model.init(0))
         stack = Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig("stack"))
         header = {"kind": "evaluate", "t": 1, "e": 0}
         for answer in stack.handle([Request(k, theta, header) for k in range(2)]):
@@ -436,7 +442,7 @@ def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
 
     def one(i):
         part = StackedData.of(i, block)
-        return client.assess(Body(wrong), ClientState({}), ClientData(part, part, part), Stream(0, 1, 0))
+        return client.assess(SharedPart(wrong), OwnPart({}), ClientData(part, part, part), Stream(0, 1, 0))
 
     with torch.no_grad(), pytest.raises(RuntimeError):
         torch.vmap(one)(torch.arange(2))
@@ -451,12 +457,12 @@ def test_an_evaluation_has_the_same_bits_in_every_stack():
     """With a body for all and heads of their own; and torch's numbers."""
     fed = toy_federation(7, (12, 9, 3, 20), dim=30, classes=4)
     model = net(30, (16,))
-    theta = Body({k: v for k, v in model.init(0).items() if not model.is_head(k)})
+    theta = SharedPart({k: v for k, v in model.init(0).items() if not model.is_head(k)})
 
     def answers(chunk):
         cohort = Cohort(FedPerClient(FedPerConfig(), model), fed, RamStore(), Plan(seed=1), chunk)
         for k in range(7):
-            cohort.store.put(k, (0, 0), ClientState(model.init_head(k)))
+            cohort.store.put(k, (0, 0), OwnPart(model.init_head(k)))
         header = {"kind": "evaluate", "t": 3, "e": 0}
         return [a.body for a in cohort.handle([Request(k, theta, header) for k in range(7)])]
 
@@ -471,7 +477,7 @@ def test_padding_is_not_scored_without_the_kernel_either():
     """Ragged clients in one stack have the numbers that they have alone."""
     fed = toy_federation(6, (12, 9, 15), dim=8)
     model = net(8, (6,), fed.num_classes)
-    client, theta = FedPerClient(FedPerConfig(), model), Body(model.init(0))
+    client, theta = FedPerClient(FedPerConfig(), model), SharedPart(model.init(0))
     client.splits = ("train", "valid", "test")
 
     def answers(runner):
@@ -494,7 +500,7 @@ def test_who_defines_predict_does_not_inherit_a_model():
 
     fed = toy_federation(1, (12,), dim=6, classes=4)
     model = net(6, (5,))
-    theta, memory = Body(model.init(0)), ClientState(model.init_head(0))
+    theta, memory = SharedPart(model.init(0)), OwnPart(model.init_head(0))
     client = Zero(FedPerConfig(), model)
     assert client.personal(theta, memory) is None
     found = client.assess(theta, memory, fed.client(0), Stream(0, 1, 0))

@@ -26,13 +26,23 @@ BELOW = {  # package: all packages that it may import
     "results": {"core", "learning", "flower", "config", "datasets"},
     "deploy": {"core", "learning", "datasets", "flower", "config", "engines"},
     "checks": {"core", "learning", "flower", "engines"},
-    "bench": {"core", "learning", "datasets", "flower", "config", "engines", "clients", "strategies"},
+    "bench": {
+        "core",
+        "learning",
+        "datasets",
+        "flower",
+        "config",
+        "engines",
+        "families",
+        "clients",
+        "strategies",
+    },
 }
 TOP = {"app", "__main__"}  # may import everything
 EDGE = {  # other people's packages that few may import: these, by package or module
     "flwr": {"flower", "engines", "deploy", "app", "bench"},
     "ray": {"app.backends", "bench"},
-    "hydra": {"app.launch", "config.compose"},
+    "hydra": {"app.launch", "config.compose", "config.hydra_internals"},
     "torchvision": {"core.torchvision"},
     "tensorboard": {"results"},
     "matplotlib": {"results"},
@@ -111,7 +121,7 @@ def test_there_is_no_circle() -> None:
 
 
 UPWARD = [
-    "from fedpers.app.run import run",
+    "from fedpers.app.run import execute",
     "if TYPE_CHECKING:\n    import fedpers.engines.cohort",
     "def f():\n    from fedpers.strategies.fedavg import FedAvg",
 ]
@@ -129,6 +139,11 @@ def test_packages_at_the_edge_stay_there() -> None:
         for name in {target.partition(".")[0] for target in imported(path)} & EDGE.keys():
             allowed = EDGE[name] | TOP if name == "flwr" else EDGE[name]
             assert package(module) in allowed or module in allowed, f"{module} imports {name}"
+
+
+def test_private_modules_of_hydra_are_used_in_one_file() -> None:
+    users = {m for m, path in FILES.items() if any(n.startswith("hydra._") for n in imported(path))}
+    assert users == {"config.hydra_internals"}
 
 
 def test_a_run_in_process_loads_neither_ray_nor_torchvision_nor_hydra() -> None:

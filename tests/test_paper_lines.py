@@ -1,4 +1,7 @@
-"""Each line of a paper's box, tagged [S1].. [C1].., is done by exactly one line of code."""
+"""Each line of a paper's box, tagged [S1].. [C1].., is done by exactly one line of code.
+
+Where methods share their round, its lines are those of the family's base (`SHARED`).
+"""
 
 import ast
 import io
@@ -12,6 +15,7 @@ import pytest
 from fedpers.config.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
+SHARED = {"SplitStrategy": "fedpers/families/split_models/strategy.py"}  # base: file of its round
 TAG = re.compile(r"\[[SC]\d+\]")
 OWN = {  # method: file name of its two halves
     name: method.strategy.partition(":")[0].removeprefix("fedpers.strategies.")
@@ -33,10 +37,20 @@ def code_tags(path: Path) -> Counter[str]:
     return Counter(tag for token in trailing for tag in TAG.findall(token.string))
 
 
+def bases(path: Path) -> set[str]:
+    """The classes that a file's classes derive from."""
+    classes = [
+        n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ClassDef)
+    ]
+    return {ast.unparse(base) for c in classes for base in c.bases}
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_each_line_of_the_box_is_done_once(name: str) -> None:
     server, client = (ROOT / folder / f"{OWN[name]}.py" for folder in ("strategies", "clients"))
     lines, done = box(server), code_tags(server) + code_tags(client)
+    for base in bases(server) & SHARED.keys():
+        done += code_tags(ROOT / SHARED[base])
     assert any(tag.startswith("[S") for tag in lines), f"{server.name}: no tagged line in the box"
     assert any(tag.startswith("[C") for tag in lines), f"{server.name}: no tagged line of a client"
     assert done == dict.fromkeys(lines, 1), {

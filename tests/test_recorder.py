@@ -15,7 +15,8 @@ from fedpers.results import files, summary
 from fedpers.results.plots import curves as plots
 from fedpers.results.plots import heatmaps
 from fedpers.results.plots import style as figures
-from fedpers.results.recorder import COLUMNS, Recorder, note_failure, read_summary
+from fedpers.results.recorder import COLUMNS, Recorder
+from fedpers.results.summary import note_failure, read_summary
 
 CONFIG = compose.load(["method=fedavg", "rounds=4"])
 PNG = b"\x89PNG"

@@ -9,8 +9,9 @@ import yaml
 
 from fedpers.app.cli import main
 from fedpers.results import files
-from fedpers.results.report.runs import find_runs, group
-from fedpers.results.report.tables import paper_tables, paper_value, results_table, spread
+from fedpers.results.report.paper import paper_value
+from fedpers.results.report.runs import find_runs, group_by_setting
+from fedpers.results.report.tables import beside_paper, results, spread
 
 PAPER = {
     "title": "T",
@@ -63,9 +64,9 @@ def test_mean_over_seeds_one_row_a_method(tmp_path):
     for seed, last in ((0, 0.6), (1, 0.8)):
         make(tmp_path / f"a{seed}", seed=seed, accuracy=(0.1, last))
     make(tmp_path / "b", method="local")
-    (setting,) = group(find_runs([tmp_path]))
+    (setting,) = group_by_setting(find_runs([tmp_path]))
     assert setting.name == "digits · mlp"
-    table = results_table(setting)
+    table = results(setting)
     assert table.columns == [
         "method",
         "n",
@@ -86,7 +87,7 @@ def test_other_overrides_make_groups_and_settings(tmp_path):
     make(tmp_path / "b", lr=0.2, engine={"name": "ray"})
     make(tmp_path / "c", method="local", engine={"name": "ray"})
     make(tmp_path / "d", experiment="demo")
-    settings = {s.name: [g.name for g in s.groups] for s in group(find_runs([tmp_path]))}
+    settings = {s.name: [g.name for g in s.groups] for s in group_by_setting(find_runs([tmp_path]))}
     assert settings == {
         "digits · mlp": ["fedavg method.lr=0.1", "fedavg method.lr=0.2", "local"],
         "demo · digits · mlp": ["fedavg"],
@@ -96,15 +97,15 @@ def test_other_overrides_make_groups_and_settings(tmp_path):
 def test_the_same_seed_twice_is_said(tmp_path):
     make(tmp_path / "a")
     make(tmp_path / "b")
-    (setting,) = group(find_runs([tmp_path]))
-    assert results_table(setting).rows[0][1] == "2 (1 seeds)"
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    assert results(setting).rows[0][1] == "2 (1 seeds)"
 
 
 def test_beside_the_paper(tmp_path):
     make(tmp_path / "a", accuracy=(0.1, 0.8, 0.9), paper=PAPER)
     make(tmp_path / "b", method="local", accuracy=(0.1, 0.5, 0.7), paper=PAPER)
-    (setting,) = group(find_runs([tmp_path]))
-    (table,) = paper_tables(setting)
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    (table,) = beside_paper(setting)
     assert table.title == "Beside the paper: T, Table 1"
     assert table.rows == [
         ["fedavg", "High", "1", "85.00", "90 ± 0.5", "-5.00"],
@@ -159,8 +160,8 @@ def test_regression_has_losses_only(tmp_path):
     folder = make(tmp_path / "a")
     rows = [{"round": 1, "split": "test", "loss": 2.0, "worst_decile": 3.0}]
     files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
-    (setting,) = group(find_runs([tmp_path]))
-    assert results_table(setting).rows[0][:4] == ["fedavg", "1", "3.0000", "2.0000"]
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    assert results(setting).rows[0][:4] == ["fedavg", "1", "3.0000", "2.0000"]
     assert main(["report", str(tmp_path)]) == 0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpers.app.run import Checkpointer, run
+from fedpers.app.run import Checkpointer, execute
 from fedpers.checks.contract import same
 from fedpers.config import compose
 from fedpers.core.errors import CheckpointError, FedpersError
@@ -44,7 +44,7 @@ def assert_same_end(a, b):
 
 @pytest.mark.parametrize("method", ["pflego", "fedavg", "fedper", "local"])
 def test_a_run_leaves_its_directory(tmp_path, method):
-    summary = run(config(f"method={method}"), tmp_path)
+    summary = execute(config(f"method={method}"), tmp_path)
     names = {"metrics.csv", "clients.csv", "summary.json", "plots", "checkpoint"}
     assert names <= {p.name for p in tmp_path.iterdir()}
     assert any(p.name.startswith("events.out") for p in tmp_path.iterdir())
@@ -58,8 +58,8 @@ def test_a_run_leaves_its_directory(tmp_path, method):
 def test_the_arithmetic_of_a_stack_can_be_chosen(tmp_path):
     """bfloat16 rounds differently, by a little; the loss says that it was used, and used well."""
     small = ["method=fedavg", "model=mlp", "eval_every=0"]
-    exact = run(config(*small), tmp_path / "exact")["final"]
-    rough = run(config(*small, "engine.precision=bf16"), tmp_path / "rough")["final"]
+    exact = execute(config(*small), tmp_path / "exact")["final"]
+    rough = execute(config(*small, "engine.precision=bf16"), tmp_path / "rough")["final"]
     assert exact["loss"] != rough["loss"]
     assert exact["loss"] == pytest.approx(rough["loss"], rel=0.05)
 
@@ -72,11 +72,11 @@ def test_two_runs_never_write_one_directory(tmp_path):
     )
     other.stdout.readline()
     with pytest.raises(FedpersError, match=r"being written by another process.*out="):
-        run(config("method=fedavg"), tmp_path)
+        execute(config("method=fedavg"), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [".lock"]
     other.kill()
     other.wait()
-    run(config("method=fedavg", "rounds=1"), tmp_path)  # a kill lets go of it
+    execute(config("method=fedavg", "rounds=1"), tmp_path)  # a kill lets go of it
 
 
 class Crash(Exception):
@@ -87,7 +87,7 @@ class Crash(Exception):
 @pytest.mark.parametrize("method", ["pflego", "local"])
 def test_resumed_is_uninterrupted(tmp_path, monkeypatch, method, stop_after):
     cfg = config(f"method={method}", "checkpoint_every=1")
-    run(cfg, tmp_path / "whole")
+    execute(cfg, tmp_path / "whole")
     saved = Checkpointer.after_round
 
     def crash(self, t):
@@ -97,15 +97,15 @@ def test_resumed_is_uninterrupted(tmp_path, monkeypatch, method, stop_after):
 
     monkeypatch.setattr(Checkpointer, "after_round", crash)
     with pytest.raises(Crash):
-        run(cfg, tmp_path / "part")
+        execute(cfg, tmp_path / "part")
     monkeypatch.undo()
-    run(replace(cfg, resume=str(tmp_path / "part")), tmp_path / "part")
+    execute(replace(cfg, resume=str(tmp_path / "part")), tmp_path / "part")
     assert_same_end(tmp_path / "whole", tmp_path / "part")
 
 
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):
     cfg = config()
-    run(cfg, tmp_path / "whole")
+    execute(cfg, tmp_path / "whole")
     write = RowStore.save
 
     def crash(store, folder):
@@ -115,26 +115,26 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, m
 
     monkeypatch.setattr(RowStore, "save", crash)
     with pytest.raises(Crash):
-        run(cfg, tmp_path / "part")
+        execute(cfg, tmp_path / "part")
     monkeypatch.undo()
     assert checkpoint.last_round(tmp_path / "part") == 2
-    run(replace(cfg, resume="x"), tmp_path / "part")
+    execute(replace(cfg, resume="x"), tmp_path / "part")
     assert_same_end(tmp_path / "whole", tmp_path / "part")
 
 
 def test_a_truncated_checkpoint_is_named(tmp_path):
-    run(config(), tmp_path)
+    execute(config(), tmp_path)
     state = tmp_path / "checkpoint" / "round-000005" / checkpoint.STATE
     state.write_bytes(state.read_bytes()[:-20])
     with pytest.raises(CheckpointError, match=r"round-000005.state.safetensors is missing, truncated"):
-        run(replace(config("rounds=7"), resume=str(tmp_path)), tmp_path)
+        execute(replace(config("rounds=7"), resume=str(tmp_path)), tmp_path)
     assert (tmp_path / "metrics.csv").exists()
 
 
 def test_more_rounds_after_the_end(tmp_path):
-    run(config("rounds=5"), tmp_path / "a")
-    run(replace(config("rounds=7"), resume="x"), tmp_path / "a")
-    run(config("rounds=7"), tmp_path / "b")
+    execute(config("rounds=5"), tmp_path / "a")
+    execute(replace(config("rounds=7"), resume="x"), tmp_path / "a")
+    execute(config("rounds=7"), tmp_path / "b")
     assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
@@ -155,10 +155,10 @@ def test_killed_at_any_moment_and_resumed(tmp_path, rows):
     cfg = compose.load([*SMALL, "rounds=60", "checkpoint_every=3", "eval_every=5"])
     if checkpoint.last_round(tmp_path / "part") is None:  # killed before the first one
         with pytest.raises(CheckpointError, match="no checkpoint to resume from; start anew"):
-            run(replace(cfg, resume="x"), tmp_path / "part")
+            execute(replace(cfg, resume="x"), tmp_path / "part")
         return
-    run(replace(cfg, resume="x"), tmp_path / "part")
-    run(cfg, tmp_path / "whole")
+    execute(replace(cfg, resume="x"), tmp_path / "part")
+    execute(cfg, tmp_path / "whole")
     assert_same_end(tmp_path / "whole", tmp_path / "part")
 
 
@@ -166,10 +166,10 @@ def test_killed_at_any_moment_and_resumed(tmp_path, rows):
 def test_ray_equals_inprocess_and_resumes(tmp_path):
     """Bit for bit: state, metrics and memories; also when the Ray run was stopped half-way."""
     whole = config("method=pflego", "rounds=4")
-    run(whole, tmp_path / "inprocess")
+    execute(whole, tmp_path / "inprocess")
     ray = ["engine=ray", "method=pflego", "clients_per_round=3"]
-    run(config(*ray, "rounds=2"), tmp_path / "ray")
-    run(replace(config(*ray, "rounds=4"), resume="x"), tmp_path / "ray")
+    execute(config(*ray, "rounds=2"), tmp_path / "ray")
+    execute(replace(config(*ray, "rounds=4"), resume="x"), tmp_path / "ray")
     t, state = checkpoint.load(tmp_path / "ray", None)
     _, expected, memories = final(tmp_path / "inprocess")
     assert t == 4
@@ -224,7 +224,7 @@ def test_flowers_own_command_line_runs_the_same_app(tmp_path):
     finally:
         subprocess.run(["pkill", "-f", f"{tmp_path / 'home'}"], check=False)
     assert (tmp_path / "run" / "summary.json").exists(), done.stdout + done.stderr
-    run(compose.load(["data.num_clients=3", "rounds=2", "seed=4"]), tmp_path / "inprocess")
+    execute(compose.load(["data.num_clients=3", "rounds=2", "seed=4"]), tmp_path / "inprocess")
     _, theirs = checkpoint.load(tmp_path / "run", None)
     _, ours, _ = final(tmp_path / "inprocess")
     assert same(ours, theirs)

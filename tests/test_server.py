@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedpers.checks.contract import make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
+from fedpers.config import registry
 from fedpers.core.errors import ReplyError
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
@@ -71,6 +72,22 @@ def test_bernoulli_participation_has_the_right_rate():
     sizes = [len(server.sample(np.random.default_rng(s))) for s in range(400)]
     assert abs(np.mean(sizes) - 3) < 5 * np.sqrt(6 * 0.25 / 400)
     assert len(set(sizes)) > 2
+
+
+DRAWS = [n for n, m in registry.METHODS.items() if not m.strategy_class().takes_all and n != "fedsoft"]
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_round_for_which_nobody_is_drawn_counts_and_changes_nothing(name, monkeypatch):
+    row = registry.METHODS[name]
+    c = make_case(row.strategy_class(), row.client_class(), row.config_class()())
+    server, cohort = c.server(), c.cohort()
+    server.start(InProcessGrid(cohort), num_rounds=1)
+    before = server.state
+    monkeypatch.setattr(PersonalizedStrategy, "sample", lambda self, rng: [])
+    server.start(InProcessGrid(cohort), num_rounds=2)
+    assert server.state is before
+    assert server.rounds_done == 2
 
 
 class Broken(Cohort):
@@ -144,7 +161,7 @@ def test_participants_are_assessed_right_after_their_local_work():
     fresh, again = c.server(), c.cohort()
     grid = InProcessGrid(again)
     fresh.connect(grid)
-    start = fresh.share(fresh.state, k)
+    start = fresh.evaluation_message(fresh.state, k)
     from fedpers.core.rng import Stream
 
     reply, _ = again.client.answer(start, None, again.data(k).train, Stream(1, 1, k))

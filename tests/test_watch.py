@@ -11,7 +11,7 @@ import torch
 
 from fedpers.app.build import assemble
 from fedpers.app.launch import save_config
-from fedpers.app.run import run
+from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
@@ -22,8 +22,8 @@ from fedpers.families.unified.optimum import solve
 from fedpers.results.plots import optimality_gap as plots_gap
 from fedpers.results.plots import style as figures
 from fedpers.results.report import optimality_gap as report_gap
-from fedpers.results.report.runs import find_runs, group
-from fedpers.results.report.tables import report
+from fedpers.results.report.runs import find_runs, group_by_setting
+from fedpers.results.report.write import write_report
 from tests.unified import W, federation, golden, linear_model, logistic, make
 
 SMALL = [
@@ -98,7 +98,7 @@ def test_baselines_are_measured_by_the_mixture(name):
 
 
 def test_a_run_notes_the_distance_in_each_round_and_nothing_else_changes(tmp_path, no_pictures):
-    summaries = [run(compose.load([*SMALL, f"optimum={on}"]), tmp_path / on) for on in ("true", "false")]
+    summaries = [execute(compose.load([*SMALL, f"optimum={on}"]), tmp_path / on) for on in ("true", "false")]
     with_it, without = (pd.read_csv(tmp_path / on / "metrics.csv") for on in ("true", "false"))
     noted = with_it[with_it.split == "train"]
     facts = summaries[0]["optimum"]
@@ -210,10 +210,10 @@ def rows(gaps, start=1):
 
 
 def test_axes_add_up():
-    found = plots_gap.table([{"round": 1, "split": "train", "seconds": 0.5}, *rows([0.1, 0.01], 2)])
+    found = plots_gap.gap_series([{"round": 1, "split": "train", "seconds": 0.5}, *rows([0.1, 0.01], 2)])
     assert found["seconds"].tolist() == [1.0, 1.5]
     assert found["communications"].tolist() == [2, 3]
-    assert plots_gap.table([{"round": 1, "split": "train", "seconds": 0.5}]) == {}
+    assert plots_gap.gap_series([{"round": 1, "split": "train", "seconds": 0.5}]) == {}
 
 
 def test_no_picture_of_what_is_not_known(tmp_path):
@@ -243,21 +243,22 @@ def test_lower_bounds_are_theorem_sixs():
 
 def test_an_accuracy_is_reached_when_it_is_kept():
     facts = {"start": 3.0, "objective": 2.0}
-    assert report_gap.reached(plots_gap.table(rows([0.1, 0.02, 0.3, 0.05, 0.01])), facts, 0.1) == 3
-    assert report_gap.reached(plots_gap.table(rows([0.1, 0.2])), facts, 0.1) is None
+    assert report_gap.reached(plots_gap.gap_series(rows([0.1, 0.02, 0.3, 0.05, 0.01])), facts, 0.1) == 3
+    assert report_gap.reached(plots_gap.gap_series(rows([0.1, 0.2])), facts, 0.1) is None
 
 
 def test_the_report_has_measured_costs_beside_the_bounds(tmp_path, no_pictures):
     for seed in (0, 1):
         cfg = compose.load([*SMALL, "method=acd", "rounds=2", f"seed={seed}"])
-        run(cfg, tmp_path / str(seed))
+        execute(cfg, tmp_path / str(seed))
         save_config(cfg, tmp_path / str(seed))
-    (setting,) = group(find_runs([tmp_path]))
-    columns, (line,) = report_gap.rate_rows(setting)
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    table = report_gap.rate_table(setting)
+    columns, (line,) = table.columns, table.rows
     facts = [r.summary["optimum"] for r in setting.groups[0].runs]
     root = np.mean([math.sqrt((f["L_w"] + f["L_b"]) / f["mu"]) for f in facts])
     assert line[1] == f"{root:.3g}" and len(line) == len(columns)
     bound = np.mean([math.sqrt(f["L_w"] / f["mu"]) * math.log(1e6) for f in facts])
     assert line[columns.index("communications") + 1] == f"{bound:.3g}"
-    text = report([tmp_path]).with_name("report.md").read_text()
+    text = write_report([tmp_path]).with_name("report.md").read_text()
     assert "lower bounds" in text and "-objective.png" in text

@@ -116,7 +116,7 @@ def rounds(strategy, grid, upto, script=None, monkeypatch=None):
     if script is not None:
         monkeypatch.setattr("fedpers.flower.strategy.server_rng", lambda *key: script)
     strategy.plan = replace(strategy.plan, eval_every=0)
-    strategy._evaluates = lambda t: False
+    strategy.evaluates = lambda t: False
     strategy.start(grid, num_rounds=upto)
 
 

@@ -10,15 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minimise,
-    record,
+    Data, LocalConfig, Params, PersonalizedClient, Stream, add, bounds, minimise, record, scale,
 )
-from fedpers.core.params import add, scale
 
 
 @dataclass(frozen=True)
@@ -30,52 +23,50 @@ class TemplateConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return [] if 0 <= self.alpha <= 1 else [f"alpha={self.alpha}: must be in [0, 1]"]
+        return bounds(self, alpha=(0, 1))
 
 
 @record
-class Weights:
-    """Order and reply: the global model."""
+class Global:
+    """The global model: the server's state, its order and the reply."""
 
-    params: Params
+    w: Params
 
 
 @record
-class ClientState:
-    """The local model v_k; it never leaves the client."""
+class Local:
+    """Client state: the local model v_k; it never leaves the client."""
 
-    local: Params
+    v: Params
 
 
 class TemplateClient(PersonalizedClient):
     """Trains the global model for the server and its own part of the mixture for itself."""
 
     config: TemplateConfig
-    private = ("local",)
+    private = ("v",)
 
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> Local:
         """The local model starts where the global one does."""
-        return ClientState(params)
+        return Local(params)
 
-    def answer(
-        self, order: Weights, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Weights, ClientState]:
+    def answer(self, order: Global, state: Local, data: Data, rng: Stream) -> tuple[Global, Local]:
         """Both local trainings of Algorithm 1."""
-        w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
+        w = minimise(self.model.loss, order.w, data, rng, self.config.local)             # [C1]
 
         def mixed_loss(v: Params, batch: Data) -> Tensor:
-            return self.model.loss(self._mix(v, order.params), batch)
+            return self.model.loss(self._mix(v, order.w), batch)
 
-        v = minimise(mixed_loss, state.local, data, rng, self.config.local)             # [C2]
-        return Weights(w), ClientState(v)                                                     # [C3]
+        v = minimise(mixed_loss, state.v, data, rng, self.config.local)                  # [C2]
+        return Global(w), Local(v)                                                       # [C3]
 
-    def personal(self, shared: Weights, state: ClientState) -> Params:
+    def personal(self, shared: Global, state: Local) -> Params:
         """The mixture α v + (1-α) w."""
-        return self._mix(state.local, shared.params)
+        return self._mix(state.v, shared.w)
 
     def work(self, order: Any, n: int) -> int:
         """Two local trainings."""
         return 2 * self.config.local.work(n)
 
-    def _mix(self, local: Params, shared: Params) -> Params:
-        return add(scale(local, self.config.alpha), shared, 1 - self.config.alpha)
+    def _mix(self, v: Params, w: Params) -> Params:
+        return add(scale(v, self.config.alpha), w, 1 - self.config.alpha)

@@ -13,34 +13,24 @@ Reductions: α = 1 is local training, α = 0 is FedAvg. Each of them is an exact
 """
 
 import numpy as np
-from template.clients_apfl_fixed import Weights      # in the tree: from fedpers.clients.NAME import
+from template.clients_apfl_fixed import Global       # in the tree: from fedpers.clients.NAME import
 
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
-from fedpers.core.params import weighted_mean
-
-
-@record
-class State:
-    """What the next round needs, and nothing else."""
-
-    params: Params
+from fedpers.method import Params, PersonalizedStrategy, Roster, Round, weighted_mean
 
 
 class Template(PersonalizedStrategy):
-    """One sentence: what the server does."""
+    """One sentence: what the server does. The state is a record: what the next round needs."""
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> Global:
         """The state before round 1."""
-        return State(params)
+        return Global(params)
 
-    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: Global, t: int, rng: np.random.Generator) -> Round:
         """One round; one `yield` is one exchange with clients."""
         selected = self.sample(rng)                                                      # [S1]
-        w = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        if not w:
-            return s
-        return State(weighted_mean([w[k].params for k in w], [self.num_examples(k) for k in w]))  # [S3]
+        w = yield dict.fromkeys(selected, s)                                             # [S2]
+        return Global(weighted_mean([w[k].w for k in w], [self.num_examples(k) for k in w]))  # [S3]
 
-    def evaluation_message(self, s: State, k: int) -> Weights:
+    def evaluation_message(self, s: Global, k: int) -> Global:
         """What client k needs in order to predict."""
-        return Weights(s.params)
+        return s

@@ -39,11 +39,10 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
 
     if federation is None:
         federation = load_federation(cfg.data, cfg.seed, getattr(torch, cfg.dtype))
-    if cfg.clients_per_round is not None and cfg.clients_per_round > federation.num_clients:
-        raise ConfigError(
-            f"clients_per_round={cfg.clients_per_round}: there are {federation.num_clients} "
-            f"clients; choose at most that, or null for all"
-        )
+    r, num_clients = cfg.clients_per_round, federation.num_clients
+    if r is not None and r > num_clients:
+        text = f"there are {num_clients} clients; choose at most that, or null for all"
+        raise ConfigError(f"clients_per_round={r}: {text}")
     model = build_model(
         cfg.model.name,
         input_shape=federation.input_shape,
@@ -51,10 +50,10 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         task=federation.task,
         **cfg.model.options,
     )
-    plan = make_plan(cfg, federation.num_clients)
+    plan = make_plan(cfg, num_clients)
     row = method(cfg.method_name)
     if row.strategy_class().takes_all:
-        _check_that_all_take_part(cfg, federation.num_clients - cfg.new_clients)
+        _check_that_all_take_part(cfg, num_clients - cfg.new_clients)
     strategy = row.strategy_class()(cfg.method, model, plan)
     strategy.holdout = federation.holdout
     client = row.client_class()(cfg.method, model)
@@ -64,17 +63,13 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
 
 
 def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:
-    r = cfg.clients_per_round
+    r, method_name = cfg.clients_per_round, f"method={cfg.method_name}"
     if r is not None and r < num_clients:
-        raise ConfigError(
-            f"clients_per_round={r}: method={cfg.method_name} takes all {num_clients} "
-            "clients in every round; leave it null"
-        )
+        text = f"{method_name} takes all {num_clients} clients in every round; leave it null"
+        raise ConfigError(f"clients_per_round={r}: {text}")
     if cfg.participation != "fixed":
-        raise ConfigError(
-            f"participation={cfg.participation}: method={cfg.method_name} takes all "
-            "clients in every round; leave it fixed"
-        )
+        text = f"{method_name} takes all clients in every round; leave it fixed"
+        raise ConfigError(f"participation={cfg.participation}: {text}")
 
 
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
@@ -95,7 +90,7 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
 
 
 def choose_device(wanted: str) -> str:
-    """cpu or cuda.
+    """ "cpu" or "cuda", where `wanted` may be "auto" too.
 
     Raises:
         ConfigError: device=cuda on a machine without.
@@ -125,7 +120,7 @@ def decode_config(text: str) -> RunConfig:
 
 
 def memory_folder(cfg: RunConfig) -> Path:
-    """Where a real device keeps its clients' states of this experiment, across restarts."""
+    """The folder in which a device keeps its clients' states of this method, data and seed over restarts."""
     fixed = {k: v for k, v in to_mapping(cfg).items() if k in ("method", "data", "model", "seed")}
     digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
     base = os.environ.get("FEDPERS_STATE") or Path.home() / ".local" / "state" / "fedpers"

@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | list | report | export | data | keys | deal`."""
+"""The command line: `fedpers run | bench | list | report | export | data | keys | deal`."""
 
 import argparse
 import errno
@@ -21,18 +21,9 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 
-USER_MISTAKE, INTERRUPTED = 2, 130
-DISK = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-)  # OSErrors that a user can mend
+USER_MISTAKE, INTERRUPTED = 2, 130  # exit statuses
+DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR,
+        errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip  # OSErrors that a user can mend
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,113 +49,91 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(argv: list[str]) -> int:
     if argv[:1] == ["run"]:  # what follows is Hydra's, not argparse's
-        from fedpers.app.launch import run
+        from fedpers.app.launch import run_command
 
-        return run(argv[1:])
+        return run_command(argv[1:])
     if argv[:1] == ["bench"]:
         from fedpers.bench.main import main as bench
 
         return bench(argv[1:])
     args = parser().parse_args(argv)
-    action: Callable[[argparse.Namespace], int] = args.action
-    return action(args)
+    args.action(args)
+    return 0
 
 
 def _complain(error: FedpersError) -> int:
     lines = str(error).splitlines() or [type(error).__name__]
+    text = "\n".join(lines)
     if isinstance(error, ConfigError) and len(lines) > 1:
         text = f"{len(lines)} mistakes\n" + "\n".join(f"  - {line}" for line in lines)
-    else:
-        text = "\n".join(lines)
     print(f"fedpers: error: {text}", file=sys.stderr)
     return USER_MISTAKE
 
 
+# ---- commands -----------------------------------------------------------------------------------
+
+
 def parser() -> argparse.ArgumentParser:
-    """The outer command's arguments."""
+    """The arguments of all commands; `action` of the parsed ones does the work."""
     top = argparse.ArgumentParser("fedpers", description="Personalised federated learning.")
     top.add_argument("--version", action="version", version=f"fedpers {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    commands.add_parser(
-        "run",
-        add_help=False,
-        help="one run, or a sweep with -m; takes Hydra overrides such as method=fedavg rounds=50",
-    )
-    commands.add_parser(
-        "bench", add_help=False, help="speed and memory beside Flower's own simulation and other peers"
-    )
-    _add_list(commands)
-    _add_report(commands)
-    _add_export(commands)
-    _add_data(commands)
+    run = "one run, or a sweep with -m; takes Hydra overrides such as method=fedavg rounds=50"
+    bench = "speed and memory beside Flower's own simulation and other peers"
+    commands.add_parser("run", add_help=False, help=run)
+    commands.add_parser("bench", add_help=False, help=bench)
+    _add(commands, "list", _list, "what there is to choose from")
+
+    report = _add(commands, "report", _report, "mean and spread over seeds of finished runs")
+    report.add_argument("runs", nargs="+", type=Path, help="run directories, or a sweep's")
+    out = "folder of report.md and report.html; default: the sweep's directory, else here"
+    report.add_argument("--out", type=Path, help=out)
+
+    export = _add(commands, "export", _export, "a whole model of a run, for others to use")
+    export.add_argument("run", type=Path, help="a run directory")
+    model = "its name, such as global or center_0; may be left out if the method has one"
+    export.add_argument("--model", help=model)
+    out = "folder of NAME.safetensors and NAME.json; default: RUN/export"
+    export.add_argument("--out", type=Path, help=out)
+
+    data = commands.add_parser("data", help="download data sets")
+    fetch = _add(data.add_subparsers(required=True, metavar="ACTION"), "fetch", _fetch, "download a data set")
+    fetch.add_argument("name")
+    fetch.add_argument("--root", type=Path, help="where to; default: $FEDPERS_DATA, else ~/.cache/fedpers")
     deployment.add(commands)
     return top
 
 
-def _add_list(commands: Any) -> None:
-    command = commands.add_parser("list", help="what there is to choose from")
-    command.set_defaults(action=_list)
+def _add(commands: Any, name: str, action: Callable[[Any], None], text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text)
+    command.set_defaults(action=action)
+    return command
 
 
-def _add_report(commands: Any) -> None:
-    command = commands.add_parser("report", help="mean and spread over seeds of finished runs")
-    command.add_argument("runs", nargs="+", type=Path, help="run directories, or a sweep's")
-    command.add_argument(
-        "--out",
-        type=Path,
-        help="folder of report.md and report.html; default: the sweep's directory, else here",
-    )
-    command.set_defaults(action=_report)
-
-
-def _add_export(commands: Any) -> None:
-    command = commands.add_parser("export", help="a whole model of a run, for others to use")
-    command.add_argument("run", type=Path, help="a run directory")
-    command.add_argument(
-        "--model", help="its name, such as global or center_0; may be left out if the method has one"
-    )
-    command.add_argument(
-        "--out", type=Path, help="folder of NAME.safetensors and NAME.json; default: RUN/export"
-    )
-    command.set_defaults(action=_export)
-
-
-def _add_data(commands: Any) -> None:
-    data = commands.add_parser("data", help="download data sets")
-    actions = data.add_subparsers(required=True, metavar="ACTION")
-    fetch = actions.add_parser("fetch", help="download a data set")
-    fetch.add_argument("name")
-    fetch.add_argument("--root", type=Path, help="where to; default: $FEDPERS_DATA, else ~/.cache/fedpers")
-    fetch.set_defaults(action=_fetch)
-
-
-def _list(args: argparse.Namespace) -> int:
+def _list(args: Any) -> None:
     from fedpers.app.listing import show
 
     show()
-    return 0
 
 
-def _report(args: argparse.Namespace) -> int:
-    from fedpers.results.report.tables import report
+def _report(args: Any) -> None:
+    from fedpers.results.report.write import write_report
 
-    report(args.runs, args.out)
-    return 0
+    write_report(args.runs, args.out)
 
 
-def _export(args: argparse.Namespace) -> int:
+def _export(args: Any) -> None:
     from fedpers.app.export import export
 
     print(export(args.run, args.model, args.out))
-    return 0
 
 
-def _fetch(args: argparse.Namespace) -> int:
+def _fetch(args: Any) -> None:
+    from fedpers.datasets.config import DataConfig
     from fedpers.datasets.fetch import fetch
     from fedpers.results.progress import download_bar
 
-    root = args.root or Path(os.environ.get("FEDPERS_DATA") or Path.home() / ".cache" / "fedpers")
+    root = args.root or DataConfig().folder()
     with download_bar(args.name) as progress:
         files = fetch(args.name, root, progress)
     print(f"{args.name} is in {root}" if files else f"{args.name} needs no files")
-    return 0

@@ -3,24 +3,25 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.config import compose
+from fedpers.config import compose, hydra_internals
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.results.files import replace_text
+from fedpers.results.summary import note_failure, read_summary
 
 TRACES = ("metrics.csv", "summary.json", "checkpoint")  # what shows that a run was here
+PROGRAM = "fedpers run"
 log = logging.getLogger("fedpers")
 
 
@@ -28,12 +29,12 @@ log = logging.getLogger("fedpers")
 class Session:
     """What happened in this command so far."""
 
-    out: Path | None = None  # the run that is going on
+    out: Path | None = None  # the run directory of the run that is going on
     failed: list[tuple[Path, Exception]] = field(default_factory=list)
     finished: int = 0
 
 
-def run(argv: Sequence[str]) -> int:
+def run_command(argv: Sequence[str]) -> int:
     """Run what Hydra's arguments `argv` ask for; returns the exit status.
 
     Raises:
@@ -41,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
         KeyboardInterrupt: Ctrl-C; its text tells how to go on.
     """
     session = Session()
-    args = _parser().parse_args(list(argv))
+    args = hydra_internals.parse_arguments(argv, PROGRAM)
     folder = _value(args.overrides, "resume")
     try:
         if folder is not None:
@@ -53,37 +54,33 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Any:
-    parser = get_args_parser()
-    parser.prog = "fedpers run"
-    return parser
-
-
 def _resume(folder: Path, args: Any, session: Session) -> None:
     if args.multirun:
         raise ConfigError(f"resume={folder}: one run is resumed at a time; leave out -m")
     cfg = compose.resumed(folder, [o for o in args.overrides if not o.startswith("resume=")])
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    _perform(replace(cfg, out=str(folder)), folder, session)
+    _execute(cfg, folder, session)
 
 
 def _start(args: Any, session: Session) -> None:
-    plain = not (args.help or args.hydra_help or args.cfg or args.info or args.shell_completion)
+    """Check the overrides, then have Hydra call a job for each run; a sweep goes on after a failure."""
+    only_shown = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
     named = _value(args.overrides, "out")
-    out = None if named is None else str(Path(named).expanduser())
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
-    if out is not None:
-        kind = "sweep" if args.multirun else "run"
-        args.overrides.append(f"hydra.{kind}.dir={_quoted(out)}")
-        if plain:
-            _claim(Path(out), sweep=bool(args.multirun))
+    if named is not None:
+        out = Path(named).expanduser()
+        args.overrides.append(f"hydra.{'sweep' if args.multirun else 'run'}.dir={_quoted(str(out))}")
+        if not only_shown:
+            _claim(out, sweep=bool(args.multirun))
 
     def job(cfg: DictConfig) -> None:
         hydra = HydraConfig.get()
         folder = Path(hydra.runtime.output_dir)
         try:
-            _job(cfg, folder, session)
+            run_cfg = compose.from_omegaconf(cfg, list(hydra.overrides.task))
+            _claim(folder, sweep=False)
+            _execute(run_cfg, folder, session)
         except Exception as error:  # kept, so that a sweep goes on and Hydra is silent
             if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
                 raise  # another process; this list would not be ours
@@ -91,67 +88,55 @@ def _start(args: Any, session: Session) -> None:
             if hydra.mode == RunMode.MULTIRUN:
                 log.warning("failed: %s", error)
 
-    with _raw_errors():
-        try:
-            _run_hydra(args, _parser(), job, f"pkg://{compose.CONF}", "config")
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(compose.first_line(error)) from error
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its errors and leaves
+    try:
+        hydra_internals.run_hydra(args, PROGRAM, compose.CONF, job)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(compose.first_line(error)) from error
     _raise_failures(session)
 
 
-def _job(cfg: DictConfig, out: Path, session: Session) -> None:
-    hydra = HydraConfig.get()
-    run_cfg = compose.from_omegaconf(cfg, list(hydra.overrides.task))
-    _claim(out, sweep=False)
-    _perform(replace(run_cfg, out=str(out)), out, session)
-
-
-def _perform(cfg: RunConfig, out: Path, session: Session) -> dict[str, Any]:
+def _execute(cfg: RunConfig, out: Path, session: Session) -> None:
     """Save the resolved config, run, and say how it went."""
-    from fedpers.app.run import run as perform
-    from fedpers.results.recorder import note_failure
+    from fedpers.app import run
 
-    session.out = out
+    session.out, cfg = out, replace(cfg, out=str(out))
     save_config(cfg, out)
     try:
-        summary: dict[str, Any] = perform(cfg, out)
+        summary = run.execute(cfg, out)
     except Exception as error:
         note_failure(out, f"{type(error).__name__}: {error}")
         raise
     session.finished += 1
-    print(_sentence(cfg, summary, out))
-    return summary
+    print(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
 
 
 def save_config(cfg: RunConfig, out: Path) -> None:
     """Write the resolved config to .hydra/config.yaml of the run directory."""
     path = out / ".hydra" / "config.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    OmegaConf.save(OmegaConf.create(to_mapping(cfg)), beside)
-    beside.replace(path)
+    replace_text(path, OmegaConf.to_yaml(OmegaConf.create(to_mapping(cfg))))
 
 
-def _sentence(cfg: RunConfig, summary: dict[str, Any], out: Path) -> str:
+def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
     final = summary.get("final") or {}
     parts = [
         f"{name.replace('_', ' ')} {final[name]:.4f}"
         for name in ("loss", "accuracy", "worst_decile")
         if isinstance(final.get(name), float) and final[name] == final[name]
     ]
-    result = f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}"
-    return f"{result}\n{out}  (pictures in {out / 'plots'})"
+    return f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}"
 
 
 def _claim(out: Path, sweep: bool) -> None:
     """Make sure that the run directory can be written and that no other run is in it.
 
     Raises:
-        ConfigError: it cannot, or there is.
+        ConfigError: it cannot, or there is one.
     """
     held = [t for t in TRACES if (out / t).exists()]
-    if held == ["summary.json"] and _failed(out):  # before its first round: nothing to keep
-        held = []
+    if held == ["summary.json"] and read_summary(out).get("status") == "failed":
+        held = []  # it failed before its first round: there is nothing to keep
     if held and not sweep:
         raise ConfigError(
             f"out={out}: there is a run already ({', '.join(held)}); "
@@ -168,24 +153,16 @@ def _claim(out: Path, sweep: bool) -> None:
         ) from error
 
 
-def _failed(out: Path) -> bool:
-    from fedpers.results.recorder import read_summary  # imports torch
-
-    return bool(read_summary(out).get("status") == "failed")
-
-
 def _raise_failures(session: Session) -> None:
     """Raise what stopped a run: a bug as it is, users' mistakes in one message."""
-    mistakes = []
-    for out, error in session.failed:
-        if not isinstance(error, (FedpersError, OSError)):
+    errors = [error for _, error in session.failed]
+    total = len(errors) + session.finished
+    for error in errors:
+        if total == 1 or not isinstance(error, (FedpersError, OSError)):
             raise error
-        mistakes.append(f"{out}: {error}")
-    total = len(mistakes) + session.finished
-    if total == 1 and mistakes:
-        raise session.failed[0][1]
-    if mistakes:
-        raise FedpersError("\n".join([f"{len(mistakes)} of {total} runs failed", *mistakes]))
+    if errors:
+        lines = [f"{out}: {error}" for out, error in session.failed]
+        raise FedpersError("\n".join([f"{len(errors)} of {total} runs failed", *lines]))
 
 
 def _how_to_go_on(out: Path | None) -> str:
@@ -206,17 +183,3 @@ def _value(overrides: Sequence[str], key: str) -> str | None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "\\'") + "'"
-
-
-@contextmanager
-def _raw_errors() -> Iterator[None]:
-    """Let Hydra raise its errors instead of printing them and leaving."""
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = before

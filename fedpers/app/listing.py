@@ -29,22 +29,16 @@ def show(console: Console | None = None) -> None:
 
 
 def described(group: str) -> list[tuple[str, str]]:
-    """(name, first comment) of each file in conf/<group>."""
+    """(name, first comment) of each file in conf/<group>, by name."""
     folder = importlib.resources.files("fedpers.conf") / group
-    if not folder.is_dir():
-        return []
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return [(f.name.removesuffix(".yaml"), _comment(f.read_text(encoding="utf-8"))) for f in files]
+    texts = {f.name: f.read_text(encoding="utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
+    return [(name.removesuffix(".yaml"), _comment(text)) for name, text in sorted(texts.items())]
 
 
 def _comment(text: str) -> str:
-    """The comment at the head of a file, its first sentence."""
-    lines = [
-        line[1:].strip()
-        for line in text.splitlines()
-        if line.startswith("#") and not line.startswith("# @package")
-    ]
-    return lines[0] if lines else ""
+    """The first line of the comment at the head of a file."""
+    comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
+    return next((line for line in comments if not line.startswith("@package")), "")
 
 
 def _print(console: Console, title: str, prefix: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -56,15 +50,8 @@ def _print(console: Console, title: str, prefix: str, rows: Iterable[tuple[str, 
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-        min_width=len(title),
-    )
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, min_width=len(title))
+    table.header_style, table.pad_edge = "dim", False
     for i, column in enumerate(columns):
         table.add_column(column, style="bold" if i == 0 else "", no_wrap=i == 0)
     return table

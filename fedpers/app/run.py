@@ -38,7 +38,7 @@ class Checkpointer(Observer):
         self.run = run
 
     def after_round(self, t: int) -> None:
-        """Save if it is time to."""
+        """Save if round t is one of those."""
         every, last = self.run.cfg.checkpoint_every, t == self.run.cfg.rounds
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
@@ -47,8 +47,8 @@ class Checkpointer(Observer):
             checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
 
 
-class Everyone(Observer):
-    """Tells several observers, in order."""
+class Observers(Observer):
+    """Several observers, told in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = observers
@@ -69,7 +69,7 @@ class Everyone(Observer):
             o.after_round(t)
 
 
-def run(cfg: RunConfig, out: Path) -> dict[str, Any]:
+def execute(cfg: RunConfig, out: Path) -> dict[str, Any]:
     """Run one configuration to its end; goes on from `out`'s checkpoint if cfg.resume is set.
 
     Returns:
@@ -82,22 +82,20 @@ def run(cfg: RunConfig, out: Path) -> dict[str, Any]:
         from fedpers.deploy.submit import run_on_devices
 
         return run_on_devices(cfg, out)
-    with claimed(out):
-        return _run(cfg, out)
-
-
-def _run(cfg: RunConfig, out: Path) -> dict[str, Any]:
     from fedpers.app import backends
 
-    prepared = prepare(cfg, out)
-    if cfg.engine.name == "ray":
-        memory = out / "memory"
-        backends.run_ray(cfg, prepared.parts, memory, lambda grid: drive(prepared, grid))
-    else:
-        store = prepared.store or RowStore(None, cfg.engine.memory_mb)
-        body = lambda grid: drive(prepared, grid)  # noqa: E731
-        backends.run_inprocess(cfg.engine, prepared.parts, store, body)
-    return prepared.summary
+    with claimed(out):
+        prepared = prepare(cfg, out)
+
+        def body(grid: Grid) -> None:
+            drive(prepared, grid)
+
+        if cfg.engine.name == "ray":
+            backends.run_ray(cfg, prepared.parts, out / "memory", body)
+        else:
+            store = prepared.store or RowStore(None, cfg.engine.memory_mb)
+            backends.run_inprocess(cfg.engine, prepared.parts, store, body)
+        return prepared.summary
 
 
 def prepare(cfg: RunConfig, out: Path) -> Prepared:
@@ -120,9 +118,8 @@ def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
     with ProgressBar(run.cfg.method_name, run.cfg.rounds, strategy.rounds_done) as progress:
         observers = [*first, run.recorder, Checkpointer(run), progress]
         if run.cfg.optimum:
-            observers.insert(
-                0, watched := observe_optimality_gap(strategy, grid)
-            )  # it adds to what is recorded
-            run.recorder.facts["optimum"] = watched.facts()
-        strategy.start(grid, num_rounds=run.cfg.rounds, observer=Everyone(observers))
+            gap = observe_optimality_gap(strategy, grid)
+            observers.insert(0, gap)  # before the recorder: it adds to what is recorded
+            run.recorder.facts["optimum"] = gap.facts()
+        strategy.start(grid, num_rounds=run.cfg.rounds, observer=Observers(observers))
     run.summary = run.recorder.close()

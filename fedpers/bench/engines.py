@@ -1,4 +1,4 @@
-"""The engines that a benchmark runs, one a process: `python -m fedpers.bench.main.engines ENGINE JSON`."""
+"""The engines that a benchmark runs, one a process: `python -m fedpers.bench.engines ENGINE JSON`."""
 
 import json
 import os
@@ -10,40 +10,48 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.bench.work import LR, Clock, Work, arrays, federation, make_model, versions
+from fedpers.bench.work import LR, NO_KERNELS, Clock, Work, federation, make_model, tensors, versions
 
 
-def ours(work: Work, runner: str) -> dict[str, Any]:
+def play(
+    strategy: Any, client: Any, fed: Any, store: Any, how: Any, rounds: int, done: Callable[..., None]
+) -> Any:
+    """Run rounds in this process without evaluation; `done(t, log)` is called after each.
+
+    Returns:
+        The cohort, with its workers ended.
+    """
+    from fedpers.engines.cohort import Cohort
+    from fedpers.engines.inprocess_grid import InProcessGrid
+    from fedpers.flower.observer import Observer
+
+    observer = Observer()
+    observer.on_round = done  # type: ignore[method-assign]
+    strategy.configure_evaluate = lambda *args: []
+    cohort = Cohort(client, fed, store, strategy.plan, how)
+    grid = InProcessGrid(cohort)
+    cohort.start()
+    strategy.start(grid, num_rounds=rounds, observer=observer)
+    cohort.close()
+    return cohort
+
+
+def ours(work: Work, runner: Any) -> dict[str, Any]:
     """FedAvg through our Strategy, the clients in this process and its workers."""
     from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
     from fedpers.core.plan import Plan
-    from fedpers.engines.cohort import Cohort
-    from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.engines.memory.client_store import RamStore
     from fedpers.engines.runner import RunnerConfig
-    from fedpers.flower.observer import Observer
     from fedpers.learning.optimizers import LocalConfig
     from fedpers.strategies.fedavg import FedAvg
 
-    class Timed(FedAvg):
-        def configure_evaluate(self, *args: Any) -> Any:
-            return []
-
-    class Watch(Observer):
-        def on_round(self, t: int, log: Any) -> None:
-            clock.done()
-
     config = FedAvgConfig(local=LocalConfig(lr=LR, epochs=work.E, batch_size=work.B))
     model = make_model(work)
-    strategy = Timed(config, model, Plan(clients_per_round=work.C, eval_every=0))
-    how = RunnerConfig(runner, workers=work.workers)  # type: ignore[arg-type]
-    client = FedAvgClient(config, model)
-    cohort = Cohort(client, federation(work), RamStore(), strategy.plan, how)
-    grid = InProcessGrid(cohort)
-    cohort.start()
-    clock = Clock()
-    strategy.start(grid, num_rounds=work.rounds, observer=Watch())
-    cohort.close()
+    strategy = FedAvg(config, model, Plan(clients_per_round=work.C, eval_every=0))
+    fed = federation(*tensors(work), test=slice(work.n // 10))
+    how = RunnerConfig(runner, workers=work.workers)
+    clock, client = Clock(), FedAvgClient(config, model)
+    play(strategy, client, fed, RamStore(), how, work.rounds, lambda t, log: clock.done())
     return clock.result()
 
 
@@ -54,7 +62,7 @@ def tight(work: Work) -> dict[str, Any]:
     from fedpers.core.rng import Stream
 
     model, clock = make_model(work), Clock()
-    x, y = (torch.from_numpy(a) for a in arrays(work))
+    x, y = tensors(work)
     last = torch.channels_last
     state = model.init(0)
     rng = np.random.default_rng(0)
@@ -110,7 +118,7 @@ def floor(work: Work) -> dict[str, Any]:
         }
 
 
-OURS = {"auto": "auto", "loop": "loop", "stack": "stack"}
+OURS = {"auto": "auto", "loop": "loop", "stack": "stack", NO_KERNELS: "auto"}
 
 
 def main(argv: list[str]) -> int:
@@ -119,6 +127,8 @@ def main(argv: list[str]) -> int:
 
     torch.set_num_threads(1)
     engine, work = argv[0], Work(**json.loads(argv[1]))
+    if engine == NO_KERNELS:
+        os.environ["FEDPERS_NATIVE"] = "0"
     if engine in OURS:
         found = ours(work, OURS[engine])
     elif engine in ("tight", "floor"):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpers.bench.work import LR, SETTING, Work, arrays, as_module, make_model
+from fedpers.bench.work import LR, SETTING, Work, as_module, make_model, tensors
 
 app = ClientApp()
 KEPT: dict[str, Any] = {}
@@ -21,7 +21,7 @@ def train(message: Message, context: Context) -> Message:
     if not KEPT:
         torch.set_num_threads(1)
         work = Work(**json.loads(os.environ[SETTING]))
-        x, y = (torch.from_numpy(a) for a in arrays(work))
+        x, y = tensors(work)
         KEPT.update(work=work, x=x, y=y, module=as_module(make_model(work)))
     work, module, k = KEPT["work"], KEPT["module"], int(context.node_config["partition-id"])
     received: Any = message.content["arrays"]

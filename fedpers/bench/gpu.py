@@ -1,19 +1,14 @@
 """pfl-research's CIFAR-10 benchmark on one GPU, every client of a round in one stack.
 
-1,000 users of 50 images, 50 users a round, 5 local steps of batch 10, rate 0.1, 1,500 rounds, their
-simple_cnn (two 3x3 convolutions of 32 and 64, pooling, 128 units). Left out: their two dropouts.
+1,000 users of 50 images, 50 users a round, 5 local steps of batch 10, step size 0.1, 1,500 rounds, their
+simple_cnn (two 3x3 convolutions of 32 and 64 channels, pooling, 128 units). Left out: their two dropouts.
 
-    python -m fedpers.bench.gpu [--rounds 1500] [--data FOLDER] [--device cuda] [--quick]
-
-Ways to compute are tried for some rounds first, and the fastest one runs all rounds. Only rounds are
+Ways to compute are tried for some rounds first, and the fastest exact one runs all rounds. Only rounds are
 timed; accuracy on the test images is measured every 100 rounds.
 """
 
-import argparse
 import statistics
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.core.data import ClientData, Data, Federation
+from fedpers.bench.engines import play
+from fedpers.bench.work import federation
+from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
+from fedpers.core.errors import FedpersError
+from fedpers.core.plan import Plan
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Relu, stack
 from fedpers.learning.model import Model
+from fedpers.learning.optimizers import LocalConfig
+from fedpers.strategies.fedavg import FedAvg
 
-USERS, IMAGES, COHORT = 1000, 50, 50
+USERS, IMAGES, COHORT, PROBE = 1000, 50, 50, 12
 WAYS = {
     "products, float32": RunnerConfig("stack", COHORT, convolution="products"),
     "products, TF32": RunnerConfig("stack", COHORT, convolution="products", precision="tf32"),
@@ -47,25 +49,28 @@ class Images:
     source: str
 
 
-def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Run the benchmark; prints as it goes and returns its row."""
-    args = parser().parse_args(argv)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    images = load(args.data, device)
+def measure(folder: str, rounds: int) -> list[dict[str, Any]]:
+    """Run the benchmark, on a CPU if there is no GPU; prints as it goes and returns its row.
+
+    Args:
+        folder: where cifar-10-batches-py is; "": random images.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    images = load(folder, device)
     name = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
     print(f"{images.source} on {name}, torch {torch.__version__}", flush=True)
-    tried = {way: attempt(way, images, device, args.probe) for way in WAYS}
+    tried = {way: attempt(way, images, device) for way in WAYS}
     speeds = {way: t for way, t in tried.items() if t is not None and way in EXACT}
     if not speeds:
         raise SystemExit("no way to compute worked")
     best = min(speeds, key=lambda w: speeds[w])
-    print(f"all {args.rounds} rounds with {best}", flush=True)
-    seconds, accuracy = run(WAYS[best], images, device, args.rounds, say=True)
-    row = {
+    print(f"all {rounds} rounds with {best}", flush=True)
+    seconds, accuracy = run(WAYS[best], images, device, rounds, say=True)
+    row: dict[str, Any] = {
         "benchmark": "pfl-cifar10",
         "device": name,
         "way": best,
-        "rounds": args.rounds,
+        "rounds": rounds,
         "seconds": sum(seconds),
         "median_round": statistics.median(seconds),
         "first_round": seconds[0],
@@ -74,20 +79,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         "probed": {w: t for w, t in tried.items() if t is not None},
         "peak_gpu_mb": torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None,
     }
-    print(
-        f"{row['seconds']:.1f} s in all, {row['median_round'] * 1e3:.2f} ms a round, accuracy {accuracy:.3f}"
-    )
+    middle = row["median_round"] * 1e3
+    print(f"{row['seconds']:.1f} s in all, {middle:.2f} ms a round, accuracy {accuracy:.3f}")
     return [row]
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    found = argparse.ArgumentParser(prog="fedpers bench gpu")
-    found.add_argument("--rounds", type=int, default=1500)
-    found.add_argument("--probe", type=int, default=12, help="rounds to try each way with")
-    found.add_argument("--data", default="", help="folder that holds cifar-10-batches-py; else random")
-    found.add_argument("--device", default="")
-    return found
 
 
 def load(folder: str, device: str) -> Images:
@@ -111,26 +105,6 @@ def load(folder: str, device: str) -> Images:
     return Images(scaled(x), labels[0], scaled(test_x), labels[1], source)
 
 
-def federation(images: Images) -> Federation:
-    """1,000 users of 50 images each; where there are fewer images, some have two users."""
-    drawn = np.random.default_rng(1).permutation(len(images.y))
-    order = torch.from_numpy(np.resize(drawn, (USERS, IMAGES))).to(images.y.device)
-    one = torch.ones(order.shape[1], device=images.y.device)
-    few = Data(images.test_x[:1], images.test_y[:1], one[:1])
-    parts = [ClientData(Data(images.x[i], images.y[i], one), few, few) for i in order]
-    return Federation(
-        "cifar10",
-        USERS,
-        (3, 32, 32),
-        10,
-        "classification",
-        parts.__getitem__,
-        np.full(USERS, order.shape[1]),
-        np.ones(USERS),
-        np.zeros((USERS, 10)),
-    )
-
-
 def simple_cnn() -> Model:
     """Their model: 1,626,442 parameters."""
     body = (Conv(32, 3, 0), Relu(), Conv(64, 3, 0), Relu(), MaxPool(2, 2), Flatten(), Dense(128))
@@ -138,10 +112,10 @@ def simple_cnn() -> Model:
     return Model("simple_cnn", "classification", network.num_features, 10, network)
 
 
-def attempt(way: str, images: Images, device: str, rounds: int) -> float | None:
+def attempt(way: str, images: Images, device: str) -> float | None:
     """Median seconds of a round; None if this machine cannot."""
     try:
-        seconds, _ = run(WAYS[way], images, device, rounds)
+        seconds, _ = run(WAYS[way], images, device, PROBE)
     except Exception as error:  # the ways are tried to see which of them work
         print(f"{way}: {type(error).__name__}: {str(error)[:200]}", flush=True)
         return None
@@ -153,46 +127,29 @@ def attempt(way: str, images: Images, device: str, rounds: int) -> float | None:
 def run(
     how: RunnerConfig, images: Images, device: str, rounds: int, say: bool = False
 ) -> tuple[list[float], float]:
-    """(seconds of each round, accuracy at the end)."""
-    from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
-    from fedpers.core.errors import FedpersError
-    from fedpers.core.plan import Plan
-    from fedpers.engines.cohort import Cohort
-    from fedpers.engines.inprocess_grid import InProcessGrid
-    from fedpers.engines.memory.client_store import RamStore
-    from fedpers.flower.observer import Observer
-    from fedpers.learning.optimizers import LocalConfig
-    from fedpers.strategies.fedavg import FedAvg
-
-    class Timed(FedAvg):
-        def configure_evaluate(self, *args: Any) -> Any:
-            return []
-
-    class Watch(Observer):
-        def on_round(self, t: int, log: Any) -> None:
-            if device == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - clock[0])
-            if say and t % 100 == 0:
-                print(f"round {t}: {sum(seconds):.1f} s, {accuracy():.3f}", flush=True)
-            clock[0] = time.perf_counter()
+    """(seconds of each round, accuracy at the end). Where there are few images, some have two users."""
 
     def accuracy() -> float:
         with torch.no_grad():
             out = [model(strategy.state.params, x) for x in images.test_x.split(2000)]
         return float((torch.cat(out).argmax(1) == images.test_y).float().mean())
 
+    def done(t: int, log: Any) -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - clock[0])
+        if say and t % 100 == 0:
+            print(f"round {t}: {sum(seconds):.1f} s, {accuracy():.3f}", flush=True)
+        clock[0] = time.perf_counter()
+
+    drawn = np.random.default_rng(1).permutation(len(images.y))
+    order = torch.from_numpy(np.resize(drawn, (USERS, IMAGES))).to(images.y.device)
+    fed = federation(images.x[order], images.y[order], test=slice(1))
     model, seconds = simple_cnn(), list[float]()
     config = FedAvgConfig(local=LocalConfig(lr=0.1, epochs=1, batch_size=10))
-    plan = Plan(clients_per_round=COHORT, eval_every=0, device=device)
-    strategy = Timed(config, model, plan)
-    cohort = Cohort(FedAvgClient(config, model), federation(images), RamStore(), plan, how)
+    strategy = FedAvg(config, model, Plan(clients_per_round=COHORT, eval_every=0, device=device))
     clock = [time.perf_counter()]
-    strategy.start(InProcessGrid(cohort), num_rounds=rounds, observer=Watch())
+    cohort = play(strategy, FedAvgClient(config, model), fed, RamStore(), how, rounds, done)
     if cohort.runner.looped:
         raise FedpersError("the stack failed and was looped")
     return seconds, accuracy()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

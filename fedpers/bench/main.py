@@ -1,7 +1,7 @@
 """`fedpers bench`: our runners and every installed peer on the same work, interleaved, as ratios.
 
     fedpers bench [rounds] [--models lr,mlp] [--rounds 8] [--passes 3] [--workers 2] [--out DIR]
-    fedpers bench methods | population | evaluation | gpu
+    fedpers bench methods | population | evaluation | parts | gpu
 
 Each engine runs in a process of its own, pass after pass, so that what else the machine does hits
 all of them; the median over all rounds but each process's first is what counts.
@@ -18,12 +18,15 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedpers.bench.table import ROUNDS, table, update
-from fedpers.bench.work import FLOPS, Work, versions
+import psutil
+
+from fedpers.bench.table import ROUNDS, SUITES, table, update
+from fedpers.bench.work import FLOPS, NO_KERNELS, Work, versions
 
 SETTINGS = {
     "lr": Work("lr", M=1000, C=100, rounds=20),
@@ -51,9 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="fedpers bench", description=__doc__.split("\n")[0])
-    found.add_argument(
-        "suite", nargs="?", default="rounds", choices=["rounds", "methods", "population", "evaluation", "gpu"]
-    )
+    found.add_argument("suite", nargs="?", default="rounds", choices=list(SUITES))
     found.add_argument("--models", help="rounds: which settings; methods: names of models; all")
     found.add_argument("--methods", default="", help="methods: which; all")
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
@@ -67,13 +68,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="ENGINE=PATH",
         help="rounds: another interpreter for a peer that needs its own environment",
     )
+    found.add_argument("--data", default="", help="gpu: folder of cifar-10-batches-py; else random images")
     found.add_argument("--out", default="benchmarks/results", help="folder for the results")
     return found
 
 
 def engines(workers: int, elsewhere: Sequence[str] = ()) -> list[tuple[str, int]]:
     """(engine, processes): ours and the peers that are installed, here or `elsewhere`."""
-    own = [("auto", 1), ("auto", workers), ("loop", 1), ("stack", 1), ("tight", 1)]
+    own = [("auto", 1), ("auto", workers), (NO_KERNELS, 1), ("loop", 1), ("stack", 1), ("tight", 1)]
     there = [name for name, module in PEERS.items() if name in elsewhere or importlib.util.find_spec(module)]
     found = [*own, *((name, workers if name == "flower-ray" else 1) for name in there)]
     if "pfl-research" in there:
@@ -167,41 +169,31 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
 
 
 class Peak:
-    """Largest memory of a process and its descendants: their own, and shares of the rest."""
+    """Largest memory of a process and its descendants, looked at every second."""
 
     def __init__(self, pid: int) -> None:
-        self.pid, self.megabytes, self._stop = pid, 0.0, threading.Event()
+        self.process, self.megabytes, self._stop = psutil.Process(pid), 0.0, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
-            self.megabytes = max(self.megabytes, sum(map(pss, tree(self.pid))) / 1024)
+            with suppress(psutil.Error):
+                family = [self.process, *self.process.children(recursive=True)]
+                self.megabytes = max(self.megabytes, sum(map(memory, family)) / 2**20)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._stop.set()
         self._thread.join()
 
 
-def tree(pid: int) -> list[int]:
-    """A process and its descendants (Linux; elsewhere none)."""
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = " ".join((t / "children").read_text() for t in tasks).split()
-    except OSError:
-        return []
-    return [pid, *(d for c in children for d in tree(int(c)))]
-
-
-def pss(pid: int) -> int:
-    """Proportional share of memory in kB, without mapped files' clean pages."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    found = {n.rstrip(":"): int(v) for n, v, *_ in (line.split() for line in lines[1:])}
-    return found.get("Pss_Anon", 0) + found.get("Pss_Shmem", 0)
+def memory(process: psutil.Process) -> int:
+    """Bytes of a process: its proportional share of all pages but mapped files'; 0 once it has ended."""
+    with suppress(psutil.Error):
+        maps = process.memory_maps()
+        return sum(m.pss for m in maps if m.path.startswith("/dev/shm") or not Path(m.path).is_file())
+    return 0
 
 
 def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:

@@ -6,21 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.bench.work import LR, SETTING, Clock, Work, arrays, as_module, make_model
+from fedpers.bench.work import LR, SETTING, Clock, Work, arrays, as_module, make_model, tensors
 
 
-def flower_ray(work: Work) -> dict[str, Any]:
-    """Flower's own simulation on Ray: flwr FedAvg, a ClientApp in a module, data mapped once."""
+def _stock(work: Work, clock: Clock) -> tuple[Any, dict[str, Any]]:
+    """(flwr's FedAvg, what its `start` is given); the clock is told of every round."""
     from flwr.app import ArrayRecord
-    from flwr.serverapp import ServerApp
     from flwr.serverapp.strategy import FedAvg
-    from flwr.simulation import run_simulation
-
-    from fedpers.bench.flower_app import app
-
-    os.environ[SETTING] = json.dumps(work.__dict__)
-    server, clock = ServerApp(), Clock()
-    module = as_module(make_model(work))
 
     class Timed(FedAvg):
         def configure_train(self, server_round: int, *args: Any, **kwargs: Any) -> Any:
@@ -33,44 +25,7 @@ def flower_ray(work: Work) -> dict[str, Any]:
             clock.done()
             return found
 
-    @server.main()
-    def main(grid: Any, context: Any) -> None:
-        strategy = Timed(
-            fraction_train=work.C / work.M,
-            fraction_evaluate=0.0,
-            min_train_nodes=work.C,
-            min_available_nodes=work.M,
-        )
-        first = ArrayRecord(module.state_dict())
-        strategy.start(grid=grid, initial_arrays=first, num_rounds=work.rounds)
-
-    init: Any = {"num_cpus": work.workers, "log_to_driver": False, "include_dashboard": False}
-    run_simulation(
-        server,
-        app,
-        work.M,
-        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}, "init_args": init},
-    )
-    return clock.result()
-
-
-def flower_grid(work: Work) -> dict[str, Any]:
-    """The same ClientApp and the same stock flwr FedAvg on our in-process grid."""
-    from flwr.app import ArrayRecord
-    from flwr.serverapp.strategy import FedAvg
-
-    from fedpers.bench.app_grid import AppGrid
-    from fedpers.bench.flower_app import app
-
     os.environ[SETTING] = json.dumps(work.__dict__)
-    clock, grid = Clock(), AppGrid(app, work.M)
-
-    class Timed(FedAvg):
-        def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
-            found = super().aggregate_train(*args, **kwargs)
-            clock.done()
-            return found
-
     strategy = Timed(
         fraction_train=work.C / work.M,
         fraction_evaluate=0.0,
@@ -78,7 +33,37 @@ def flower_grid(work: Work) -> dict[str, Any]:
         min_available_nodes=work.M,
     )
     first = ArrayRecord(as_module(make_model(work)).state_dict())
-    strategy.start(grid=grid, initial_arrays=first, num_rounds=work.rounds)
+    return strategy, {"initial_arrays": first, "num_rounds": work.rounds}
+
+
+def flower_ray(work: Work) -> dict[str, Any]:
+    """Flower's own simulation on Ray: flwr FedAvg, a ClientApp in a module, data mapped once."""
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    from fedpers.bench.flower_app import app
+
+    server, clock = ServerApp(), Clock()
+    strategy, given = _stock(work, clock)
+
+    @server.main()
+    def main(grid: Any, context: Any) -> None:
+        strategy.start(grid=grid, **given)
+
+    init: Any = {"num_cpus": work.workers, "log_to_driver": False, "include_dashboard": False}
+    resources: Any = {"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}, "init_args": init}
+    run_simulation(server, app, work.M, backend_config=resources)
+    return clock.result()
+
+
+def flower_grid(work: Work) -> dict[str, Any]:
+    """The same ClientApp and the same stock flwr FedAvg on our in-process grid."""
+    from fedpers.bench.app_grid import AppGrid
+    from fedpers.bench.flower_app import app
+
+    clock = Clock()
+    strategy, given = _stock(work, clock)
+    strategy.start(grid=AppGrid(app, work.M), **given)
     return clock.result()
 
 
@@ -97,7 +82,7 @@ def pfl_research(work: Work) -> dict[str, Any]:
     from pfl.metrics import Metrics, Weighted
     from pfl.model.pytorch import PyTorchModel
 
-    x, y = (torch.from_numpy(a) for a in arrays(work))
+    x, y = tensors(work)
     clock, module = Clock(), as_module(make_model(work))
 
     def metrics(a: Any, b: Any, eval: bool = False) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The work that benchmarks measure: the same for our runners and for every peer.
 
-A round is C clients of M, each n samples of random normal inputs, E epochs of SGD with batches of
-B, then the average. `python -m fedpers.bench.work ENGINE JSON` runs one engine and prints JSON.
+A round is C clients of M, each with n samples of random normal inputs: E epochs of SGD with batches
+of B, then the average. Nothing here imports the engines, so that a peer's interpreter needs none.
 """
 
 import os
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-LR = 0.05  # rate of the local steps
+LR = 0.05  # step size of local SGD
+NO_KERNELS = "no-kernels"  # the engine that is `auto` without the kernels in C
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,16 @@ def make_model(work: Work) -> Any:
     return build_model(name, input_shape=work.shape, num_outputs=10, task="classification", **options)
 
 
+def tensors(work: Work) -> tuple[Any, Any]:
+    """`arrays` as tensors."""
+    import torch
+
+    x, y = arrays(work)
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
 def arrays(work: Work) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs [M, n, ...] and labels [M, n], mapped from a file that is made once."""
+    """Inputs [M, n, ...] and classes [M, n], mapped from a file that is made once."""
     size = "x".join(map(str, (work.M, work.n, *work.shape)))
     folder = Path(os.environ.get("FEDPERS_BENCH", tempfile.gettempdir())) / "fedpers-bench"
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,26 +89,34 @@ def arrays(work: Work) -> tuple[np.ndarray, np.ndarray]:
     return np.load(x_path, mmap_mode="c"), np.load(y_path)
 
 
-def federation(work: Work) -> Any:
-    """The clients; their test data are the first tenth of the training data."""
+def federation(x: Any, y: Any, test: slice, number: int | None = None) -> Any:
+    """A federation of equal clients; each trains on all its samples, and tests on some of them.
+
+    Args:
+        x, y: inputs [P, n, ...] and classes [P, n] of 10, tensors.
+        test: which of a client's samples are its test samples.
+        number: how many clients; client k has row k mod P. None: P.
+    """
     import torch
 
     from fedpers.core.data import ClientData, Data, Federation
 
-    x, y = (torch.from_numpy(a) for a in arrays(work))
-    ones, few = torch.ones(work.n), work.n // 10
-    cut = lambda a, b, m: Data(a[:m], b[:m], ones[:m])  # noqa: E731
-    parts = [ClientData(cut(a, b, work.n), cut(a, b, 0), cut(a, b, few)) for a, b in zip(x, y, strict=True)]
+    ones, none = torch.ones(x.shape[1], device=x.device), slice(0)
+    parts = [
+        ClientData(*(Data(a[s], b[s], ones[s]) for s in (slice(None), none, test)))
+        for a, b in zip(x, y, strict=True)
+    ]
+    number = number or len(parts)
     return Federation(
-        "bench",
-        work.M,
-        work.shape,
-        10,
-        "classification",
-        parts.__getitem__,
-        np.full(work.M, work.n),
-        np.full(work.M, few),
-        np.zeros((work.M, 10)),
+        name="bench",
+        num_clients=number,
+        input_shape=tuple(x.shape[2:]),
+        num_classes=10,
+        task="classification",
+        client=lambda k: parts[k % len(parts)],
+        num_train=np.full(number, x.shape[1]),
+        num_test=np.full(number, len(parts[0].test)),
+        label_counts=np.broadcast_to(np.zeros(10), (number, 10)),
     )
 
 
@@ -132,7 +149,7 @@ class Clock:
 def versions() -> dict[str, str]:
     """Of the packages that matter, where they are installed in this process's environment."""
     found = {}
-    for name in ("torch", "flwr", "ray", "pfl", "fedjax", "jax", "numpy"):
+    for name in ("torch", "flwr", "ray", "pfl", "fedjax", "jax", "numpy", "lmdb"):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found

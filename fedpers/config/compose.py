@@ -1,4 +1,4 @@
-"""Command line overrides -> RunConfig, by way of Hydra; every mistake is collected."""
+"""Command line overrides to a RunConfig, by way of Hydra; every mistake is collected."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.config import registry
+from fedpers.config import hydra_internals, registry
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
 
@@ -37,7 +36,7 @@ def load(overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None) -> list[str]:
-    """The overrides as Hydra wants them, after each run that they lead to was checked.
+    """The overrides as Hydra takes them, after each run that they lead to was checked.
 
     `config_dir` is a folder of the user's own YAML files, searched before ours.
 
@@ -46,7 +45,7 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
     """
     with _hydra(config_dir):
         lines, problems = _tidy(overrides, sweep)
-        jobs = _jobs(lines) if sweep and not problems else [lines]
+        jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [lines]
         for job in jobs:
             try:
                 _load(job, [])
@@ -58,7 +57,7 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
 
 
 def from_omegaconf(cfg: DictConfig, overrides: Sequence[str] = ()) -> RunConfig:
-    """One run from a composed config; `overrides` tell what the user set himself.
+    """One run from a composed config; `overrides` are the user's, which `hyper:` does not change.
 
     Raises:
         ConfigError: lists every mistake.
@@ -68,7 +67,7 @@ def from_omegaconf(cfg: DictConfig, overrides: Sequence[str] = ()) -> RunConfig:
     except OmegaConfBaseException as error:
         raise ConfigError(first_line(error)) from error
     plain.pop("hydra", None)
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parsed = _parsed(overrides)
     chosen = [str(o.value()) for o in parsed if o.key_or_group == "experiment"]
     if chosen:
         plain["experiment"] = chosen[-1]
@@ -99,7 +98,7 @@ def resumed(folder: Path, overrides: Sequence[str]) -> RunConfig:
         raise ConfigError(f"resume={folder}: {path} cannot be read: {first_line(error)}") from error
     with _hydra():
         lines, problems = _tidy(overrides, sweep=False)
-        keys = [o.key_or_group for o in OverridesParser.create().parse_overrides(lines)]
+        keys = [o.key_or_group for o in _parsed(lines)]
         problems += [
             f"{k} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can"
             for k in keys
@@ -128,23 +127,13 @@ def _hydra(config_dir: str | None = None) -> Iterator[None]:
     try:
         with hydra.initialize_config_module(CONF, version_base="1.3"):
             if config_dir:
-                _search_first(config_dir)
+                if not Path(config_dir).is_dir():
+                    raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+                hydra_internals.search_first(str(Path(config_dir).absolute()), CONF)
             _offer_foreign_methods()
             yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(first_line(error)) from error
-
-
-def _search_first(config_dir: str) -> None:
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
-
-    if not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
-    path = create_config_search_path(f"pkg://{CONF}")
-    path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
-    GlobalHydra.instance().clear()
-    Hydra.create_main_hydra2("fedpers", path)
 
 
 def _choices(group: str) -> list[str]:
@@ -152,7 +141,7 @@ def _choices(group: str) -> list[str]:
 
 
 def _offer_foreign_methods() -> None:
-    """A method of another package needs no YAML file: its dataclass has the defaults."""
+    """Add methods of other packages, which need no YAML file: their dataclasses have the defaults."""
     for name in registry.methods().keys() - registry.METHODS.keys():
         try:
             node = {"name": name, **asdict(registry.method(name).config_class()())}
@@ -183,33 +172,27 @@ def _tidy(overrides: Sequence[str], sweep: bool) -> tuple[list[str], list[str]]:
     """
     problems: list[str] = []
     parsed = [o for text in overrides for o in _parse(text, problems)]
-    lines = [_group_line(o) for o in parsed if _is_group(o)]
     wrong = {o.key_or_group: p for o in parsed if _is_group(o) for p in _wrong_choice(o)}
+    sweeps = [] if sweep else [o for o in parsed if o.is_sweep_override()]
     problems += wrong.values()
     problems += [
-        f"{o.input_line} is a sweep over several values: add -m, or put quotes around it"
-        for o in parsed
-        if o.is_sweep_override() and not sweep
+        f"{o.input_line} is a sweep over several values: add -m, or put quotes around it" for o in sweeps
     ]
-    good = [
-        o
-        for o in parsed
-        if not (o.is_sweep_override() and not sweep) and o.key_or_group.split(".")[0] not in wrong
-    ]
-    lines = [_group_line(o) for o in good if _is_group(o)]
-    base = hydra.compose(
-        "config",
-        overrides=[
-            line for o, line in zip(filter(_is_group, good), lines, strict=True) if not o.is_sweep_override()
-        ],
-    )
-    lines += [_value_line(o, base) for o in good if not _is_group(o)]
-    return lines, problems
+    good = [o for o in parsed if o not in sweeps and o.key_or_group.split(".")[0] not in wrong]
+    groups = [o for o in good if _is_group(o)]
+    fixed = [_group_line(o) for o in groups if not o.is_sweep_override()]
+    base = hydra.compose("config", overrides=fixed)
+    values = [_value_line(o, base) for o in good if not _is_group(o)]
+    return [*map(_group_line, groups), *values], problems
+
+
+def _parsed(overrides: Sequence[str]) -> list[Override]:
+    return list(OverridesParser.create().parse_overrides(list(overrides)))
 
 
 def _parse(text: str, problems: list[str]) -> list[Override]:
     try:
-        return list(OverridesParser.create().parse_overrides([text]))
+        return _parsed([text])
     except HydraException as error:
         problems.append(f"'{text}' is no override (key=value): {first_line(error)}")
         return []
@@ -242,22 +225,7 @@ def _value_line(override: Override, base: DictConfig) -> str:
     return text if isinstance(node, DictConfig) and last in node else f"++{text}"
 
 
-def _jobs(lines: list[str]) -> list[list[str]]:
-    """The overrides of each run of a sweep, as Hydra's own sweeper makes them."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    loader = GlobalHydra.instance().config_loader()
-    settings = loader.load_configuration(
-        "config", lines, RunMode.MULTIRUN, validate_sweep_overrides=False
-    ).hydra
-    if not settings.sweeper._target_.endswith(".BasicSweeper"):
-        return []  # another sweeper chooses its runs while it goes on
-    params = [f"{k}={v}" for k, v in (settings.sweeper.params or {}).items()]
-    parsed = OverridesParser.create(loader).parse_overrides([*params, *settings.overrides.task])
-    batches = BasicSweeper.split_arguments(parsed, None)
-    return [[*settings.overrides.hydra, *job] for batch in batches for job in batch]
-
-
 def first_line(error: BaseException) -> str:
+    """The first line of an error's text, without colours; its type where it has none."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -53,15 +53,8 @@ def _resolve(spec: str, owner: str) -> Any:
 
 def _row(name: str, stem: str, paper: str, status: str, summary: str) -> Method:
     """A row whose files and classes are named as usual."""
-    return Method(
-        name,
-        f"fedpers.strategies.{name}:{stem}",
-        f"fedpers.clients.{name}:{stem}Client",
-        f"fedpers.clients.{name}:{stem}Config",
-        paper,
-        status,
-        summary,
-    )
+    server, client = f"fedpers.strategies.{name}:{stem}", f"fedpers.clients.{name}:{stem}"
+    return Method(name, server, f"{client}Client", f"{client}Config", paper, status, summary)
 
 
 # fmt: off
@@ -78,11 +71,11 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("perfedavg", "PerFedAvg", "Fallah et al., NeurIPS 2020", "runs",
          "one model for all, good after one step of adaptation"),
     _row("federico", "FedeRiCo", "Sui et al., arXiv 2210.06597", "verified",
-         "own models, found friends: trains and mixes the models that explain its data"),
+         "own models; each client trains and mixes those of others that explain its data"),
     _row("cfl", "CFL", "Sattler et al., arXiv 1910.01991", "runs",
          "FedAvg in clusters that are cut in two where members disagree"),
     _row("ditto", "Ditto", "Li et al., ICML 2021", "verified",
-         "FedAvg, and a personal model soft_proximal towards the global one"),
+         "FedAvg, and a personal model with a proximal term to the global one"),
     _row("fedem", "FedEM", "Marfoq et al., NeurIPS 2021", "verified",
          "each client a mixture of shared components, fitted by federated EM"),
     _row("lgfedavg", "LGFedAvg", "Liang et al., arXiv 2001.01523", "runs",
@@ -102,11 +95,11 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("pflego", "PFLEGO", "Nikoloutsopoulos et al., arXiv 2202.09848", "verified",
          "exact gradient of the shared body after personal head steps"),
     _row("fedsoft", "FedSoft", "Ruan, Joe-Wong, AAAI 2022", "verified",
-         "several centers and one personal model, soft_proximal to the centers by importance"),
+         "several centers, one personal model with a proximal term to each by importance"),
     _row("ifca", "IFCA", "Ghosh et al., NeurIPS 2020", "verified",
          "hard clusters: each client trains the center of least loss"),
     _row("fedprox", "FedProx", "Li et al., MLSys 2020", "runs",
-         "FedAvg whose local training is kept near the global model"),
+         "FedAvg whose local training has a proximal term to the global model"),
     _row("lsgd", "LSGD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
          "local SGD on any objective of the unified framework"),
     _row("acd", "ACD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
@@ -120,7 +113,7 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("svrcd", "SVRCD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
          "one sample a step, control variates, no momentum"),
     _row("l2sgd", "L2SGD", "Hanzely, Richtarik, arXiv 2002.05516", "verified",
-         "own models soft_proximal to their mean at random times, control variates"),
+         "own models moved towards their mean at random times, control variates"),
     Method("apfl", "fedpers.strategies.lsgd:LSGD", "fedpers.clients.lsgd:LSGDClient",
            "fedpers.clients.lsgd:APFLConfig", "Deng, Kamani, Mahdavi, arXiv 2003.13461", "runs",
            "mixture of a shared and a private model (lsgd on apfl2)"),

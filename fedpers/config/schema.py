@@ -1,4 +1,4 @@
-"""Plain values from YAML -> frozen dataclasses, with every mistake found in one go.
+"""Plain values, as YAML gives them, to frozen dataclasses, with every mistake found in one go.
 
 A dataclass may have `check() -> list[str]`: problems of values, each headed by the field's name
 ("tau=0: must be at least 1"); the path of the dataclass is put before it here.
@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -39,44 +39,35 @@ def _dataclass(cls: Any, values: Any, path: str, problems: list[str]) -> Any:
     found = len(problems)
     problems += unknown_keys(values, fields, path)
     read = {k: _read(hints[k], v, join(path, k), problems) for k, v in values.items() if k in fields}
+    good = {k: v for k, v in read.items() if v is not BAD}
+    absent = [k for k, f in fields.items() if k not in good and _required(f)]
     problems += [
-        f"{join(path, k)} is missing: expected {describe(hints[k])}"
-        for k, f in fields.items()
-        if k not in values and _required(f)
+        f"{join(path, k)} is missing: expected {describe(hints[k])}" for k in absent if k not in values
     ]
-    return _checked(cls, fields, read, path, problems, found)
+    result = _instance(cls, good, absent, path, problems)
+    return result if len(problems) == found else BAD
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _checked(
-    cls: Any,
-    fields: Mapping[str, "dataclasses.Field[Any]"],
-    read: dict[str, Any],
-    path: str,
-    problems: list[str],
-    found: int,
+def _instance(
+    cls: Any, read: Mapping[str, Any], absent: Sequence[str], path: str, problems: list[str]
 ) -> Any:
     """Make the instance and run its `check`, also beside fields that are already known as wrong."""
-    good = {k: v for k, v in read.items() if v is not BAD}
-    absent = {k: None for k, f in fields.items() if k not in good and _required(f)}
+    missing = dict.fromkeys(absent)
     try:
-        result = cls(**good, **absent)
-        texts = list(getattr(result, "check", list)())
+        result = cls(**read, **missing)
+        found = [_below(path, text) for text in getattr(result, "check", list)()]
     except FedpersError as error:
-        problems += [p for p in str(error).splitlines() if p not in problems]
-        return BAD
+        result, found = BAD, str(error).splitlines()
     except (TypeError, ValueError, AttributeError):
-        if absent:  # it stumbled over what is missing, and that is reported
-            return BAD
-        raise
-    for text in texts:
-        line = _below(path, text)
-        if line not in problems:
-            problems.append(line)
-    return result if len(problems) == found else BAD
+        if not absent:
+            raise
+        return BAD  # it stumbled over what is missing, and that is reported
+    problems += [p for p in dict.fromkeys(found) if p not in problems]
+    return result
 
 
 def _below(path: str, text: str) -> str:
@@ -147,7 +138,7 @@ def _convert(kind: Any, value: Any) -> Any:
         return _sequence(origin, get_args(kind), value)
     if origin in (dict, Mapping):
         return _mapping(get_args(kind)[1], value)
-    return SCALARS[kind](value) if kind in SCALARS else value
+    return _scalar(kind, value) if kind in SCALARS else value
 
 
 def _sequence(origin: Any, kinds: tuple[Any, ...], value: Any) -> Any:
@@ -170,52 +161,28 @@ def _mapping(kind: Any, value: Any) -> Any:
     return BAD if any(v is BAD for v in items.values()) else items
 
 
-def _bool(value: Any) -> Any:
-    return value if isinstance(value, bool) else BAD
-
-
-def _int(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():  # rounds=1e3
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else BAD
-
-
-def _float(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        return BAD
-    return float(value)
-
-
-def _str(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+def _scalar(kind: Any, value: Any) -> Any:
+    """`value` as a bool, int, float, str, Path or None; BAD where it is none and cannot stand for one."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        whole = number and (isinstance(value, int) or value.is_integer())  # rounds=1e3
+        return int(value) if whole else BAD
+    if kind is float:
+        return float(value) if number and not math.isnan(value) else BAD
+    if kind is str and number:
         return str(value)  # a folder called 2024
-    return value if isinstance(value, str) else BAD
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    return value if isinstance(value, kind) else BAD
 
 
-def _path(value: Any) -> Any:
-    return Path(value) if isinstance(value, (str, Path)) else BAD
-
-
-def _none(value: Any) -> Any:
-    return None if value is None else BAD
-
-
-SCALARS: dict[Any, Callable[[Any], Any]] = {
-    bool: _bool,
-    int: _int,
-    float: _float,
-    str: _str,
-    Path: _path,
-    type(None): _none,
-}
-NAMES: dict[Any, str] = {
+SCALARS: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
     float: "a number",
     str: "text",
     Path: "a path",
     type(None): "null",
-    Any: "a value",
 }
 
 
@@ -227,15 +194,12 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(show, args))}" if len(args) > 1 else show(args[0])
     if origin in (tuple, list, Sequence):
-        many = origin is not tuple or args[-1] is Ellipsis
-        return (
-            f"a list, each {describe(args[0])}"
-            if many
-            else f"a list of {len(args)}: {', '.join(map(describe, args))}"
-        )
+        if origin is not tuple or args[-1] is Ellipsis:
+            return f"a list, each {describe(args[0])}"
+        return f"a list of {len(args)}: {', '.join(map(describe, args))}"
     if origin in (dict, Mapping) or dataclasses.is_dataclass(kind):
         return "keys and values"
-    return NAMES.get(kind, str(kind))
+    return "a value" if kind is Any else SCALARS.get(kind, str(kind))
 
 
 def _guess(kind: Any, value: Any) -> str:
@@ -243,6 +207,3 @@ def _guess(kind: Any, value: Any) -> str:
     options = [str(a) for k in kinds if get_origin(k) is Literal for a in get_args(k)]
     near = difflib.get_close_matches(str(value), options, n=1, cutoff=0.7)
     return f"; did you mean '{near[0]}'?" if near else ""
-
-
-# --- ranges, for check() -------------------------------------------------------------------------

@@ -45,11 +45,6 @@ class Data:
         """The clients of a block."""
         return [self]
 
-    def gather(self, name: str, index: Tensor) -> Tensor:
-        """Rows index [1, ...] of a field."""
-        rows: Tensor = getattr(self, name)[index[0].reshape(-1)]
-        return rows.unflatten(0, index.shape)
-
     def take(self, index: Tensor, weight: Tensor) -> list["Data"]:
         """Batches of rows index [S, B]; `weight` [S, B] becomes their mask."""
         rows = index.reshape(-1)

@@ -35,26 +35,24 @@ def add(commands: Any) -> None:
     deal.set_defaults(action=_deal)
 
 
-def _init(args: argparse.Namespace) -> int:
+def _init(args: argparse.Namespace) -> None:
     from fedpers.deploy.keys import init
 
     for path in init(args.out, args.host, args.days):
         print(path)
     print(f"devices need {args.out / 'ca.crt'}; the two .key files never leave this machine")
-    return 0
 
 
-def _client(args: argparse.Namespace) -> int:
+def _client(args: argparse.Namespace) -> None:
     from fedpers.deploy.keys import client
 
     private, public = client(args.out, args.name)
     print(
         f"{private}  (never leaves this device)\n{public}  (for the server: fedpers keys admit {public.name})"
     )
-    return 0
 
 
-def _admit(args: argparse.Namespace) -> int:
+def _admit(args: argparse.Namespace) -> None:
     from fedpers.deploy.keys import read_public
     from fedpers.deploy.submit import Link
 
@@ -69,14 +67,12 @@ def _admit(args: argparse.Namespace) -> int:
             shutil.copy(path, copy)
             link.flwr("supernode", "register", str(copy), "fedpers", "--name", name)
             print(f"{name} is admitted")
-    return 0
 
 
-def _deal(args: argparse.Namespace) -> int:
+def _deal(args: argparse.Namespace) -> None:
     from fedpers.config.compose import load
     from fedpers.deploy.deal import deal
 
     cfg = load(args.overrides)
     for path in deal(cfg.data, cfg.seed, args.out):
         print(path)
-    return 0

@@ -10,6 +10,7 @@ A source is one of
 Without given splits the samples are cut by data.test_fraction and data.valid_fraction.
 """
 
+import csv
 import importlib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from fedpers.datasets.config import DataConfig
 
 Pair = tuple[np.ndarray, np.ndarray]  # x [n, ...], y [n]
 Splits = dict[str, Pair]
+Columns = dict[str, np.ndarray]
 WHOLE, TRAIN, VALID, TEST = "all", "train", "valid", "test"
 SPLITS = (TRAIN, VALID, TEST)
 
@@ -119,26 +121,48 @@ def _npz(path: Path) -> Splits:
 
 
 def _table(path: Path, target: str | None) -> Pair:
-    import pandas as pd
-
-    readers: dict[str, Callable[[Path], Any]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    readers: dict[str, Callable[[Path], Columns]] = {".csv": _csv, ".parquet": _parquet}
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.suffix not in readers:
-        raise DataError(
-            f"{path}: unknown kind of file; give a folder, .npz, .csv, .parquet or package.module:function"
-        )
-    try:
-        table = readers[path.suffix](path)
-    except ImportError as error:
-        raise DataError(f"{path}: needs pyarrow: pip install 'fedpers[parquet]'") from error
-    if target not in table.columns:
-        columns = ", ".join(map(str, table.columns[:20]))
-        raise DataError(f"{path}: no target column '{target}'; there are {columns}. Name it: target=\"...\"")
-    words = [str(c) for c in table.columns if not pd.api.types.is_numeric_dtype(table[c])]
+        kinds = "a folder, .npz, .csv, .parquet or package.module:function"
+        raise DataError(f"{path}: unknown kind of file; give {kinds}")
+    columns = readers[path.suffix](path)
+    if target not in columns:
+        names = ", ".join(list(columns)[:20])
+        raise DataError(f"{path}: no target column '{target}'; there are {names}. Name it: target=\"...\"")
+    words = [name for name, values in columns.items() if values.dtype.kind not in "fiub"]
     if words:
         raise DataError(f"{path}: {', '.join(words)} hold no numbers; encode or drop these columns")
-    return table.drop(columns=target).to_numpy(), table[target].to_numpy()
+    y = columns.pop(target)
+    return np.column_stack(list(columns.values())) if columns else np.zeros((len(y), 0)), y
+
+
+def _csv(path: Path) -> Columns:
+    with path.open(newline="", encoding="utf-8") as file:
+        names, *rows = list(csv.reader(file)) or [[]]
+    if not names or any(len(row) != len(names) for row in rows):
+        raise ValueError("its rows have not as many fields as its first line has names")
+    return {name: _numbers(values) for name, values in zip(names, zip(*rows, strict=True), strict=False)}
+
+
+def _numbers(values: tuple[str, ...]) -> np.ndarray:
+    try:
+        return np.array([float(v) if v else np.nan for v in values])
+    except ValueError:
+        return np.array(values)
+
+
+def _parquet(path: Path) -> Columns:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise DataError(f"{path}: needs pyarrow: pip install 'fedpers[parquet]'") from error
+    try:
+        table = parquet.read_table(path)
+    except ArrowException as error:
+        raise ValueError(str(error)) from error
+    return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 # ---- whether it fits ----------------------------------------------------------------------------

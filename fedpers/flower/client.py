@@ -28,6 +28,7 @@ class PersonalizedClient(NumPyClient, ABC):
 
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
+    reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
@@ -82,9 +83,13 @@ class PersonalizedClient(NumPyClient, ABC):
         """(shared, state) after local adaptation, for evaluation only; nothing is kept."""
         return shared, state
 
+    def choose(self, shared: Any, state: Any, data: Data) -> Any:
+        """What of `shared` the client predicts with, by its training data; unlike `adapt` no training."""
+        return shared
+
     def local_model(self, order: Any, reply: Any) -> Any:
-        """The `shared` by which a participant predicts right after its local work."""
-        return order
+        """What a participant predicts with right after its local work: its reply, or still its order."""
+        return reply if self.reply_is_shared else order
 
     # ---- evaluation -----------------------------------------------------------------------------
 
@@ -95,6 +100,7 @@ class PersonalizedClient(NumPyClient, ABC):
         {valid,test}_{loss,accuracy}_before are before it. The splits are those of `splits`.
         """
         found: dict[str, Tensor] = {}
+        shared = self.choose(shared, state, data.train)
         if self.adapts_to(shared):
             found |= self._measure(shared, state, data, "_before")
             shared, state = self.adapt(shared, state, data.train, rng)

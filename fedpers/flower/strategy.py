@@ -45,7 +45,7 @@ def settled() -> Iterator[None]:
 class PersonalizedStrategy(Strategy, ABC):
     """Base of every method's server half.
 
-    A method gives `init`, `round` and `share`. Everything else (messages, failures, evaluation,
+    A method gives `init`, `round` and `evaluation_message`. Everything else (messages, failures, evaluation,
     counting) is here, once. `state` is replaced only when a round is complete.
     """
 
@@ -56,6 +56,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.state: Any = None
         self.rounds_done = 0
         self.roster = Roster((), torch.zeros(0), {})
+        self.row: Mapping[int, int] = {}  # partition id -> place in the roster
         self.unseen: tuple[int, ...] = ()
         self.round_log = RoundLog()
         self.client_metrics: dict[str, np.ndarray] = {}
@@ -70,7 +71,11 @@ class PersonalizedStrategy(Strategy, ABC):
 
     @abstractmethod
     def round(self, s: Any, t: int, rng: np.random.Generator) -> Round:
-        """One round: yields {client: order}, receives {client: reply}, returns the next state."""
+        """One round: yields {client: order}, receives {client: reply}, returns the next state.
+
+        A round whose first exchange has no orders (nobody was drawn) ends there and leaves the state
+        as it is. An exchange with orders brings at least one reply, or the run fails.
+        """
 
     @abstractmethod
     def evaluation_message(self, s: Any, k: int) -> Any:
@@ -107,7 +112,11 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def num_examples(self, k: int) -> float:
         """n_k, the training samples of client k."""
-        return float(self.roster.num_examples[self._row[k]])
+        return float(self.roster.num_examples[self.row[k]])
+
+    def evaluates(self, t: int) -> bool:
+        """Whether clients are evaluated after round t."""
+        return t == self._last_round or (self.plan.eval_every > 0 and t % self.plan.eval_every == 0)
 
     def note(self, **values: float) -> None:
         """Add the method's own columns to this round's row of metrics.csv."""
@@ -162,7 +171,7 @@ class PersonalizedStrategy(Strategy, ABC):
         node_of, everybody = call_roll(grid, self.needs, self.plan.num_clients)
         self.post = Transport(grid, self.plan, node_of)
         self.roster, self.unseen = everybody.part(self.plan.new_clients)
-        self._row = rows_of(self.roster.ids)
+        self.row = rows_of(self.roster.ids)
         if self.state is None:
             params = initial_params(self.model, self.plan)
             if initial_arrays:
@@ -199,7 +208,7 @@ class PersonalizedStrategy(Strategy, ABC):
     ) -> Sequence[Message]:
         """Ask the clients to evaluate their personal models, if this round is to be evaluated."""
         self.post.orders = {}
-        if not self._evaluates(server_round) or self.plan.eval_protocol != "all_after":
+        if not self.evaluates(server_round) or self.plan.eval_protocol != "all_after":
             return []
         ids: Iterable[int] = self.roster.ids
         if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
@@ -232,19 +241,23 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def _advance(self, t: int, replies: Replies | None) -> Sequence[Message]:
         """Let the round go on to its next exchange, or take the state that it ends with."""
+        assert self._generator is not None
         try:
-            return self._address("train", t, self._generator.send(replies))  # type: ignore
+            orders = self._generator.send(replies)  # type: ignore[arg-type]  # first None
         except StopIteration as done:
-            self.state, self._generator, self.post.orders = done.value, None, {}
-            return []
+            return self._end_round(done.value)
+        if not orders and self._exchange == 0:  # nobody was drawn: the round is over, nothing changed
+            return self._end_round(self.state)
+        return self._address("train", t, orders)
+
+    def _end_round(self, state: Any) -> Sequence[Message]:
+        self.state, self._generator, self.post.orders = state, None, {}
+        return []
 
     # ---- messages -------------------------------------------------------------------------------
 
-    def _evaluates(self, t: int) -> bool:
-        return t == self._last_round or (self.plan.eval_every > 0 and t % self.plan.eval_every == 0)
-
     def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
-        assess = self.plan.eval_protocol == "participants_local" and self._evaluates(t)
+        assess = self.plan.eval_protocol == "participants_local" and self.evaluates(t)
         header = {"kind": kind, "t": t, "e": self._exchange, "assess": assess}
         return self.post.address(header, orders, self.round_log)
 

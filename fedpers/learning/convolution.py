@@ -1,7 +1,7 @@
-"""Convolutions with kernels of each client's own, as matrix products.
+"""Convolutions as matrix products, for stacks of clients with kernels of their own.
 
-Under vmap such a convolution becomes one with groups, which CUDA's libraries run slowly. Written as
-a product of the kernel with all windows of the input it is one batched product for the whole stack.
+vmap turns a convolution with one kernel a client into a grouped one, which cuDNN runs slowly. As the
+product of the kernel with all windows of the input it is one batched matrix product for the stack.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _products: ContextVar[bool] = ContextVar("products", default=False)
 
 @contextmanager
 def as_products(wanted: bool = True) -> Iterator[None]:
-    """While this is open, `convolve` multiplies matrices."""
+    """While this is open, `convolve` uses matrix products, unless `wanted` is false."""
     token = _products.set(wanted)
     try:
         yield
@@ -27,7 +27,7 @@ def as_products(wanted: bool = True) -> Iterator[None]:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-    """A convolution with stride 1: x [B, C, H, W], weight [O, C, k, k], bias [O]."""
+    """A convolution with stride 1: x [B, C, H, W], weight [O, C, k, k], bias [O] to [B, O, H', W']."""
     if _products.get():
         out: Tensor = _Products.apply(x, weight, bias, padding)
         return out
@@ -35,7 +35,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
 
 
 def _windows(x: Tensor, size: int, padding: int) -> Tensor:
-    """All windows [C, k, k, B, H', W'] of an input."""
+    """All windows [C, k, k, B, H', W'] of an input [B, C, H, W]."""
     x = F.pad(x, (padding,) * 4) if padding else x
     return x.unfold(2, size, 1).unfold(3, size, 1).permute(1, 4, 5, 0, 2, 3)
 
@@ -60,14 +60,14 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
+    def backward(ctx: Any, g: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         size = weight.shape[-1]
         windows = _windows(x, size, ctx.padding).flatten(3).flatten(0, 2)
-        flat = slope.transpose(0, 1).flatten(1)
+        flat = g.transpose(0, 1).flatten(1)
         of_weight = (flat @ windows.T).view(weight.shape)
         of_x = None
         if ctx.needs_input_grad[0]:
             turned = weight.flip((2, 3)).transpose(0, 1)
-            of_x = _product(slope, turned, size - 1 - ctx.padding).transpose(0, 1)
+            of_x = _product(g, turned, size - 1 - ctx.padding).transpose(0, 1)
         return of_x, of_weight, flat.sum(1), None

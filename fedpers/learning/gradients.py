@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,39 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.core.rng import Stream
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed
 from fedpers.learning.model import HEAD, Model
+from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
+
+
+class OwnGradient(Protocol):
+    """A loss that knows its gradient."""
+
+    def gradient(self, params: Params, data: Data) -> Params:
+        """The gradient in `params`, of the same names and shapes."""
+
+
+class OwnTraining(Protocol):
+    """A loss that knows a faster way to be trained on."""
+
+    def minimise(
+        self, params: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
+    ) -> Params | None:
+        """The parameters after local training, which changes no optimiser state; None: not here."""
+
+
+# hasattr, since isinstance of a runtime protocol takes as long as a step of a small model
+def knows_gradient(loss: Any) -> TypeGuard[OwnGradient]:
+    """Whether `grad` asks the loss itself."""
+    return hasattr(loss, "gradient")
+
+
+def knows_training(loss: Any) -> TypeGuard[OwnTraining]:
+    """Whether `minimise` asks the loss itself."""
+    return hasattr(loss, "minimise")
 
 
 @contextmanager
@@ -29,7 +58,14 @@ def stacked() -> Iterator[None]:
 
 
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The gradient of a scalar function in the given arguments (tensors, dicts or records)."""
+    """The gradient of a scalar function in the given arguments (tensors, dicts or records).
+
+    >>> grad(lambda w, x: (w * x).sum())(torch.zeros(2), torch.tensor([1.0, 2.0]))
+    tensor([1., 2.])
+
+    Returns:
+        A function of the same arguments; it gives a tree like the argument, or a tuple of trees.
+    """
     by_autograd = torch.func.grad(f, argnums=argnums) if _stacked.get() else _grad(f, argnums)
     if argnums != 0:
         return by_autograd
@@ -37,30 +73,33 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
     def gradient(*args: Any) -> Any:
         if not kernels_allowed():
             return by_autograd(*args)
-        if own is not None:
-            return own(*args)
+        if knows_gradient(f):
+            return f.gradient(*args)
         found = gradient_of(f, *args)
         return by_autograd(*args) if found is None else found
 
-    own = getattr(f, "gradient", None)  # of a loss that knows it
     return gradient
 
 
 def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[..., Any]:
-    """By autograd, for one client alone."""
+    """`grad` by autograd, for one client alone."""
     wanted = (argnums,) if isinstance(argnums, int) else argnums
 
     def gradient(*args: Any) -> Any:
-        leaves = {i: pytree.tree_flatten(args[i]) for i in wanted}
-        fresh = {i: [t.detach().requires_grad_() for t in flat] for i, (flat, _) in leaves.items()}
-        full = [
-            pytree.tree_unflatten(fresh[i], leaves[i][1]) if i in leaves else a for i, a in enumerate(args)
-        ]
+        full, leaves, forms = list(args), [], []
+        for i in wanted:
+            flat, form = pytree.tree_flatten(args[i])
+            leaves.append([t.detach().requires_grad_() for t in flat])
+            forms.append(form)
+            full[i] = pytree.tree_unflatten(leaves[-1], form)
         with torch.enable_grad():
             value = f(*full)
-        inputs = [t for i in wanted for t in fresh[i]]
-        flat_grads = iter(torch.autograd.grad(value, inputs, materialize_grads=True))
-        trees = [pytree.tree_unflatten([next(flat_grads) for _ in fresh[i]], leaves[i][1]) for i in wanted]
+        inputs = [t for flat in leaves for t in flat]
+        found = iter(torch.autograd.grad(value, inputs, materialize_grads=True))
+        trees = [
+            pytree.tree_unflatten([next(found) for _ in flat], form)
+            for flat, form in zip(leaves, forms, strict=True)
+        ]
         return trees[0] if isinstance(argnums, int) else tuple(trees)
 
     return gradient
@@ -70,7 +109,7 @@ WEIGHT, BIAS = HEAD + "weight", HEAD + "bias"
 
 
 def model_gradient(model: Model, params: Params, data: Data) -> Params:
-    """∇ model.loss(params, data)."""
+    """∇ model.loss(params, data), of the names and shapes of `params`; by algebra for linear models."""
     if model.name not in ("linear", "logistic"):
         return grad(model.loss)(params, data)
     x = data.x if data.x.dim() == 2 else data.x.flatten(1)
@@ -81,7 +120,7 @@ def model_gradient(model: Model, params: Params, data: Data) -> Params:
 
 
 def _derivative(model: Model, z: Tensor, y: Tensor) -> Tensor:
-    """Of each sample's loss in its outputs, [n, K]."""
+    """The derivative of each sample's loss in its outputs z [n, K], [n, K]."""
     if model.task == "classification":
         return torch.softmax(z, 1) - F.one_hot(y, z.shape[1])
     y = y.reshape(z.shape)

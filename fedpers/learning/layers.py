@@ -1,6 +1,6 @@
-"""Layers as descriptions: a shape rule, torch's own initialisation, a pure function of a dict.
+"""Layers without parameters of their own: a shape rule, torch's initialisation, a function of a dict.
 
-A stack of them needs no nn.Module when it runs, so `torch.func.vmap` can stack clients over it.
+No nn.Module takes part in the forward pass, so `torch.func.vmap` can run it for a stack of clients.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 class MismatchError(ValueError):
-    """A layer cannot take inputs of this shape; `build_model` says which model that was."""
+    """A layer cannot take inputs of this shape; `build_model` adds the model's name."""
 
 
 class Network(Protocol):
@@ -28,7 +28,7 @@ class Network(Protocol):
     def num_features(self) -> int: ...
 
     def init(self) -> Params:
-        """Fresh parameters, drawn from torch's global generator."""
+        """Initial parameters, drawn from torch's global generator."""
         ...
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
@@ -37,21 +37,21 @@ class Network(Protocol):
 
 
 class Layer(ABC):
-    """One step of a stack. Most have no parameters; those that do have a `kind` to be named by."""
+    """One layer of a stack; `kind` names the parameters of those that have some."""
 
     kind = ""
 
     def out_shape(self, shape: Shape) -> Shape:
-        """The shape of one output, from that of one input."""
+        """The shape of one output, given that of one input."""
         return shape
 
     def module(self, shape: Shape) -> nn.Module:
-        """The nn.Module whose fresh parameters this layer starts from."""
+        """An nn.Module whose parameters are this layer's initial ones."""
         return nn.Identity()
 
     @abstractmethod
     def __call__(self, params: Params, name: str, x: Tensor) -> Tensor:
-        """Apply the layer that is called `name` in `params`."""
+        """Apply the layer to a batch x [n, ...]; its parameters start with `name`."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    """A linear layer on flat inputs."""
+    """A linear layer, [n, M] to [n, width]."""
 
     width: int
     kind = "dense"
@@ -95,7 +95,7 @@ class Dense(Layer):
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """A convolution with stride 1 on images [channels, height, width]."""
+    """A convolution with stride 1 and a square kernel on images [n, channels, height, width]."""
 
     channels: int
     kernel: int
@@ -115,7 +115,7 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """The maximum over windows."""
+    """The maximum over windows of size x size."""
 
     size: int
     stride: int
@@ -129,14 +129,22 @@ class MaxPool(Layer):
 
 
 def image(shape: Shape) -> tuple[int, int, int]:
-    """`shape` as (channels, height, width), or MismatchError."""
+    """`shape` as (channels, height, width).
+
+    Raises:
+        MismatchError: the inputs are no images.
+    """
     if len(shape) != 3:
         raise MismatchError("it needs images of shape (channels, height, width)")
     return shape[0], shape[1], shape[2]
 
 
 def slide(shape: tuple[int, int, int], size: int, stride: int, padding: int) -> Shape:
-    """The shape after a sliding window of size x size, or MismatchError."""
+    """The shape after a sliding window of size x size.
+
+    Raises:
+        MismatchError: the images are smaller than a window.
+    """
     channels, *sides = shape
     after = [(side + 2 * padding - size) // stride + 1 for side in sides]
     if min(after) < 1:
@@ -147,7 +155,7 @@ def slide(shape: tuple[int, int, int], size: int, stride: int, padding: int) -> 
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers one after the other; parameters are called conv1.weight, conv1.bias, dense1.weight."""
+    """Layers in sequence; parameters are named conv1.weight, conv1.bias, dense1.weight and so on."""
 
     steps: tuple[tuple[str, Layer, Shape], ...]  # name, layer, shape of its input
     num_features: int
@@ -166,10 +174,10 @@ class Stack:
 
 
 def stack(shape: Shape, *layers: Layer) -> Stack:
-    """Put layers on inputs of `shape`; the last must give flat features.
+    """A stack for inputs of `shape` [...]; the last layer must give flat features [n, M].
 
     Raises:
-        MismatchError: a layer cannot take what comes to it.
+        MismatchError: a layer cannot take the shape that comes to it.
     """
     steps: list[tuple[str, Layer, Shape]] = []
     seen: Counter[str] = Counter()
@@ -181,5 +189,5 @@ def stack(shape: Shape, *layers: Layer) -> Stack:
 
 
 def fresh(module: nn.Module) -> Params:
-    """The parameters of a module as a plain dict."""
+    """The parameters of a module by name, detached."""
     return {name: p.detach() for name, p in module.named_parameters()}

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
-from fedpers.learning.gradients import _stacked, grad
+from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
 from fedpers.learning.kernels.plan import PLAIN
 from fedpers.learning.losses import Loss
@@ -34,8 +34,7 @@ def minimise_from(
     if not params:  # nothing to train: a model may be all head, or all body
         return params, opt
     lr = cfg.lr if lr is None else lr
-    shorter = getattr(loss, "minimise", None)  # of a loss that knows a way
-    if shorter is not None and (found := shorter(params, opt, data, rng, cfg, lr)) is not None:
+    if knows_training(loss) and (found := loss.minimise(params, opt, data, rng, cfg, lr)) is not None:
         return found, opt
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is not None:
@@ -68,7 +67,7 @@ def minimise_paced(
         pace: factors by layer (the prefix of its parameters' names), scalars.
     """
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
-    if dense is None or not dense[0].compiled or dense[0].rule != PLAIN:
+    if dense is None or dense[0].rule != PLAIN:
         return None
     plan, start = dense
     done: Params = minimise_dense(plan, replace(start, pace=pace), data.block, *_schedule(data, rng, cfg)).w

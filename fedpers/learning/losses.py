@@ -1,4 +1,4 @@
-"""Losses made of a loss: soft_proximal towards other models, or with some parameters held fixed.
+"""Losses made of a loss: with a proximal term, or with some parameters held fixed.
 
 They are objects and no closures, so that a kernel can see what they are made of.
 """
@@ -35,8 +35,16 @@ class Proximal:
         return self.loss(w, batch) + self.lam * pull(w, self.ubar, self.cbar)
 
 
+def proximal(loss: Loss, mu: float, center: Params) -> Loss:
+    """loss(w) + μ/2 ‖w - center‖², less the constant μ/2 ‖center‖²; the loss itself for μ = 0."""
+    return soft_proximal(loss, mu, 1.0, center)
+
+
 def soft_proximal(loss: Loss, lam: float, ubar: float | Tensor, cbar: Params) -> Loss:
-    """The loss plus lam times `pull`; the loss itself for lam = 0."""
+    """loss(w) + λ/2 Σ_s u_s ‖w - c_s‖² for several centers, by ū and c̄ as in `pull`, less a constant.
+
+    The loss itself for λ = 0.
+    """
     return Proximal(loss, lam, ubar, cbar) if lam else loss
 
 

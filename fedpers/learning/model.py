@@ -1,6 +1,6 @@
-"""Models: pure functions of dicts of tensors, each a body and a last linear layer (the head).
+"""Models: pure functions of dicts of tensors, each a body and a last linear layer, the head.
 
-The bodies by name are in `fedpers.learning.networks`; their shapes come from the data.
+The bodies are in `fedpers.learning.networks`; their shapes follow from the data.
 """
 
 import inspect
@@ -29,23 +29,23 @@ COMMON = ("init", "bias")  # options that every model has
 
 @dataclass(frozen=True)
 class Model:
-    """A network and its loss. It holds no parameters: they are an argument, a dict of tensors."""
+    """A network, its head and its loss. Parameters are an argument of every function, a dict of tensors."""
 
     name: str
     task: str  # classification | binary (y is 0 or 1) | regression
-    num_features: int  # M, the width of what the head sees
+    num_features: int  # M, inputs of the head
     num_outputs: int  # K; 1 when the task is binary
     network: Network
     bias: bool = True  # of the head
     start: str = "default"  # a name of INITS
 
     def init(self, seed: int) -> Params:
-        """Initial parameters from `seed`; torch's global generator is left as it was."""
+        """Initial parameters drawn from `seed`; torch's global generator is restored."""
         with _seeded(seed):
             return INITS[self.start](merge(self.network.init(), self._new_head(self.num_outputs)))
 
     def init_head(self, seed: int, num_outputs: int | None = None) -> Params:
-        """An initial head alone, for as many outputs as the model has or as are asked for."""
+        """An initial head from `seed`, weight [K, M] and bias [K]; K is `num_outputs` or the model's."""
         with _seeded(seed):
             wanted = self.num_outputs if num_outputs is None else num_outputs
             return INITS[self.start](self._new_head(wanted))
@@ -55,19 +55,19 @@ class Model:
         return {HEAD + name: value for name, value in fresh(linear).items()}
 
     def is_head(self, name: str) -> bool:
-        """Does this parameter belong to the last linear layer?"""
+        """Whether this parameter belongs to the head."""
         return name.startswith(HEAD)
 
     def body(self, params: Params, x: Tensor) -> Tensor:
-        """Features [n, M]; `params` is any dict that holds the body's entries."""
+        """Features [n, M] of inputs [n, ...]; `params` must hold the body's parameters."""
         return self.network(params, x)
 
     def head(self, params: Params, features: Tensor) -> Tensor:
-        """Outputs [n, K], logits or values; `params` is any dict that holds the head's entries."""
+        """Outputs [n, K], logits or values, of features [n, M]; `params` must hold the head's."""
         return F.linear(features, params[HEAD + "weight"], params.get(HEAD + "bias"))
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        """Outputs [n, K]."""
+        """Outputs [n, K] of inputs [n, ...]."""
         return self.head(params, self.body(params, x))
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -93,11 +93,11 @@ class Model:
         return (guess == y).to(outputs.dtype)
 
     def loss(self, params: Params, data: Data) -> Tensor:
-        """Mean loss over the samples that are no padding, a scalar; nan where there is none."""
+        """Mean loss over the samples that are not padding, a scalar; nan if there is none."""
         return self.head_loss(params, self.body(params, data.x), data)
 
     def head_loss(self, params: Params, features: Tensor, data: Data) -> Tensor:
-        """`loss` from features that were computed before; `data.x` is not read."""
+        """`loss`, given the features [n, M]; `data.x` is not read."""
         losses = self.sample_losses(self.head(params, features), data.y)
         return (losses * data.mask).sum() / data.num
 
@@ -106,13 +106,13 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """-log softmax(outputs)_y, [n]."""
     if torch.is_grad_enabled():
         return F.cross_entropy(outputs, y, reduction="none")
-    z = outputs - outputs.amax(1, keepdim=True)  # a few classes: five times as fast
+    z = outputs - outputs.amax(1, keepdim=True)  # five times as fast as torch's where classes are few
     return z.exp().sum(1).log() - z.gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    # Not torch.manual_seed: that would also reseed the generators of CUDA devices.
+    # torch.manual_seed would also reseed the generators of CUDA devices.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         yield
@@ -149,12 +149,15 @@ def build_model(
     bias: bool = True,
     **options: Any,
 ) -> Model:
-    """The model `name` for inputs of `input_shape`; a binary task always has one output.
+    """The model `name` of NETWORKS for data of this shape.
 
     Args:
-        init: how parameters start, a name of INITS.
-        bias: whether the last layer has one.
-        options: what this model offers beyond that, such as mlp's `hidden`.
+        input_shape: of one sample, without the batch dimension.
+        num_outputs: K, classes or targets; a binary task has one output whatever it is.
+        task: a name of TASKS.
+        init: how parameters are initialised, a name of INITS.
+        bias: whether the head has one.
+        options: the network's own keyword arguments, such as mlp's `hidden`.
 
     Raises:
         ConfigError: a name, option or value is unknown, or the model cannot take such data.
@@ -214,6 +217,6 @@ def _network(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> Netw
 
 
 def initial_params(model: Model, plan: Plan) -> Params:
-    """The initial parameters of a run; the same on the server and on every client."""
+    """The initial parameters of a run, of the plan's seed, device and dtype."""
     dtype = getattr(torch, plan.dtype)
     return {k: v.to(plan.device, dtype) for k, v in model.init(plan.seed).items()}

@@ -1,7 +1,6 @@
-"""The networks by name: one function each, which puts layers on the shape that the data has.
+"""The networks by name, without the head: each a function of the shape of one input.
 
-A new one is such a function and a row of NETWORKS. What is not here is the head, the last linear
-layer: `fedpers.learning.model` adds it.
+To add a network, write such a function and list it in NETWORKS; `fedpers.learning.model` adds the head.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from fedpers.learning.resnet import STEMS, ResNet18
 
 
 def logistic(shape: Shape) -> Network:
-    """Multinomial logistic regression; one output and the logistic loss when the task is binary."""
+    """Logistic regression, multinomial or binary."""
     return stack(shape, Flatten())
 
 
@@ -22,7 +21,7 @@ def linear(shape: Shape) -> Network:
 
 
 def mlp(shape: Shape, *, hidden: Sequence[int] = (200,)) -> Network:
-    """Dense layers with ReLU; the default is PFLEGO's 784-200."""
+    """Dense layers of `hidden` units with ReLU; the default is PFLEGO's 784-200."""
     listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
     if not listed or not all(isinstance(h, int) and h > 0 for h in hidden):
         raise ConfigError(f"model.hidden is {hidden}; it must be a list of positive whole numbers")
@@ -43,7 +42,7 @@ def cnn_omniglot(shape: Shape) -> Network:
 
 
 def cnn_fedsoft_letters(shape: Shape) -> Network:
-    """FedSoft's CNN for letters; its convolutions have no ReLU."""
+    """FedSoft's CNN for letters, without ReLU after its convolutions."""
     convs = (Conv(32, 5, padding=2), MaxPool(2, 2), Conv(64, 5, padding=2), MaxPool(2, 2))
     return stack(shape, *convs, Flatten(), Dense(512), Relu())
 

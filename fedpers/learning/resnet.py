@@ -1,4 +1,4 @@
-"""ResNet-18 with group normalisation: no running statistics, so parameters are all its state."""
+"""ResNet-18 with group normalisation, which has no running statistics: parameters are all its state."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ STEMS = {"small": (3, 1, 1), "imagenet": (7, 2, 3)}
 
 @dataclass(frozen=True)
 class ResNet18:
-    """torchvision's ResNet-18 without its last layer, its first one fitted to the images."""
+    """torchvision's ResNet-18 without its last layer; the first layer fits the images."""
 
     channels: int
     stem: str = "small"
@@ -30,7 +30,7 @@ class ResNet18:
             object.__setattr__(self, "skeleton", self.module())
 
     def module(self) -> nn.Module:
-        """A fresh nn.Module, drawn from torch's global generator."""
+        """A new nn.Module, initialised from torch's global generator."""
         resnet18 = import_torchvision().models.resnet18
         net: nn.Module = resnet18(num_classes=1, norm_layer=partial(nn.GroupNorm, self.groups))
         kernel, stride, padding = STEMS[self.stem]

@@ -1,6 +1,7 @@
-"""Writing files so that a reader, or a run that is killed, never meets half of one."""
+"""Files of a run directory, written so that a reader, or a killed run, never sees half of one."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -13,15 +14,15 @@ import numpy as np
 
 from fedpers.core.errors import FedpersError
 
-Row = dict[str, Any]
+CsvRow = dict[str, Any]  # {column: value}; a column without a value is absent
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Have a folder for this process alone, where the operating system can; a kill lets go of it.
+    """Hold a folder's lock file, where the operating system has locks; a killed process lets go of it.
 
     Raises:
-        FedpersError: another process has it.
+        FedpersError: another process holds it.
     """
     try:
         import fcntl
@@ -39,66 +40,62 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write beside, then rename."""
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file beside `path`, then rename it to `path`."""
     beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_bytes(content)
     beside.replace(path)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write UTF-8 text as `replace_bytes` does."""
+    replace_bytes(path, text.encode())
+
+
 def replace_json(path: Path, value: Mapping[str, Any]) -> None:
-    """JSON of plain values; nan and infinities, which JSON has not, become null."""
+    """Write JSON; nan and infinities, which JSON does not have, become null."""
     replace_text(path, json.dumps(_plain(value), indent=2) + "\n")
 
 
 def replace_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """An .npz file."""
-    beside = path.with_name(f".{path.name}.tmp")
-    with beside.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    beside.replace(path)
+    """Write a compressed .npz file."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    replace_bytes(path, content.getvalue())
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """What an .npz file holds; empty if there is none."""
+    """The arrays of an .npz file; empty if there is no file."""
     if not path.is_file():
         return {}
     with np.load(path) as stored:
-        return {name: stored[name] for name in stored.files}
+        return dict(stored)
 
 
-def replace_csv(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """A table; absent and nan values are empty."""
-    lines = [",".join(columns), *(_line(row, columns) for row in rows)]
-    replace_text(path, "\n".join(lines) + "\n")
+def replace_csv(path: Path, rows: Iterable[CsvRow], columns: Sequence[str]) -> None:
+    """Write a table; absent, None and nan values become empty cells."""
+    replace_text(path, ",".join(columns) + "\n" + _lines(rows, columns))
 
 
-def append_csv(path: Path, rows: Iterable[Row], columns: Sequence[str]) -> None:
-    """Add rows in one write and hand them to the operating system."""
+def append_csv(path: Path, rows: Iterable[CsvRow], columns: Sequence[str]) -> None:
+    """Append rows in one write and hand them to the operating system."""
     with path.open("a", encoding="utf-8") as file:
-        file.write("".join(_line(row, columns) + "\n" for row in rows))
+        file.write(_lines(rows, columns))
 
 
-def read_csv(path: Path) -> tuple[list[Row], list[str]]:
-    """(rows, columns) of a table; numbers are read as such, empty cells left out.
+def read_csv(path: Path) -> tuple[list[CsvRow], list[str]]:
+    """(rows, columns) of a table: numbers as int or float, empty cells left out.
 
-    A last row that was cut off when its writer was killed is dropped.
+    A last line that was cut off when its writer was killed is dropped.
     """
     text = path.read_text(encoding="utf-8")
-    complete = text[: text.rfind("\n") + 1]
-    lines = list(csv.reader(complete.splitlines()))
-    if not lines:
-        return [], []
-    columns = lines[0]
-    return [
-        {k: _number(v) for k, v in zip(columns, cells, strict=True) if v != ""}
-        for cells in lines[1:]
-        if len(cells) == len(columns)
-    ], columns
+    columns, *lines = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[]]
+    whole = [cells for cells in lines if len(cells) == len(columns)]
+    return [{k: _number(v) for k, v in zip(columns, cells, strict=True) if v} for cells in whole], columns
 
 
-def _line(row: Row, columns: Sequence[str]) -> str:
-    return ",".join(_cell(row.get(name)) for name in columns)
+def _lines(rows: Iterable[CsvRow], columns: Sequence[str]) -> str:
+    return "".join(",".join(_cell(row.get(name)) for name in columns) + "\n" for row in rows)
 
 
 def _cell(value: Any) -> str:
@@ -129,5 +126,6 @@ def _plain(value: Any) -> Any:
 
 
 def flush_files() -> None:
-    """Have everything on disk that any process wrote, where the operating system can."""
-    getattr(os, "sync", lambda: None)()
+    """Have the operating system write out what any process wrote, where it has `sync`."""
+    if hasattr(os, "sync"):
+        os.sync()

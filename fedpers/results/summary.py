@@ -1,24 +1,27 @@
 """summary.json: what was run, with what, and how it ended."""
 
 import importlib.metadata
+import json
 import math
 import platform
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fedpers
 from fedpers.config.run_config import RunConfig
-from fedpers.results.files import Row
+from fedpers.results import files
+from fedpers.results.files import CsvRow
 
 PACKAGES = ("torch", "flwr", "ray", "numpy")
 METRICS = ("loss", "accuracy", "accuracy_mean", "worst_decile")
 
 
 def describe(cfg: RunConfig) -> dict[str, Any]:
-    """What is known before the first round."""
+    """What is known of a run before its first round."""
     return {
         "method": cfg.method_name,
         "data": cfg.data.name,
@@ -32,7 +35,7 @@ def describe(cfg: RunConfig) -> dict[str, Any]:
     }
 
 
-def results(rows: Sequence[Row]) -> dict[str, Any]:
+def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
     """Final and best metrics and what the rounds cost, from the rows of metrics.csv."""
     cost = [r for r in rows if r["split"] == "train"]
     tests = {r["round"]: r for r in rows if r["split"] == "test"}
@@ -47,7 +50,7 @@ def results(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def best(rows: Sequence[Row]) -> dict[str, Any]:
+def best(rows: Sequence[CsvRow]) -> dict[str, Any]:
     """Test metrics of the round that is best on the validation split; empty without one.
 
     Best is the highest valid accuracy, then the lowest valid loss, then the earliest round; where
@@ -59,40 +62,53 @@ def best(rows: Sequence[Row]) -> dict[str, Any]:
     if not valid:
         return {}
     top = min(valid, key=_rank)
-    return {
-        **_metrics(tests[top["round"]]),
-        "chosen_by": "valid accuracy" if "accuracy" in top else "valid loss",
-        **{f"valid_{k}": top[k] for k in ("loss", "accuracy") if k in top},
-    }
+    found = _metrics(tests[top["round"]])
+    found["chosen_by"] = "valid accuracy" if "accuracy" in top else "valid loss"
+    return found | {f"valid_{k}": top[k] for k in ("loss", "accuracy") if k in top}
 
 
-def _rank(row: Row) -> tuple[float, float, int]:
+def _rank(row: CsvRow) -> tuple[float, float, int]:
     return -row.get("accuracy", -math.inf), row.get("loss", math.inf), row["round"]
 
 
-def _metrics(row: Row) -> dict[str, Any]:
+def _metrics(row: CsvRow) -> dict[str, Any]:
     before = [f"{m}_before" for m in METRICS if f"{m}_before" in row]
     return {"round": row["round"], **{m: row.get(m, math.nan) for m in (*METRICS, *before)}}
 
 
-def _sum(rows: Sequence[Row], column: str) -> Any:
+def _sum(rows: Sequence[CsvRow], column: str) -> Any:
     return sum(r.get(column, 0) for r in rows)
 
 
+def read_summary(out: Path) -> dict[str, Any]:
+    """The summary of a run directory; empty while the run goes on or if it was killed."""
+    path = out / "summary.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return {"status": "failed", "error": f"summary.json is damaged: {error}"}
+    return found if isinstance(found, dict) else {"status": "failed", "error": "no summary in it"}
+
+
+def note_failure(out: Path, text: str) -> None:
+    """Write a summary.json that says why the run has no result."""
+    files.replace_json(out / "summary.json", {"status": "failed", "error": text})
+
+
 def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
+    """Versions of the packages that decide the numbers, those of them that are installed."""
     found = {"fedpers": fedpers.__version__, "python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
 @cache
 def git_commit() -> str | None:
-    """The commit that fedpers' source is at, "+" if it was changed; None outside a repository."""
+    """The commit of fedpers' source, with "+" if files were changed; None outside a repository."""
     package = Path(fedpers.__file__).parent
     if not _git(package, "ls-files", "__init__.py"):  # no git, no repository, or not in it
         return None

@@ -12,7 +12,7 @@ import torch
 
 from fedpers.app import deployed
 from fedpers.app.export import export
-from fedpers.app.run import run as run_inside
+from fedpers.app.run import execute as run_inside
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.pytree import leaves
 from fedpers.deploy import device_grid

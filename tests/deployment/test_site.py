@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpers.app.run import run as run_inside
+from fedpers.app.run import execute as run_inside
 from fedpers.config.compose import load
 from fedpers.core.pytree import leaves
 from fedpers.deploy import keys

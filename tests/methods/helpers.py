@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpers.app.run import run as run_config
+from fedpers.app.run import execute
 from fedpers.checks.contract import Case
 from fedpers.checks.toy_data import toy_federation
 from fedpers.config import compose, registry
@@ -89,7 +89,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def smoke(name: str, tmp_path: Any, *overrides: str) -> dict[str, Any]:
     """The summary of three rounds on the embedded digits, driven as from the command line."""
     cfg = compose.load([f"method={name}", "rounds=3", "data.num_clients=6", *overrides])
-    return run_config(cfg, tmp_path)
+    return execute(cfg, tmp_path)
 
 
 def quadratics(a: Any, c: Any, sizes: Any) -> Federation:

@@ -28,4 +28,4 @@ def test_a_personal_head_without_a_body_is_local_training(name):
     _, alone = simulated("local", config("local", local=local), fed, network(fed), 2)
     for k, memory in alone.store.states.items():
         kept = ours.store.states[k]
-        assert same(getattr(kept, "v", None) or kept.head, memory.params)
+        assert same(kept.own, memory.params)

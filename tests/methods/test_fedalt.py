@@ -38,9 +38,9 @@ def test_rounds_equal_a_numpy_restatement(personal):
     own = [own] * 6
     for _ in range(3):
         shared, own = one_round(shared, own, samples(fed), 0.4, 3, 0.2, 2, personal)
-    assert_close(strategy.state.u, shared)
+    assert_close(strategy.state.part, shared)
     for k in range(6):
-        assert_close(cohort.store.states[k].v, own[k])
+        assert_close(cohort.store.states[k].own, own[k])
 
 
 def test_without_steps_on_the_personal_part_it_stays():
@@ -48,7 +48,7 @@ def test_without_steps_on_the_personal_part_it_stays():
     cfg = FedAltConfig("head", LocalConfig(epochs=0), cfg.u)
     model = network(fed, "mlp")
     _, cohort = simulated("fedalt", cfg, fed, model, 2, seed=1)
-    assert_close(cohort.store.states[0].v, initial_parts(model, 1)[1], atol=0)
+    assert_close(cohort.store.states[0].own, initial_parts(model, 1)[1], atol=0)
 
 
 @pytest.mark.parametrize("personal", ["head", "body"])

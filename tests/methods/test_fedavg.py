@@ -100,7 +100,7 @@ def test_fedper_without_a_body_is_local_training():
     )
     for k in range(6):
         for name, value in alone.store.states[k].params.items():
-            assert torch.equal(fedper.store.states[k].head[name], value)
+            assert torch.equal(fedper.store.states[k].own[name], value)
 
 
 def test_fedper_averages_bodies_by_samples_and_trains_heads_with_them():
@@ -110,17 +110,17 @@ def test_fedper_averages_bodies_by_samples_and_trains_heads_with_them():
     server = FedPer(cfg, model, Plan(**DOUBLE))
     cohort = simulate(server, FedPerClient(cfg, model), fed, 1)
     n = fed.num_train
-    expected = {k: torch.zeros_like(v) for k, v in server.state.theta.items()}
+    expected = {k: torch.zeros_like(v) for k, v in server.state.part.items()}
     for k in range(6):
         params = {name: v.double().requires_grad_() for name, v in model.init(0).items()}
         grads = torch.autograd.grad(model.loss(params, fed.client(k).train), params.values())
         stepped = {m: (p - 0.2 * g).detach() for (m, p), g in zip(params.items(), grads, strict=True)}
         for name in expected:
             expected[name] += n[k] / n.sum() * stepped[name]
-        for name, value in cohort.store.states[k].head.items():
+        for name, value in cohort.store.states[k].own.items():
             torch.testing.assert_close(value, stepped[name], rtol=0, atol=1e-13)
     for name, value in expected.items():
-        torch.testing.assert_close(server.state.theta[name], value, rtol=0, atol=1e-13)
+        torch.testing.assert_close(server.state.part[name], value, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("epochs", [0, 3])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.clients.fedbabu import FedBABUClient, FedBABUConfig, Weights
+from fedpers.clients.fedbabu import BodyAndHead, FedBABUClient, FedBABUConfig
 from fedpers.method import LocalConfig, Stream
 from tests.methods.helpers import (
     assert_close,
@@ -38,7 +38,7 @@ def test_it_is_fedrep_without_head_steps_where_clients_have_equal_sizes():
     ours, _ = simulated("fedbabu", FedBABUConfig(local=local), fed, model, 3, **plan)
     rep = config("fedrep", head=LocalConfig(epochs=0), body=local)
     theirs, _ = simulated("fedrep", rep, fed, model, 3, **plan)
-    assert same(ours.state.theta, theirs.state.phi)
+    assert same(ours.state.theta, theirs.state.part)
 
 
 @pytest.mark.parametrize(("classes", "hidden"), [(3, 8), (5, 4), (4, 4)])
@@ -63,7 +63,7 @@ def test_fine_tuning_moves_what_it_should(part, moved):
     cfg = FedBABUConfig(finetune=part, finetune_epochs=1, local=LocalConfig(lr=0.3, batch_size=0))
     whole = {k: v.double() for k, v in model.init(0).items()}
     head = {k: v for k, v in whole.items() if model.is_head(k)}
-    before = Weights({k: v for k, v in whole.items() if k not in head}, head)
+    before = BodyAndHead({k: v for k, v in whole.items() if k not in head}, head)
     data = fed.client(0).train
     after, _ = FedBABUClient(cfg, model).adapt(before, None, data, Stream(0, 1, 0))
     new = after.theta | after.head

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedpers.app.run import run as whole_run
+from fedpers.app.run import execute
 from fedpers.checks.case import close
 from fedpers.checks.contract import CHECKS, make_case, workers_change_nothing
 from fedpers.checks.toy_data import toy_federation
@@ -23,7 +23,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
-from fedpers.families.peers.messages import Forward, Gradients, Join, Published, Step
+from fedpers.families.peers.messages import Forward, Join, Published, Step, WeightedGradients
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Observer, Plan
 from fedpers.results import checkpoint
@@ -429,7 +429,7 @@ def test_a_ragged_reply_is_still_checked_part_by_part():
     from fedpers.flower.validation import shape_problem
 
     w, g = torch.ones(3), {"a": torch.zeros(2)}
-    like = Gradients((g, g), w, torch.ones(1), torch.zeros(()))
+    like = WeightedGradients((g, g), w, torch.ones(1), torch.zeros(()))
     assert shape_problem(None, replace(like, g=(g,)), like) is None
     assert "shape" in shape_problem(None, replace(like, g=({"a": torch.zeros(3)},)), like)
     assert "shape" in shape_problem(None, replace(like, w=torch.ones(2)), like)
@@ -569,8 +569,8 @@ def test_ray_equals_inprocess(tmp_path):
         "rounds=3",
         "checkpoint_every=3",
     ]
-    whole_run(compose.load(options), tmp_path / "inprocess")
-    whole_run(compose.load([*options, "engine=ray"]), tmp_path / "ray")
+    execute(compose.load(options), tmp_path / "inprocess")
+    execute(compose.load([*options, "engine=ray"]), tmp_path / "ray")
     (_, ours), (_, theirs) = (
         checkpoint.load(tmp_path / name, RowStore(tmp_path / "inprocess" / "memory") if keep else None)
         for name, keep in (("inprocess", True), ("ray", False))

@@ -42,7 +42,7 @@ def test_rounds_equal_a_numpy_restatement(start):
     for _ in range(3):
         starts = heads if start == "kept" else [head] * 6
         g, heads = one_round(g, starts, samples(fed), 0.4, 3, 0.2, 2, 0.7)
-    assert_close(strategy.state.g, g)
+    assert_close(strategy.state.part, g)
     for k in range(6):
         assert_close(cohort.store.states[k].head, heads[k])
 
@@ -53,8 +53,8 @@ def test_kept_heads_and_server_sgd_are_fedalt():
     model, plan = network(fed, "mlp"), {"seed": 5, "clients_per_round": 4}
     ours, _ = simulated("fedrecon", FedReconConfig(head, body, "kept"), fed, model, 3, **plan)
     theirs, _ = simulated("fedalt", config("fedalt", v=head, u=body), fed, model, 3, **plan)
-    for name, value in theirs.state.u.items():
-        torch.testing.assert_close(ours.state.g[name], value, rtol=0, atol=1e-14)
+    for name, value in theirs.state.part.items():
+        torch.testing.assert_close(ours.state.part[name], value, rtol=0, atol=1e-14)
 
 
 def test_one_step_of_rate_1_sends_the_gradient_under_the_new_head():
@@ -66,7 +66,7 @@ def test_one_step_of_rate_1_sends_the_gradient_under_the_new_head():
     head = cohort.store.states[0].head
     new = {"w": head["head.weight"].numpy(), "b": head["head.bias"].numpy()}
     want, joint = gradients(g, new, x, y)[1], gradients(g, old, x, y)[1]
-    assert_close(strategy.state.g, {k: g[k] - want[k] for k in g})
+    assert_close(strategy.state.part, {k: g[k] - want[k] for k in g})
     assert not np.allclose(want["w"], joint["w"])
 
 

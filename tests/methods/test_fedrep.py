@@ -25,9 +25,9 @@ def test_rounds_equal_a_numpy_restatement():
     heads = [head] * 6
     for _ in range(3):
         phi, heads = one_round(phi, heads, samples(fed), 0.3, 4, 2)
-    assert_close(strategy.state.phi, phi)
+    assert_close(strategy.state.part, phi)
     for k in range(6):
-        assert_close(cohort.store.states[k].head, heads[k])
+        assert_close(cohort.store.states[k].own, heads[k])
 
 
 def test_with_clients_of_equal_size_it_is_fedalt_bit_for_bit():
@@ -36,7 +36,7 @@ def test_with_clients_of_equal_size_it_is_fedalt_bit_for_bit():
     head, body = LocalConfig(lr=0.2, epochs=3, batch_size=4), LocalConfig(lr=0.1, batch_size=5)
     ours, _ = simulated("fedrep", FedRepConfig(head, body), fed, model, 3, **plan)
     theirs, _ = simulated("fedalt", config("fedalt", v=head, u=body), fed, model, 3, **plan)
-    assert same(ours.state.phi, theirs.state.u)
+    assert same(ours.state.part, theirs.state.part)
 
 
 def test_runs_on_digits(tmp_path):

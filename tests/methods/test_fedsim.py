@@ -26,21 +26,18 @@ def test_contract_with_a_personal_body(check):
     check(contract_case("fedsim", FedSimConfig("body", ratio=2.0)))
 
 
-@pytest.mark.parametrize(
-    ("personal", "name", "shared", "own"),
-    [("head", "fedper", "theta", "head"), ("body", "lgfedavg", "g", "body")],
-)
+@pytest.mark.parametrize(("personal", "name"), [("head", "fedper"), ("body", "lgfedavg")])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @autograd_only()
-def test_one_rate_is_fedper_or_lgfedavg_bit_for_bit(personal, name, shared, own, optimizer):
+def test_one_rate_is_fedper_or_lgfedavg_bit_for_bit(personal, name, optimizer):
     fed = doubles()
     local = LocalConfig(lr=0.1, epochs=2, batch_size=4, optimizer=optimizer)
     model, plan = network(fed, "mlp"), {"seed": 5, "clients_per_round": 4}
     ours, here = simulated("fedsim", FedSimConfig(personal, local=local), fed, model, 3, **plan)
     theirs, there = simulated(name, config(name, local=local), fed, model, 3, **plan)
-    assert same(ours.state.u, getattr(theirs.state, shared))
+    assert same(ours.state.part, theirs.state.part)
     for k, memory in there.store.states.items():
-        assert same(here.store.states[k].v, getattr(memory, own))
+        assert same(here.store.states[k].own, memory.own)
 
 
 @pytest.mark.parametrize("ratio", [0.25, 3.0])
@@ -53,9 +50,9 @@ def test_two_rates_equal_a_numpy_restatement(ratio):
     heads = [head] * 6
     for _ in range(3):
         theta, heads = one_round(theta, heads, samples(fed), 0.2 * ratio, 0.2, 3)
-    assert_close(strategy.state.u, theta)
+    assert_close(strategy.state.part, theta)
     for k in range(6):
-        assert_close(cohort.store.states[k].v, heads[k])
+        assert_close(cohort.store.states[k].own, heads[k])
 
 
 def test_two_rates_and_adam_are_refused():

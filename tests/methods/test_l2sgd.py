@@ -26,7 +26,7 @@ def run(fed, upto, monkeypatch=None, coins=None, **options):
     strategy, client = L2SGD(cfg, model, plan), L2SGDClient(cfg, model)
     cohort = Cohort(client, fed, RamStore(), plan)
     grid = InProcessGrid(cohort)
-    strategy._evaluates = lambda t: False
+    strategy.evaluates = lambda t: False
     for t in range(1, upto + 1):
         if coins:
             monkeypatch.setattr("fedpers.flower.strategy.server_rng", lambda *key, t=t: Script(coins[t - 1]))

@@ -23,7 +23,7 @@ def test_on_logistic_regression_it_is_fedavg_bit_for_bit():
     model, plan = network(fed), {"seed": 5, "clients_per_round": 4}
     ours, _ = simulated("lgfedavg", LGFedAvgConfig(local), fed, model, 3, **plan)
     theirs, _ = simulated("fedavg", config("fedavg", local=local), fed, model, 3, **plan)
-    assert same(ours.state.g, theirs.state.params)
+    assert same(ours.state.part, theirs.state.params)
     for column, values in theirs.client_metrics.items():
         np.testing.assert_array_equal(ours.client_metrics[column], values)
 
@@ -36,9 +36,9 @@ def test_rounds_equal_a_numpy_restatement():
     bodies = [body] * 6
     for _ in range(3):
         bodies, head = one_round(bodies, head, samples(fed), 0.3, 2)
-    assert_close(strategy.state.g, head)
+    assert_close(strategy.state.part, head)
     for k in range(6):
-        assert_close(cohort.store.states[k].body, bodies[k])
+        assert_close(cohort.store.states[k].own, bodies[k])
 
 
 def test_runs_on_digits(tmp_path):

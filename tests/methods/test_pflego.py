@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.pflego import ClientState, PFLEGOClient, PFLEGOConfig, Train
+from fedpers.clients.pflego import ClientState, PFLEGOClient, PFLEGOConfig, TakeSteps
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
@@ -39,7 +39,7 @@ def initial(fed=FED, model=MODEL, **options):
     strategy = PFLEGO(cfg, model, Plan(seed=2, dtype="float64"))
     cohort = Cohort(PFLEGOClient(cfg, model), fed, RamStore(), strategy.plan)
     strategy.connect(InProcessGrid(cohort))
-    return strategy.state.theta, [cohort.state(k, (1, 0)).head for k in range(fed.num_clients)]
+    return strategy.state.part, [cohort.state(k, (1, 0)).head for k in range(fed.num_clients)]
 
 
 def numpy_body(theta):
@@ -69,7 +69,7 @@ def test_one_full_round_is_one_exact_gradient_step():
     g_theta, g_heads = full_gradient(theta, heads)
     strategy, cohort = run()
     for k, v in theta.items():
-        torch.testing.assert_close(strategy.state.theta[k], v - 0.2 * g_theta[k], rtol=0, atol=1e-14)
+        torch.testing.assert_close(strategy.state.part[k], v - 0.2 * g_theta[k], rtol=0, atol=1e-14)
     for i, head in enumerate(heads):
         for k, v in head.items():
             got = cohort.store.states[i].head[k]
@@ -86,7 +86,7 @@ def test_heads_of_unequal_width_are_exact_too():
     for i, (x, y) in enumerate(data):
         part = replace(FED.client(i).train, x=x, y=y)
         gradient, memory = client.answer(
-            Train(theta, 1.0, total), ClientState(heads[i]), part, Stream(0, 1, i)
+            TakeSteps(theta, 1.0, total), ClientState(heads[i]), part, Stream(0, 1, i)
         )
         leaf = {k: v.clone().requires_grad_() for k, v in heads[i].items()}
         loss = len(y) / total * MODEL.loss(theta | leaf, part)
@@ -101,7 +101,7 @@ def test_the_papers_head_step_lacks_alpha():
     exact, paper = run(), run(head_step="paper")
     total = FED.num_train.sum()
     for k in theta:
-        torch.testing.assert_close(exact[0].state.theta[k], paper[0].state.theta[k], rtol=0, atol=0)
+        torch.testing.assert_close(exact[0].state.part[k], paper[0].state.part[k], rtol=0, atol=0)
     for i, head in enumerate(heads):
         for k, v in head.items():
             moved = (paper[1].store.states[i].head[k] - v) * (FED.num_train[i] / total)
@@ -120,7 +120,7 @@ def test_equals_the_numpy_restatement(tau, exact, chosen):
     strategy, cohort = run(
         tau=tau, head_step="exact" if exact else "paper", chosen=chosen, clients_per_round=len(chosen)
     )
-    got = numpy_body(strategy.state.theta)
+    got = numpy_body(strategy.state.part)
     for k in BODY:
         np.testing.assert_allclose(got[k], want_theta[k], rtol=0, atol=1e-13)
     for i in chosen:
@@ -138,7 +138,7 @@ def steps(chosen, **options):
         {k: cohort.store.states[i].head[k] - h[k] if i in chosen else 0 * h[k] for k in h}
         for i, h in enumerate(heads)
     ]
-    return {k: strategy.state.theta[k] - theta[k] for k in theta}, moved
+    return {k: strategy.state.part[k] - theta[k] for k in theta}, moved
 
 
 def averaged(subsets, weights, **options):
@@ -180,8 +180,8 @@ def test_realised_scale_uses_the_replies_that_came():
     """I over |received| is what planned participation of that size would use."""
     a, _ = run(chosen=(0, 2), clients_per_round=3, scale="realised")
     b, _ = run(chosen=(0, 2), clients_per_round=2)
-    for k, v in a.state.theta.items():
-        torch.testing.assert_close(v, b.state.theta[k], rtol=0, atol=1e-15)
+    for k, v in a.state.part.items():
+        torch.testing.assert_close(v, b.state.part[k], rtol=0, atol=1e-15)
 
 
 class Counting:
@@ -209,7 +209,9 @@ def test_cost_is_two_forwards_and_one_backward_whatever_tau(tau, forwards):
     theta, heads = initial()
     client = PFLEGOClient(PFLEGOConfig(tau=tau), model)
     with torch.no_grad():
-        client.answer(Train(theta, 1.0, 43.0), ClientState(heads[0]), FED.client(0).train, Stream(0, 1, 0))
+        client.answer(
+            TakeSteps(theta, 1.0, 43.0), ClientState(heads[0]), FED.client(0).train, Stream(0, 1, 0)
+        )
     assert (counting.forwards, counting.backwards) == (forwards, 1)
 
 
@@ -231,7 +233,7 @@ def test_the_bodys_gradient_is_taken_before_the_last_head_step():
     theta, heads = initial()
     data, total = FED.client(0).train, 43.0
     client = PFLEGOClient(PFLEGOConfig(tau=1, rho=0.5, head_step="paper"), MODEL)
-    reply, memory = client.answer(Train(theta, 1.0, total), ClientState(heads[0]), data, Stream(0, 1, 0))
+    reply, memory = client.answer(TakeSteps(theta, 1.0, total), ClientState(heads[0]), data, Stream(0, 1, 0))
     leaf = {k: v.clone().requires_grad_() for k, v in theta.items()}
     same = torch.autograd.grad(MODEL.loss(leaf | heads[0], data), leaf.values())
     after = torch.autograd.grad(MODEL.loss(leaf | memory.head, data), leaf.values())
@@ -249,7 +251,7 @@ def test_head_steps_descend_below_the_smoothness_bound():
     losses = []
     for tau in range(2, 12):
         client = PFLEGOClient(PFLEGOConfig(tau=tau, beta=beta, rho=0.0), MODEL)
-        _, memory = client.answer(Train(theta, 1.0, 43.0), ClientState(heads[0]), data, Stream(0, 1, 0))
+        _, memory = client.answer(TakeSteps(theta, 1.0, 43.0), ClientState(heads[0]), data, Stream(0, 1, 0))
         losses.append(float(MODEL.head_loss(memory.head, F, data)))
     assert all(b <= a + 1e-12 for a, b in itertools.pairwise(losses))
 
@@ -258,7 +260,7 @@ def test_full_participation_converges_to_a_stationary_point():
     strategy, cohort = run(rounds=1500, rho=1.0)
     heads = [cohort.store.states[i].head for i in range(4)]
     start = full_gradient(*initial())[0]
-    end = full_gradient(strategy.state.theta, heads)[0]
+    end = full_gradient(strategy.state.part, heads)[0]
     size = lambda g: float(sum((v**2).sum() for v in g.values()))  # noqa: E731
     assert size(end) < 1e-3 * size(start)
 
@@ -266,7 +268,7 @@ def test_full_participation_converges_to_a_stationary_point():
 def test_without_a_server_rate_the_body_stays_and_heads_are_regressions():
     theta, _ = initial()
     strategy, _ = run(rounds=2, rho=0.0, tau=3)
-    assert all(torch.equal(v, theta[k]) for k, v in strategy.state.theta.items())
+    assert all(torch.equal(v, theta[k]) for k, v in strategy.state.part.items())
 
 
 def test_server_adam_is_torchs():
@@ -276,7 +278,7 @@ def test_server_adam_is_torchs():
     strategy, _ = run(rounds=1, server_optimizer="adam")
     objective(leaf, heads).backward()
     optimizer.step()
-    for k, v in strategy.state.theta.items():
+    for k, v in strategy.state.part.items():
         torch.testing.assert_close(v, leaf[k].detach(), rtol=0, atol=1e-12)
 
 
@@ -291,5 +293,5 @@ def test_uniform_head_initialisation():
 def test_a_model_without_a_body_is_one_regression_a_client():
     model = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
     strategy, cohort = run(rounds=2, model=model, tau=3)
-    assert strategy.state.theta == {}
+    assert strategy.state.part == {}
     assert set(cohort.store.states) == {0, 1, 2, 3}

@@ -12,13 +12,21 @@ import torch
 from fedpers.checks.contract import CHECKS, make_case, same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
-from fedpers.clients.ppfl import MembershipGradient, Personal, PPFLClient, PPFLConfig, Weigh
+from fedpers.clients.ppfl import PPFLClient, PPFLConfig
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.serialization import num_bytes
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
+from fedpers.families.mixtures.messages import (
+    BothBlocks,
+    MembershipBlock,
+    MembershipGradient,
+    Personal,
+    ThetaBlock,
+    Trained,
+)
 from fedpers.families.mixtures.simplex import laplacian
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.model import build_model
@@ -182,7 +190,7 @@ def test_sampled_clients_are_averaged_among_themselves_and_only_their_rows_move(
     a = 0.02 * (6 * start.C - start.C.sum(0))  # stale rows of the others are in it
     got = {
         i: client.answer(
-            Weigh(start.theta, start.C[i], a[i], total), None, CLASSES.client(i).train, Stream(2, 1, i)
+            BothBlocks(start.theta, start.C[i], a[i], total), None, CLASSES.client(i).train, Stream(2, 1, i)
         )[0]
         for i in (1, 4)
     }
@@ -276,7 +284,7 @@ def test_algorithm_1_moves_one_block_a_round_as_often_as_rho_says():
     assert blocks.keys() == {"theta", "C"}
     assert abs(blocks["theta"] - 120) < 4 * np.sqrt(400 * 0.3 * 0.7)
     assert up["C"] == {6 * 3 * 8}  # K float64 numbers a client
-    assert up["theta"] == {6 * num_bytes(Personal(strategy.state.theta, strategy.state.C[0]))}
+    assert up["theta"] == {6 * num_bytes(Trained(strategy.state.theta, strategy.state.C[0]))}
 
 
 def test_the_block_of_memberships_is_the_mirror_step_of_equation_24():
@@ -302,7 +310,7 @@ def test_the_block_of_parameters_is_algorithm_3_with_frozen_memberships():
 def test_memberships_may_be_weighed_by_a_minibatch():
     cfg = config(algorithm="rbcd", local=LocalConfig(batch_size=4))
     client, start, data = PPFLClient(cfg, MLP), initial(cfg), CLASSES.client(0).train
-    order = Weigh(start.theta, start.C[0], None, 72.0)
+    order = MembershipBlock(start.theta, start.C[0], 72.0)
     with torch.no_grad():
         reply, _ = client.answer(order, None, data, Stream(0, 1, 0))
     assert isinstance(reply, MembershipGradient)
@@ -382,9 +390,9 @@ def test_gradients_counted_are_those_of_whole_networks(options, factor):
     client = PPFLClient(config(**options), MLP)
     order = initial(client.config)
     one = order.C[0]
-    assert client.work(Weigh(order.theta, one, one, 1.0), 10) == factor * 30  # 10 + 2 epochs
-    assert client.work(Personal(order.theta, one), 10) == factor * 20
-    assert client.work(Weigh(order.theta, one, None, 1.0), 10) == factor * 10
+    assert client.work(BothBlocks(order.theta, one, one, 1.0), 10) == factor * 30  # 10 + 2 epochs
+    assert client.work(ThetaBlock(order.theta, one), 10) == factor * 20
+    assert client.work(MembershipBlock(order.theta, one, 1.0), 10) == factor * 10
 
 
 # ---- new clients ---------------------------------------------------------------------------------

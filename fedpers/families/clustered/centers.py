@@ -27,6 +27,17 @@ def center_losses(model: Model, centers: Sequence[Params], data: Data) -> Tensor
     return torch.stack([model.sample_losses(model(c, data.x), data.y) for c in centers])
 
 
+def nearest_center(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
+    """The number of the center of least mean loss, a scalar int64; ties go to the first."""
+    return (center_losses(model, centers, data) * data.mask).sum(1).argmin()
+
+
+def pick(centers: Sequence[Params], number: Tensor) -> Params:
+    """One of the centers, by a number that is a scalar int64; under vmap each client's own."""
+    stacks = {k: torch.stack([c[k] for c in centers]) for k in centers[0]}
+    return {k: v.index_select(0, number.reshape(1)).squeeze(0) for k, v in stacks.items()}
+
+
 def nearest_shares(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
     """The share of samples whose loss is least under each center, [S]; ties go to the first."""
     nearest = one_hot(center_losses(model, centers, data).argmin(0), len(centers))

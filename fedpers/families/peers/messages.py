@@ -35,8 +35,8 @@ class Forward:
     w: Tensor  # [K] its weights as last heard; the prior at the start
 
 
-@record("peers.Gradients")
-class Gradients:
+@record("peers.WeightedGradients")
+class WeightedGradients:
     """Reply: one weighted gradient (or trained model) for each of `ids`."""
 
     g: tuple[Params, ...]  # own first; empty if the client needs nobody

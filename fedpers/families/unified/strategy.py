@@ -82,7 +82,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
             s = yield from self._prepare(s)
         s = yield from self.iterate(s, rng)
         self.note(**{f.name: getattr(s.counts, f.name) for f in fields(s.counts)})
-        if self.config.report and self._evaluates(t):
+        if self.config.report and self.evaluates(t):
             zero = self.roster.num_examples.new_zeros(())
             found = yield self.everyone(Measure(self.main(s.w), self.M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / len(found))

@@ -1,21 +1,21 @@
-/* Losses and right answers of dense networks (linear layers, ReLU between them) for many clients in one call.
+/* Losses and accuracies of dense networks (linear layers, ReLU between them) for many clients in one call.
 
-   Weights are packed into panels of a few registers' width, [ins][outs of the panel], those of layers
-   that all clients share once. TILE rows of inputs then meet a panel, an input times a row of the panel
-   at a time. No client sees another. Names: x inputs, z outputs of a layer. */
+   Weights are packed into panels a few registers wide, [ins][outs of the panel]; layers that all clients
+   share are packed once. TILE rows of inputs are multiplied by a panel at a time. A client's numbers do not
+   depend on the others. Names: x inputs of a layer, z its outputs. */
 #include "native.h"
 
 #ifdef __AVX512F__
 #define TILE 5
-#define PANEL 4 /* registers, and half a one at the end */
+#define PANEL 4 /* registers, and a half at the end */
 #else
 #define TILE 4
 #define PANEL 2
 #endif
 #define H (V / 2)
-#define ROOM 60 /* rows that go through all layers together, a multiple of TILE: their inputs stay near */
+#define ROOM 60 /* rows that go through all layers together, to stay in the cache; a multiple of TILE */
 
-/* The half registers of the next panel, with so many left: no narrow one at the end, and whole ones before. */
+/* Half registers of the next panel if `left` are left: whole registers, and no narrow panel at the end. */
 static int panel(long left) {
     if (left > 2 * PANEL + 1 && left < 4 * PANEL) return (int)(left + 3) / 4 * 2;
     return left <= 2 * PANEL + 1 ? (int)left : 2 * PANEL;
@@ -31,7 +31,7 @@ static void pack(const float *w, const float *b, float *to, float *bias, long in
     }
 }
 
-/* TILE rows of inputs times one panel of so many registers; inputs `ahead` are fetched meanwhile */
+/* TILE rows of inputs times one panel; inputs `ahead` floats further on are fetched meanwhile */
 INLINE void tile(const int vecs, const int halves, const float *w, const float *b, const float **x, long ahead,
                  float *z, long ins, long zw, int relu) {
     const long wide = vecs * V + halves * H;
@@ -59,7 +59,7 @@ INLINE void tile(const int vecs, const int halves, const float *w, const float *
     }
     for (int r = 0; r < TILE; r++) {
         for (int v = 0; v < vecs; v++) {
-            ivec off = a[r][v] < 0; /* what is not a number stays so */
+            ivec off = a[r][v] < 0; /* keeps NaN */
             *(vec *)(z + r * zw + v * V) = relu ? (vec)((ivec)a[r][v] & ~off) : a[r][v];
         }
         ihalf off = halves ? e[r] < 0 : (ihalf){0};
@@ -67,7 +67,7 @@ INLINE void tile(const int vecs, const int halves, const float *w, const float *
     }
 }
 
-/* One layer for n rows that lie `hop` apart; the last one is repeated to fill a tile. */
+/* One layer for n rows, `hop` floats apart; the last row is repeated to fill a tile. */
 static void layer(const float *w, const float *b, const float *x, long hop, float *z, long n, long ins,
                   long outs, int relu) {
     for (long k = 0, zw = WIDE(outs); k < outs;) {
@@ -90,8 +90,8 @@ static void layer(const float *w, const float *b, const float *x, long hop, floa
     }
 }
 
-/* Adds up the losses of n rows of outputs and how many are right, as `Model` defines both; the targets begin
-   at number `at` of y. Returns 2 if a label is no class. */
+/* Add up losses and correct predictions of n rows of outputs, as `Model` defines both; their targets start
+   at y[at]. Returns 2 if a label is no class. */
 static int score(int task, const float *z, long hop, const void *y, long at, long n, long K, double *sums) {
     for (long i = 0; i < n; i++, z += hop) {
         const float *t = (const float *)y + (at + i) * K;
@@ -114,9 +114,9 @@ static int score(int task, const float *z, long hop, const void *y, long at, lon
     return 0;
 }
 
-/* out[c] = the mean loss of client c's size[c] samples, and the share of right answers (regression: no
-   number). `from` [2L] holds weights and biases (or null) layer by layer, `hop` [2L] the floats from one
-   client's to the next; 0: all share them. Returns 0, 1 without memory, 2 for a label that is no class. */
+/* out[c] = mean loss and accuracy (NaN for regression) on client c's size[c] samples. `from` [2L] holds
+   weights and biases (or null) layer by layer, `hop` [2L] the floats from one client's to the next (0: all
+   share them). Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_assess(long L, const long *width, const float **from, const long *hop, int task, long C,
                    const long *size, const float **x, const void **y, float (*out)[2]) {
     long all = V, widest = 0;

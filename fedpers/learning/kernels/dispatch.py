@@ -1,9 +1,8 @@
-"""Local training of dense networks (linear, logistic, mlp), for a stack of clients, without autograd.
+"""Dense networks (linear, logistic, mlp) without autograd: in C, for one client or a stack.
 
-The gradient of such a network is three lines of algebra. `local.minimise` comes here by itself if the
-loss is the model's own, also soft_proximal or with parts held fixed. A kernel in C does it (native.c);
-where there is none, plain SGD is a handful of batched products (batched.py), and all else is
-left to autograd.
+`minimise` and `grad` come here by themselves if the loss is the model's own, also with a proximal term
+or with frozen parameters. Where there is no kernel (no compiler, another device or type, FEDPERS_NATIVE=0)
+all functions return None, and autograd does the work.
 """
 
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.batched import Block, descend
 from fedpers.learning.kernels.plan import (
     ADAM,
     HEADS,
@@ -41,7 +39,7 @@ _kernels: ContextVar[bool] = ContextVar("kernels", default=True)
 
 @contextmanager
 def autograd_only() -> Iterator[None]:
-    """While this is open, dense models are left to torch: the kernels' reference."""
+    """While this is open, dense models are left to torch: the reference for the kernels."""
     token = _kernels.set(False)
     try:
         yield
@@ -50,79 +48,65 @@ def autograd_only() -> Iterator[None]:
 
 
 def kernels_allowed() -> bool:
-    """Whether this is a place where a kernel may stand in for torch."""
+    """Whether a kernel may stand in for torch here."""
     return _kernels.get() and mapped_once()
 
 
 def plan_of(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
-    """How to train without autograd, and on what; None if that cannot be done here."""
-    found = _seen_through(loss, Model.loss, params, opt.step)
+    """The plan of a local training without autograd and its tensors; None if there is no kernel for it."""
+    found = _parts_of(loss, Model.loss, params, opt.step)
     if found is None or data.block is None or not isinstance(lr, float):
         return None
     plan, start = found
     rule = ADAM if cfg.optimizer == "adam" else MOMENTUM if cfg.momentum else PLAIN
     if rule == PLAIN and (cfg.weight_decay or plan.lam):
         rule = PROXIMAL
-    n = len(data)
-    plan = replace(
-        plan,
-        rule=rule,
-        lr=lr,
-        decay=cfg.weight_decay,
-        momentum=cfg.momentum,
-        per_pass=-(-n // min(cfg.batch_size or n, n)),
-    )
+    plan = replace(plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum)
     start = replace(start, m=opt.m, v=opt.v, step=opt.step)
-    compiled = native.fits(plan, start, data.block.parts)
-    if not compiled and not (plan.plain and cfg.batch_size):
-        return None
-    return replace(plan, compiled=compiled), start
+    return (plan, start) if native.fits(plan, start, data.block.parts) else None
 
 
-def _seen_through(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
-    """What a loss is made of, if it is this one of a dense model, with a proximal term or frozen parts."""
-    pull = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
-    given = pull.loss if isinstance(pull.loss, Frozen) else Frozen(pull.loss, {})
-    model: Any = getattr(given.loss, "__self__", None)
-    own = getattr(given.loss, "__func__", None) is kind  # and not a subclass's
+def _parts_of(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
+    """The parts of a loss: `kind` (a method of Model) of a dense model, a proximal term, frozen parameters.
+
+    None if the loss is made of anything else.
+    """
+    proximal = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
+    frozen = proximal.loss if isinstance(proximal.loss, Frozen) else Frozen(proximal.loss, {})
+    model: Any = getattr(frozen.loss, "__self__", None)
+    own = getattr(frozen.loss, "__func__", None) is kind  # and not a subclass's
     layers = (HEADS if kind is Model.head_loss else layers_of(model)) if own else None
-    whole = given.fixed | params
+    whole = frozen.fixed | params
     if layers is None:
         return None
-    plan = Plan(layers, model.bias, model.task, frozenset(params), pull.lam)
+    plan = Plan(layers, model.bias, model.task, frozenset(params), proximal.lam)
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):
         return None
-    cbar = pull.cbar if plan.lam else {}
+    cbar = proximal.cbar if plan.lam else {}
     if plan.lam and cbar.keys() != params.keys():
         return None  # autograd says what is wrong
-    ubar = torch.as_tensor(pull.ubar, dtype=like.dtype)
+    ubar = torch.as_tensor(proximal.ubar, dtype=like.dtype)
     return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()), {})
 
 
-def train(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor) -> Training:
-    """Each client's weighted mean loss; a step whose weights are all 0 changes nothing.
+def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Training:
+    """The training of one client, alone or under vmap; a step whose weights are all 0 changes nothing.
 
     Args:
-        given: stacks [C, ...].
-        block: the clients' data.
-        index, weight: minibatches [C, S, B].
+        given: one client's tensors.
+        block: `Data.block` of that client, the data of the whole stack.
+        index, weight: minibatches [S, B], the rows of each step and their weights.
+
+    Returns:
+        `given` after the training; `w`, `m` and `v` hold what was trained only.
     """
-    if plan.compiled:
-        return native.train(plan, given, block.parts, index, weight)
-    w = {k: v.clone(memory_format=torch.contiguous_format) for k, v in given.w.items()}
-    descend(plan, w, block, index, weight)
-    return replace(given, w=w)
-
-
-def minimise_dense(plan: Plan, given: Training, block: Block, index: Tensor, weight: Tensor) -> Training:
-    """The training of one client, alone or under vmap."""
     leaves, form = flatten(given)
     kinds = (given.w, given.m, given.v)
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        done = train(plan, rebuild(form, leaves), block, index, weight)
+        done = native.train(plan, rebuild(form, leaves), block.parts, index, weight)
         moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
         return [*moved, done.step]
 
@@ -132,7 +116,7 @@ def minimise_dense(plan: Plan, given: Training, block: Block, index: Tensor, wei
 
 
 def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
-    """(mean loss, accuracy) on a stacked client's samples from a kernel; None if that cannot be done here."""
+    """(mean loss, accuracy) on a stacked client's samples, two scalars; None if there is no kernel for it."""
     stacked = type(data) is not Data and data.block is not None  # one client alone: packing costs more
     layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
     if layers is None:
@@ -145,7 +129,7 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
         return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
 
-    loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # the number: a client's own, always
+    loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
     return loss, accuracy
 
 
@@ -156,7 +140,7 @@ def _scores_as_usual(model: Model) -> bool:
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:
-    """The gradient of a loss in its first argument without autograd; None if that cannot be done here.
+    """The gradient of a loss in its first argument without autograd; None if there is no kernel for it.
 
     Args:
         args: (parameters, data); of `Model.head_loss` (head, features, data).
@@ -165,7 +149,7 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
     if not inner or not isinstance(data, Data) or not isinstance(inner[0], dict) or not inner[0]:
         return None
     kind, x = (Model.loss, data.x) if len(inner) == 1 else (Model.head_loss, inner[1])
-    found = _seen_through(loss, kind, inner[0], next(iter(inner[0].values())))
+    found = _parts_of(loss, kind, inner[0], next(iter(inner[0].values())))
     if found is None or not native.fits(*found, [Data(x, data.y, data.mask)]):
         return None
     plan, start = found

@@ -1,9 +1,9 @@
 /* Local training of dense networks (linear layers, ReLU between them) for many clients in one call.
 
-   Every client's parameters are copied to rows padded with zeros to whole registers, stay in the cache
-   while its minibatches go by, and are written out at the end; no client sees another, so neither the
-   order nor the number of clients changes a bit. A bias is a matrix of one row. Names: x inputs, z
-   outputs of a layer, d slopes of the loss in z, g gradient. */
+   A client's parameters are copied to rows padded with zeros to whole registers, stay in the cache for all
+   of its minibatches, and are written out at the end. Clients share nothing that is written, so neither
+   their order nor their number changes a bit. A bias is a matrix of one row. Names: x inputs of a layer,
+   z its outputs, d derivatives of the loss in z, g gradient of the loss in a parameter. */
 #include "native.h"
 
 #ifdef __AVX512F__
@@ -15,8 +15,8 @@
 #endif
 #define DOTS 5
 
-enum { PLAIN, PULLED, MOMENTUM, ADAM, GRADIENT }; /* the last leaves it where the first moment is */
-enum { WEIGHT, ANCHOR, FIRST, SECOND, KINDS };
+enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
+enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
 
 INLINE float sum(vec v) {
     union { vec v; four q[V / 4]; } u = {v};
@@ -44,7 +44,7 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
     for (int r = 0; r < ROWS; r++)
         for (int k = 0; k < outs; k++) {
             float s = sum(a[r][k]) + (b ? b[k] : 0);
-            z[r * zw + k] = relu && s < 0 ? 0 : s; /* what is not a number stays so */
+            z[r * zw + k] = relu && s < 0 ? 0 : s; /* keeps NaN */
         }
 }
 
@@ -100,12 +100,10 @@ INLINE void rows(const int add, const float *a, long lead, const float **x, cons
     for (; r < outs; r++) strips(1, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
 }
 
-/* y_r = sum_s a[s][r] x_s */
+/* y_r = sum_s a[s][r] x_s, and y_r += sum_s a[s][r] x_s */
 static void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
     rows(0, a, lead, x, 0, y, n, outs, wide);
 }
-
-/* y_r += sum_s a[s][r] x_s */
 static void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n,
                    long outs, long wide) {
     rows(1, a, lead, x, next, y, n, outs, wide);
@@ -113,24 +111,24 @@ static void mix_in(const float *a, long lead, const float **x, const float **nex
 
 typedef struct {
     int kind;                             /* PLAIN, ... */
-    float lr, decay, momentum, lam, ubar; /* the pull's gradient is lam (ubar w - anchor) */
-    float rate, root;                     /* of Adam's present step */
+    float lr, decay, momentum, lam, ubar; /* the proximal term's gradient is lam (ubar w - cbar) */
+    float rate, root;                     /* bias corrections of Adam's current step */
     const float **pace;                   /* [L] a factor for each client's gradients, or null */
 } rule;
 
-/* What decay and pull add to the gradient of the loss in n parameters. */
-static void attract(const rule *h, const float *restrict w, const float *restrict anchor,
-                    float *restrict g, long n) {
+/* Add the gradients of weight decay and of the proximal term, in n parameters. */
+static void add_penalties(const rule *h, const float *restrict w, const float *restrict cbar,
+                          float *restrict g, long n) {
     float shrink = h->decay + h->lam * h->ubar;
     if (shrink != 0)
         for (long i = 0; i < n; i++) g[i] += shrink * w[i];
-    if (anchor)
-        for (long i = 0; i < n; i++) g[i] -= h->lam * anchor[i];
+    if (cbar)
+        for (long i = 0; i < n; i++) g[i] -= h->lam * cbar[i];
 }
 
-/* One step of the optimiser. */
-static void move(const rule *h, float *restrict w, float *restrict m, float *restrict v, float *restrict g,
-                 long n) {
+/* One step of the optimiser in n parameters. */
+static void update(const rule *h, float *restrict w, float *restrict m, float *restrict v,
+                   float *restrict g, long n) {
     if (h->kind == ADAM) {
         for (long i = 0; i < n; i++) {
             m[i] = 0.9f * m[i] + 0.1f * g[i];
@@ -144,9 +142,9 @@ static void move(const rule *h, float *restrict w, float *restrict m, float *res
     for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
 }
 
-/* d := scale weight (slope of the loss in z); 2 where a label is no class */
-static int slopes(int task, float *d, const void *y, const int64_t *index, const float *weight,
-                  float scale, long B, long K, long wide) {
+/* Replace the outputs in d by scale * weight * (derivative of a sample's loss); 2 if a label is no class. */
+static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
+                       float scale, long B, long K, long wide) {
     for (long i = 0; i < B; i++, d += wide) {
         float f = scale * weight[i], top = -INFINITY, total = 0;
         long j = weight[i] != 0 ? index[i] : 0;
@@ -170,7 +168,7 @@ typedef struct {
     const long *width;    /* [L + 1] of inputs and of each layer's outputs */
     const float **from;   /* [KINDS][P] where a client's parameters come from, null if absent */
     const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
-    float **to;           /* [KINDS][P] where they go, null for what is not trained or not there */
+    float **to;           /* [KINDS][P] where they go, null if absent or not trained */
     float **own;          /* [KINDS][P] the padded copies */
 } net;
 
@@ -178,7 +176,7 @@ static long outs_of(const net *n, long p) { return p % 2 ? 1 : n->width[p / 2 + 
 static long ins_of(const net *n, long p) { return n->width[p / 2 + p % 2]; }
 static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
 
-/* Copy client c's parameters to the padded rows; what all clients share and nobody moves once. */
+/* Copy client c's parameters to the padded rows; what all share and nothing changes only for the first. */
 static void load(const net *n, long c) {
     for (long at = 0; at < KINDS * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), wide = WIDE(ins);
@@ -198,12 +196,12 @@ static void store(const net *n, long c) {
     }
 }
 
-/* Everything that a call needs, in one piece of zeros: padded parameters, layers' outputs, slopes. */
+/* The memory of a call, zeros at first: padded parameters, outputs and derivatives of layers. */
 typedef struct {
     float *all, *ones, *turned, *g;
-    float **z, **d;       /* [L + 1] outputs and slopes; z[0] holds inputs that had to be padded */
+    float **z, **d;       /* [L + 1] outputs and derivatives; z[0] holds inputs that had to be padded */
     const float ***x;     /* [L + 1] rows of z */
-    const float **next, **slope;
+    const float **next, **list; /* rows to fetch; a list of rows for whoever needs one */
 } space;
 
 static float *take(float **from, long n) {
@@ -235,7 +233,7 @@ static int reserve(net *n, space *m, long B) {
     float *at = (float *)(((uintptr_t)m->all + 4 * V - 1) / (4 * V) * (4 * V));
     m->d = m->z + L + 1;
     m->next = lists + (L + 1) * Bp;
-    m->slope = m->next + Bp; /* as many as there are rows or outputs */
+    m->list = m->next + Bp; /* room for as many as there are rows or outputs */
     for (long l = 0; l <= L; l++) {
         long wide = WIDE(n->width[l]);
         m->z[l] = take(&at, Bp * wide);
@@ -262,8 +260,8 @@ static void release(net *n, space *m) {
     free(m->x);
 }
 
-/* The rows `index` of a client's inputs, as they are or padded to whole registers; a row whose weight is 0
-   may not exist, the first stands for it. */
+/* The rows `index` of a client's inputs, in place or padded to whole registers. A row whose weight is 0 may
+   not exist; the first row stands for it. */
 static void inputs(const net *n, space *m, const float *x, const int64_t *index, const float *weight,
                    long B) {
     long ins = n->width[0], wide = WIDE(ins), Bp = (B + ROWS - 1) / ROWS * ROWS;
@@ -285,11 +283,11 @@ static void outputs(const net *n, space *m, long B) {
     }
 }
 
-/* The step of one parameter matrix: its gradient is sum_i d_i x_i^T. */
+/* Take the step of one parameter matrix, whose gradient is sum_i d_i x_i^T. */
 static void step(const net *n, space *m, const rule *h, long p, const float *d, long lead,
                  const float **x, const float **next, long B) {
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
-    float *w = n->own[p], *c = n->own[ANCHOR * P + p];
+    float *w = n->own[p], *c = n->own[CBAR * P + p];
     float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
     if (h->kind == PLAIN) {
         mix_in(d, lead, x, next, w, B, outs, wide);
@@ -299,18 +297,18 @@ static void step(const net *n, space *m, const rule *h, long p, const float *d, 
         long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
         float *g = h->kind == GRADIENT ? u + at : m->g;
         mix(d + r, lead, x, g, B, count, wide);
-        attract(h, w + at, c ? c + at : c, g, count * wide);
-        if (h->kind != GRADIENT) move(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
+        add_penalties(h, w + at, c ? c + at : c, g, count * wide);
+        if (h->kind != GRADIENT) update(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
     }
 }
 
-/* From the head down to the lowest layer that is trained, for client c. */
+/* Go from the head down to the lowest trained layer, for client c. */
 static void backward(const net *n, space *m, const rule *h, long lowest, long B, long c) {
     for (long l = n->L - 1; l >= lowest; l--) {
         long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
         float *d = m->d[l + 1];
         if (l > lowest) {
-            const float **w = m->slope;
+            const float **w = m->list;
             for (long k = 0; k < K; k++)
                 for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
             for (long k = 0; k < K; k++) w[k] = n->own[2 * l] + k * ins;
@@ -322,14 +320,14 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
             for (long i = 0; i < B * zw; i++) d[i] *= h->pace[l][c];
         if (trained(n, 2 * l)) step(n, m, h, 2 * l, d, zw, m->x[l], l ? 0 : m->next, B);
         if (!trained(n, 2 * l + 1)) continue;
-        for (long i = 0; i < B; i++) m->slope[i] = d + i * zw;
-        step(n, m, h, 2 * l + 1, m->ones, 1, m->slope, 0, B);
+        for (long i = 0; i < B; i++) m->list[i] = d + i * zw;
+        step(n, m, h, 2 * l + 1, m->ones, 1, m->list, 0, B);
     }
 }
 
-/* Minibatches index, weight [C, S, B], with the steps between clients and between steps, of clients with
-   rows x, y; a step whose weights are all 0 changes nothing. `count` [C]: Adam's steps so far; `ubar` [C];
-   `pace` [L] of [C], or null: factors of the loss's gradients. Returns 0, 1 without memory, 2 for a label that is no class. */
+/* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
+   whose weights are all 0 changes nothing. `count` [C] Adam's steps so far, `ubar` [C], `pace` [L] of [C] or
+   null: factors of the loss's gradients. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_train(long L, const long *width, const float **from, const long *hop, float **to, int task,
                   int kind, float lr, float decay, float momentum, float lam, const float *ubar,
                   float *count, const float **pace, long C, long S, long B, const float **x, const void **y,
@@ -355,8 +353,8 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             for (long i = 0; i < B; i++)
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * width[0];
             outputs(&n, &m, B);
-            failed = slopes(task, m.z[L], y[c], rows, share, (kind == PLAIN ? -lr : 1) / total, B,
-                            width[L], WIDE(width[L]));
+            failed = derivatives(task, m.z[L], y[c], rows, share, (kind == PLAIN ? -lr : 1) / total, B,
+                                 width[L], WIDE(width[L]));
             count[c] += 1;
             h.rate = lr / (1 - pow(0.9, count[c]));
             h.root = 1 / (1 - pow(0.999, count[c]));

@@ -1,4 +1,4 @@
-/* What both kernels are written in: registers of floats. */
+/* Registers of floats, for both kernels. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * V)));
 typedef int32_t ihalf __attribute__((vector_size(2 * V)));
 typedef float four __attribute__((vector_size(16)));
 #if defined(__AVX2__) || defined(__AVX512F__)
-#define HELD(x) __asm__("" : "+v"(x)) /* a register: loading it for each product would be the limit */
+#define HELD(x) __asm__("" : "+v"(x)) /* keep x in a register: a load for each product would be the bottleneck */
 #else
 #define HELD(x)
 #endif

@@ -15,19 +15,17 @@ HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 
 @dataclass(frozen=True)
 class Plan:
-    """What a local training is, or one gradient."""
+    """The settings of a local training, or of one gradient."""
 
     layers: tuple[str, ...]  # parameter prefixes, the head last
     bias: bool  # of the head
     task: str
     trained: frozenset[str]  # the parameters that move
-    lam: float = 0.0  # of the pull
+    lam: float = 0.0  # weight of the proximal term
     rule: int = GRADIENT  # of a step
     lr: float = 0.0
     decay: float = 0.0  # weight decay
     momentum: float = 0.0
-    per_pass: int = 1  # steps of one pass over the data
-    compiled: bool = True  # whether the kernel in C does it
 
     @property
     def places(self) -> list[str]:
@@ -36,7 +34,7 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """The parameters."""
+        """The parameters that the network has."""
         return self.places if self.bias else self.places[:-1]
 
     @property
@@ -44,23 +42,17 @@ class Plan:
         """The parameters that are trained, in order."""
         return [k for k in self.names if k in self.trained]
 
-    @property
-    def plain(self) -> bool:
-        """SGD on the model's own loss, in all parameters."""
-        simple = self.rule in (PLAIN, PROXIMAL) and not self.lam
-        return simple and len(self.trained) == len(self.names)
-
 
 @record("learning.Training")
 class Training:
-    """The tensors of a local training, one client's or stacks of them."""
+    """The tensors of a local training, one client's or stacks [C, ...] of them."""
 
-    w: Params  # weights, also those that are held fixed
-    cbar: Params  # c̄ of the pull; {} without
-    ubar: Tensor  # ū of the pull, scalar
-    m: Params  # the optimiser's state; of one gradient, the gradient
-    v: Params
-    step: Tensor  # scalar
+    w: Params  # weights, frozen ones too
+    cbar: Params  # c̄ of the proximal term; {} without
+    ubar: Tensor  # ū of the proximal term, scalar
+    m: Params  # momentum or first moment; the result of a GRADIENT
+    v: Params  # second moment
+    step: Tensor  # scalar, steps made before
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
 
 

@@ -1,10 +1,10 @@
-"""Pictures of methods with several centers: how good each is where, and who is near which."""
+"""Pictures of methods with several centers: how good each is where, and which clients each serves."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.axes import Axes
 
 from fedpers.results.plots import style
 
@@ -15,23 +15,12 @@ def draw(folder: Path, stored: Mapping[str, np.ndarray], regression: bool) -> li
     """The pictures for what arrays.npz holds: NAME [evaluations, ...], NAME_round, truth_NAME."""
     drawn = []
     if "center_metric" in stored:
-        drawn.append(
-            center_curves(
-                stored["center_metric"],
-                stored["center_metric_round"],
-                folder / "center_curves.png",
-                regression,
-            )
-        )
+        metric, rounds = stored["center_metric"], stored["center_metric_round"]
+        drawn.append(center_curves(metric, rounds, folder / "center_curves.png", regression))
     if "importance" in stored:
-        drawn.append(
-            importance_curves(
-                stored["importance"],
-                stored["importance_round"],
-                stored.get("truth_membership"),
-                folder / "importance_curves.png",
-            )
-        )
+        weights, rounds = stored["importance"], stored["importance_round"]
+        truth = stored.get("truth_membership")
+        drawn.append(importance_curves(weights, rounds, truth, folder / "importance_curves.png"))
     return drawn
 
 
@@ -39,23 +28,14 @@ def center_curves(values: np.ndarray, rounds: np.ndarray, path: Path, regression
     """Every center on the hold-out samples of every source, over the rounds; [E, S, sources]."""
     sources = values.shape[2]
     with style.style():
-        figure, axes = style.figure(sources, width=3.7 * sources)
+        drawn, axes = style.figure(sources, width=3.7 * sources)
         for j, ax in enumerate(axes):
-            for s in range(values.shape[1]):
-                ax.plot(
-                    rounds,
-                    values[:, s, j],
-                    label=f"center {s}",
-                    color=style.PALETTE[s % len(style.PALETTE)],
-                    marker="o" if len(rounds) < 3 else None,
-                )
+            _one_curve_per_center(ax, rounds, values[:, :, j])
             ax.set_title(f"{'MSE' if regression else 'Accuracy'} on source {j}")
-            ax.set_xlabel("round")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             if not regression:
-                ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+                style.percent(ax.yaxis)
         axes[-1].legend(loc="best")
-        return style.save(figure, path)
+        return style.save(drawn, path)
 
 
 def importance_curves(values: np.ndarray, rounds: np.ndarray, truth: np.ndarray | None, path: Path) -> Path:
@@ -67,23 +47,21 @@ def importance_curves(values: np.ndarray, rounds: np.ndarray, truth: np.ndarray 
     group = np.asarray(truth if known else values[-1]).argmax(1)
     panels = [g for g in range(values.shape[2]) if (group == g).any()]
     with style.style():
-        figure, axes = style.figure(len(panels), width=3.7 * len(panels))
+        drawn, axes = style.figure(len(panels), width=3.7 * len(panels))
         for g, ax in zip(panels, axes, strict=True):
-            for s in range(values.shape[2]):
-                ax.plot(
-                    rounds,
-                    values[:, group == g, s].mean(1),
-                    label=f"center {s}",
-                    color=style.PALETTE[s % len(style.PALETTE)],
-                    marker="o" if len(rounds) < 3 else None,
-                )
+            _one_curve_per_center(ax, rounds, values[:, group == g].mean(1))
             for share in np.asarray(truth)[group == g].mean(0) if known else ():
                 ax.axhline(share, color=style.INK, linewidth=0.9, linestyle=(0, (4, 3)))
-            what = "source" if known else "center"
-            ax.set_title(f"Clients of {what} {g} ({int((group == g).sum())})")
-            ax.set_xlabel("round")
+            ax.set_title(f"Clients of {'source' if known else 'center'} {g} ({int((group == g).sum())})")
             ax.set_ylim(-0.02, 1.02)
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         axes[0].set_ylabel("importance weight")
         axes[-1].legend(loc="best")
-        return style.save(figure, path)
+        return style.save(drawn, path)
+
+
+def _one_curve_per_center(ax: Axes, rounds: np.ndarray, values: np.ndarray) -> None:
+    """Lines of `values` [E, S] over the rounds [E]."""
+    for s in range(values.shape[1]):
+        ink = style.PALETTE[s % len(style.PALETTE)]
+        style.curve(ax, rounds, values[:, s], label=f"center {s}", color=ink)
+    style.round_axis(ax)

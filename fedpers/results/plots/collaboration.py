@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ def draw(folder: Path, stored: Mapping[str, np.ndarray], federation: Federation)
 
 
 def through_training(values: np.ndarray, rounds: np.ndarray, path: Path, federation: Federation) -> Path:
-    """Rows are clients, columns the owners of models, both by true group where it is known."""
+    """Weights [evaluations, K, K]: a row a client, a column a model's owner, both by true group if known."""
     K = values.shape[1]
     order = np.array([k for k in client_order(federation) if k < K])  # the last may be held out
     shown = np.unique(np.linspace(0, len(values) - 1, PANELS).round().astype(int))
@@ -50,12 +51,7 @@ def _mark_groups(ax: Axes, order: np.ndarray, federation: Federation) -> None:
     group = federation.truth.get("group")
     if group is None or np.ndim(group) != 1:
         return
-    ranked = np.asarray(group)[order]
-    edges = [0, *(np.flatnonzero(np.diff(ranked)) + 1), len(ranked)]
+    look: dict[str, Any] = {"fill": False, "edgecolor": style.PALETTE[1], "linewidth": 1.6}
+    edges = [0, *(np.flatnonzero(np.diff(np.asarray(group)[order])) + 1), len(order)]
     for first, last in pairwise(edges):
-        side = last - first
-        ax.add_patch(
-            Rectangle(
-                (first - 0.5, first - 0.5), side, side, fill=False, edgecolor=style.PALETTE[1], linewidth=1.6
-            )
-        )
+        ax.add_patch(Rectangle((first - 0.5, first - 0.5), last - first, last - first, **look))

@@ -1,6 +1,5 @@
-"""Pictures of clients: who holds which classes, and arrays that a method explains itself with."""
+"""Pictures of clients: who holds which classes, and the arrays that a method explains itself with."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ SEQUENTIAL = "YlGnBu"
 
 
 def client_order(federation: Federation) -> np.ndarray:
-    """Clients side by side that belong together: by true group, then by their main classes."""
+    """Client numbers [N] by true group, then by mean class number, so that like clients are neighbours."""
     counts = federation.label_counts
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     centre = shares @ np.arange(counts.shape[1]) if counts.shape[1] else federation.num_train
@@ -23,25 +22,28 @@ def client_order(federation: Federation) -> np.ndarray:
 
 
 def partition(federation: Federation, path: Path) -> Path:
-    """How many samples of which class each client trains on."""
+    """How many samples of each class each client trains on; without classes, how many in all."""
     order = client_order(federation)
     counts = federation.label_counts[order]
-    if counts.shape[1] == 0:
-        return _sizes(federation.num_train[order], path, federation)
-    wide = len(order) > 60 or counts.shape[1] > 30
-    width = 7.5 if wide else min(11.0, 2.2 + 0.24 * len(order))
-    with style.style({"axes.grid": not wide, "axes.grid.axis": "both"}):
-        figure, (ax,) = style.figure(
-            1, width=max(width, 5), height=4.2 if wide else 1.5 + 0.24 * counts.shape[1]
-        )
-        if wide:
-            _image(figure, ax, counts.T, "training samples")
+    n, classes = counts.shape
+    wide = n > 60 or classes > 30
+    with style.style({"axes.grid": not wide, "axes.grid.axis": "both"} if classes else {}):
+        title = f"Training samples of each class: {federation.name}, {federation.num_clients} clients"
+        if not classes:
+            drawn, (ax,) = style.figure(1, width=7, height=2.8)
+            ax.bar(range(n), federation.num_train[order], color=style.PALETTE[0], width=0.8)
+            title = f"Training samples of each client: {federation.name}"
+        elif wide:
+            drawn, (ax,) = style.figure(1, width=7.5, height=4.2)
+            _image(drawn, ax, counts.T, "training samples")
         else:
+            width = max(min(11.0, 2.2 + 0.24 * n), 5)
+            drawn, (ax,) = style.figure(1, width=width, height=1.5 + 0.24 * classes)
             _bubbles(ax, counts)
-        ax.set_title(f"Training samples of each class: {federation.name}, {federation.num_clients} clients")
-        ax.set_ylabel("class")
+        ax.set_title(title)
+        ax.set_ylabel("class" if classes else "")
         _client_axis(ax, order, federation)
-        return style.save(figure, path)
+        return style.save(drawn, path)
 
 
 def _bubbles(ax: Axes, counts: np.ndarray) -> None:
@@ -54,26 +56,13 @@ def _bubbles(ax: Axes, counts: np.ndarray) -> None:
     ax.tick_params(length=0)
 
 
-def _sizes(num_train: np.ndarray, path: Path, federation: Federation) -> Path:
-    with style.style():
-        figure, (ax,) = style.figure(1, width=7, height=2.8)
-        ax.bar(range(len(num_train)), num_train, color=style.PALETTE[0], width=0.8)
-        ax.set_title(f"Training samples of each client: {federation.name}")
-        _client_axis(ax, client_order(federation), federation)
-        return style.save(figure, path)
-
-
 def _client_axis(ax: Axes, order: np.ndarray, federation: Federation) -> None:
+    style.number_ticks(ax.xaxis, order)
     group = federation.truth.get("group")
-    step = math.ceil(len(order) / 25)
-    ax.set_xticks(range(0, len(order), step), [str(k) for k in order[::step]])
-    ax.set_xlabel("client")
-    if group is None:
-        return
-    ranked = np.asarray(group)[order]
-    for edge in np.flatnonzero(np.diff(ranked)) + 0.5:
-        ax.axvline(edge, color="#8a919c", linewidth=0.9)
-    ax.set_xlabel("client, by true group")
+    ax.set_xlabel("client" if group is None else "client, by true group")
+    if group is not None:
+        for edge in np.flatnonzero(np.diff(np.asarray(group)[order])) + 0.5:
+            ax.axvline(edge, color="#8a919c", linewidth=0.9)
 
 
 # ---- arrays over clients ------------------------------------------------------------------------
@@ -84,6 +73,7 @@ def heat_map(values: np.ndarray, path: Path, title: str, order: np.ndarray | Non
     values = np.asarray(values, float)
     n = len(values)
     order = np.arange(n) if order is None or len(order) != n else order
+    title = title.replace("_", " ").capitalize()
     if values.ndim == 1:
         return _bars(values[order], path, title, order)
     square = values.shape[1] == n and n > 2
@@ -91,28 +81,27 @@ def heat_map(values: np.ndarray, path: Path, title: str, order: np.ndarray | Non
     with style.style({"axes.grid": False}):
         tall = float(np.clip(1.3 + 0.26 * n, 2.6, 7.0))
         wide = tall + 0.9 if square else float(np.clip(2.6 + 0.5 * values.shape[1], 3.6, 8.0))
-        figure, (ax,) = style.figure(1, width=wide, height=tall)
-        _image(figure, ax, shown, "", square=square)
-        _ticks(ax, order, order if square else np.arange(values.shape[1]))
+        drawn, (ax,) = style.figure(1, width=wide, height=tall)
+        _image(drawn, ax, shown, "", square=square)
+        style.number_ticks(ax.yaxis, order)
+        style.number_ticks(ax.xaxis, order if square else np.arange(values.shape[1]))
         if shown.size <= 150:
             _numbers(ax, shown)
-        ax.set_title(title.replace("_", " ").capitalize())
-        ax.set_ylabel("client")
-        ax.set_xlabel("client" if square else "component")
-        return style.save(figure, path)
+        ax.set(title=title, ylabel="client", xlabel="client" if square else "component")
+        return style.save(drawn, path)
 
 
 def _bars(values: np.ndarray, path: Path, title: str, order: np.ndarray) -> Path:
     with style.style():
-        figure, (ax,) = style.figure(1, width=6.5, height=2.6)
+        drawn, (ax,) = style.figure(1, width=6.5, height=2.6)
         ax.bar(range(len(values)), values, color=style.PALETTE[0], width=0.8)
-        step = math.ceil(len(order) / 25)
-        ax.set_xticks(range(0, len(order), step), [str(k) for k in order[::step]])
-        ax.set_title(title.replace("_", " ").capitalize())
-        return style.save(figure, path)
+        style.number_ticks(ax.xaxis, order)
+        ax.set_title(title)
+        return style.save(drawn, path)
 
 
-def _image(figure: Figure, ax: Axes, values: np.ndarray, label: str, square: bool = False) -> None:
+def _image(drawn: Figure, ax: Axes, values: np.ndarray, label: str, square: bool = False) -> None:
+    """Colours from 0, or from the least value; around 0 where there are negative values."""
     signed = values.min() < 0
     top = float(np.abs(values).max()) or 1.0
     picture = ax.imshow(
@@ -123,28 +112,14 @@ def _image(figure: Figure, ax: Axes, values: np.ndarray, label: str, square: boo
         vmin=-top if signed else min(0.0, float(values.min())),
         vmax=top,
     )
-    bar = figure.colorbar(picture, ax=ax, pad=0.02, fraction=0.08, aspect=35, label=label)
+    bar = drawn.colorbar(picture, ax=ax, pad=0.02, fraction=0.08, aspect=35, label=label)
     bar.outline.set_visible(False)  # type: ignore[operator]
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-
-
-def _ticks(ax: Axes, rows: np.ndarray, columns: np.ndarray) -> None:
-    for names, put in ((rows, ax.set_yticks), (columns, ax.set_xticks)):
-        step = math.ceil(len(names) / 25)
-        put(range(0, len(names), step), [str(k) for k in names[::step]])
 
 
 def _numbers(ax: Axes, values: np.ndarray) -> None:
     top = np.abs(values).max() or 1.0
     for (i, j), value in np.ndenumerate(values):
-        ax.text(
-            j,
-            i,
-            f"{value:.2f}",
-            ha="center",
-            va="center",
-            fontsize=7.5,
-            color="white" if abs(value) > 0.6 * top else style.INK,
-        )
+        ink = "white" if abs(value) > 0.6 * top else style.INK
+        ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7.5, color=ink)

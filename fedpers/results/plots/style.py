@@ -1,31 +1,24 @@
 """How our pictures look, and how a figure is made and saved. pyplot and its state are not used."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedpers.config.registry import METHODS
 
 INK = "#22252b"
-PALETTE = (
-    "#2f6db5",
-    "#e0752d",
-    "#3f9b6c",
-    "#b0417c",
-    "#7b61b8",
-    "#c59d1a",
-    "#4aa7c4",
-    "#8c5a3c",
-    "#d1495b",
-    "#6b7280",
-    "#e58fb1",
-    "#22355c",
-)
+PALETTE = ("#2f6db5", "#e0752d", "#3f9b6c", "#b0417c", "#7b61b8", "#c59d1a",
+           "#4aa7c4", "#8c5a3c", "#d1495b", "#6b7280", "#e58fb1", "#22355c")  # fmt: skip
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
@@ -65,7 +58,7 @@ def colour(name: str, others: Sequence[str] = ()) -> str:
     return PALETTE[taken[name]]
 
 
-def style(more: Any = None) -> Any:
+def style(more: Mapping[str, Any] | None = None) -> AbstractContextManager[None]:
     """A context in which our style holds, with `more` settings of matplotlib."""
     settings: Any = {**STYLE, **(more or {})}
     return mpl.rc_context(settings)
@@ -89,3 +82,35 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a PNG; returns its path."""
     figure.savefig(path, dpi=150)
     return path
+
+
+# ---- what several pictures have -----------------------------------------------------------------
+
+
+def curve(ax: Axes, rounds: Sequence[float] | np.ndarray, values: Any, **line: Any) -> None:
+    """A line over the rounds; with dots where there are so few that a line may not be seen."""
+    ax.plot(rounds, values, marker="o" if len(rounds) < 3 else None, **line)
+
+
+def round_axis(ax: Axes) -> None:
+    """Whole round numbers along the x axis."""
+    ax.set_xlabel("round")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def percent(axis: Axis) -> None:
+    """Label an axis of shares in whole percent."""
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def number_ticks(axis: Axis, numbers: Sequence[int] | np.ndarray) -> None:
+    """Label the places 0, 1, ... with `numbers`, of more than 25 only some."""
+    step = math.ceil(len(numbers) / 25)
+    axis.set_ticks(range(0, len(numbers), step), [str(k) for k in numbers[::step]])
+
+
+def legend_below(figure: Figure, ax: Axes) -> None:
+    """The legend of one panel, under all of them; nothing where no curve has a label."""
+    handles, labels = ax.get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))

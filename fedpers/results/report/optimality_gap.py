@@ -2,74 +2,61 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedpers.results.plots.optimality_gap import table
-
-if TYPE_CHECKING:
-    from fedpers.results.report.runs import Group, Setting, Table
+from fedpers.results.plots.optimality_gap import GapSeries, gap_series
+from fedpers.results.report.page import ReportTable
+from fedpers.results.report.runs import SeedGroup, Setting
 
 TARGET = 1e-6  # of the gap at the start, unless the experiment's paper.target says otherwise
 ENDS = ("distance", "estimation", "iterations", "communications", "seconds")  # of the last round
-Found = Mapping[str, np.ndarray]
 
 
-def gap_rows(setting: "Setting") -> tuple[list[str], list[list[str]]]:
-    """(columns, a row a group): F - F* at three moments, distance and costs at the end."""
-    groups = [(g, tables) for g in setting.groups if (tables := _tables(g))]
-    if not groups:
-        return [], []
-    last = max(int(t["round"][-1]) for _, tables in groups for t in tables)
+def tables(setting: Setting) -> list[ReportTable]:
+    """Gaps, and costs beside the theory, each where there is something to show."""
+    made = [gap_table(setting), rate_table(setting)]
+    return [table for table in made if table.rows]
+
+
+def gap_table(setting: Setting) -> ReportTable:
+    """A row a group: F - F* at three moments, distances and costs at the end."""
+    groups = [(g, many) for g in setting.groups if (many := _series(g))]
+    last = max((int(s["round"][-1]) for _, many in groups for s in many), default=1)
     at = sorted({max(1, last // 100), max(1, last // 10), last})
-    ends = [c for c in ENDS if any(c in t for _, tables in groups for t in tables)]
+    ends = [c for c in ENDS if any(c in s for _, many in groups for s in many)]
     columns = ["method", "F*", *(f"F - F*, round {t}" for t in at), *ends]
-    return columns, [
-        [
-            g.name,
-            f"{_mean([r.summary['optimum']['objective'] for r in g.runs]):.6g}",
-            *(_show([_at(t, "suboptimality", r) for t in tables], ".1e") for r in at),
-            *(_show([t[c][-1] for t in tables if c in t], ".3g") for c in ends),
-        ]
-        for g, tables in groups
-    ]
+    rows = []
+    for g, many in groups:
+        optimum = f"{_mean([r.summary['optimum']['objective'] for r in g.runs]):.6g}"
+        gaps = [_show([_at(s, "suboptimality", t) for s in many], ".1e") for t in at]
+        rows.append(
+            [g.name, optimum, *gaps, *(_show([s[c][-1] for s in many if c in s], ".3g") for c in ends)]
+        )
+    return ReportTable("distance to the optimum (means over the runs)", columns, rows)
 
 
-def rate_rows(setting: "Setting") -> tuple[list[str], list[list[str]]]:
-    """(columns, a row a group): costs of a relative accuracy ε beside Theorem 6's lower bounds.
+def rate_table(setting: Setting) -> ReportTable:
+    """A row a group: costs of a relative accuracy ε beside the lower bounds.
 
     With κ = (L_w + L_β)/μ and n samples a client: √(L_w/μ) log 1/ε communications,
     (n + √(n L/μ)) log 1/ε sample gradients in each block, where constants are left out.
+    Source: Hanzely, Zhao, Kolar, arXiv 2102.09743, Theorem 6.
     """
-    groups = [g for g in setting.groups if all("mu" in r.summary.get("optimum", {}) for r in g.runs)]
-    columns = [
-        "method",
-        "√κ",
-        "iterations",
-        "iterations/√κ",
-        "communications",
-        "√(L_w/μ) log 1/ε",
-        "∇_w f_mi",
-        "(n + √(n L_w/μ)) log 1/ε",
-        "∇_β f_mi",
-        "(n + √(n L_β/μ)) log 1/ε",
-    ]
-    return columns, [_rates(g, target(setting)) for g in groups]
-
-
-def tables(setting: "Setting", make: "type[Table]") -> list["Table"]:
-    """Both, where there is something to show."""
-    titles = (
-        "distance to the optimum (means over the runs)",
-        f"cost of F - F* = {target(setting):g} (F(start) - F*), and lower bounds without their "
-        "constants; -: not reached",
+    eps = target(setting)
+    columns = ["method", "√κ", "iterations", "iterations/√κ",
+               "communications", "√(L_w/μ) log 1/ε",
+               "∇_w f_mi", "(n + √(n L_w/μ)) log 1/ε",
+               "∇_β f_mi", "(n + √(n L_β/μ)) log 1/ε"]  # fmt: skip
+    title = (
+        f"cost of F - F* = {eps:g} (F(start) - F*), and lower bounds without their constants; -: not reached"
     )
-    made = zip(titles, (gap_rows(setting), rate_rows(setting)), strict=True)
-    return [make(title, columns, rows) for title, (columns, rows) in made if rows]
+    groups = [g for g in setting.groups if all("mu" in r.summary.get("optimum", {}) for r in g.runs)]
+    return ReportTable(title, columns, [_rates(g, eps) for g in groups])
 
 
-def target(setting: "Setting") -> float:
+def target(setting: Setting) -> float:
     """ε: the accuracy relative to the start."""
     return float(setting.paper.get("target", TARGET))
 
@@ -84,36 +71,36 @@ def bounds(c: Mapping[str, float], eps: float) -> dict[str, float]:
     }
 
 
-def reached(found: Found, facts: Mapping[str, float], eps: float) -> int | None:
+def reached(found: GapSeries, facts: Mapping[str, float], eps: float) -> int | None:
     """The place in `found` from which on F - F* stays within ε of the start's; None: nowhere."""
     above = found["suboptimality"] > eps * (facts["start"] - facts["objective"])
     place = int(np.flatnonzero(above)[-1]) + 1 if above.any() else 0
     return place if place < len(above) else None
 
 
-def _rates(group: "Group", eps: float) -> list[str]:
+def _rates(group: SeedGroup, eps: float) -> list[str]:
     facts: list[Mapping[str, Any]] = [r.summary["optimum"] for r in group.runs]
-    places = [(t, reached(t, f, eps)) for t, f in zip(_tables(group), facts, strict=True)]
-    done = len(places) == len(facts) and all(i is not None for _, i in places)
+    places = [(s, reached(s, f, eps)) for s, f in zip(_series(group), facts, strict=True)]
+    done = all(i is not None for _, i in places)
 
     def cost(name: str) -> float:
-        return _mean([float(t[name][i]) for t, i in places if name in t]) if done else math.nan
+        return _mean([float(s[name][i]) for s, i in places if name in s]) if done else math.nan
 
     root = _mean([math.sqrt((f["L_w"] + f["L_b"]) / f["mu"]) for f in facts])
     least = {k: _mean([bounds(f, eps)[k] for f in facts]) for k in bounds(facts[0], eps)}
     cells = [root, cost("iterations"), cost("iterations") / root]
     for name, bound in least.items():
-        free = not any(t[name][-1] for t, _ in places if name in t)  # gradients that touch no data
+        free = not any(s[name][-1] for s, _ in places if name in s)  # gradients that touch no data
         cells += [cost(name), math.nan if free else bound]
     return [group.name, *("-" if math.isnan(v) else f"{v:.3g}" for v in cells)]
 
 
-def _tables(group: "Group") -> list[Found]:
-    found = [table(r.rows) for r in group.runs if "optimum" in r.summary]
-    return [t for t in found if "suboptimality" in t]
+def _series(group: SeedGroup) -> list[GapSeries]:
+    found = [gap_series(r.rows) for r in group.runs if "optimum" in r.summary]
+    return [s for s in found if "suboptimality" in s]
 
 
-def _at(found: Found, name: str, t: int) -> float:
+def _at(found: GapSeries, name: str, t: int) -> float:
     here = np.flatnonzero(found["round"] <= t)
     return float(found[name][here[-1]]) if len(here) else math.nan
 

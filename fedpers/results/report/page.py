@@ -1,22 +1,14 @@
-"""A report on the screen, as Markdown and as one HTML file that holds its figures."""
+"""Sections of tables and pictures on the screen, as Markdown and as one HTML file with its pictures."""
 
 import base64
 import html
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as RichTable
-
-from fedpers.results import files
-from fedpers.results.plots import curves, optimality_gap
-from fedpers.results.report.paper import paper_columns, paper_value
-
-if TYPE_CHECKING:
-    from fedpers.results.report.runs import Setting, Table
+from rich.table import Table as ScreenTable
 
 CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22252b; max-width: 1080px;
@@ -31,107 +23,66 @@ td:not(:first-child) { white-space: nowrap; }
 img { max-width: 100%; display: block; margin: .6rem 0; }
 footer { color: #6b7280; font-size: .85rem; margin-top: 3rem; }
 """
-WIDE = 160
+WIDE = 160  # characters a line where the screen is a file, which has no edge
 FOOT = "mean ± standard deviation over runs (ddof = 1); n is the number of runs."
 
 
-def write(
-    folder: Path, settings: "Sequence[Setting]", tables: "Mapping[str, Sequence[Table]]", left_out: "Table"
-) -> Path:
-    """Print everything, draw the figures, write report.md and report.html."""
-    pictures = {s.name: draw(s, folder / "report") for s in settings}
-    _screen(tables, left_out)
-    files.replace_text(folder / "report.md", _markdown(tables, pictures, left_out, folder))
-    path = folder / "report.html"
-    files.replace_text(path, _page(tables, pictures, left_out))
-    Console().print(f"{path}", highlight=False, soft_wrap=True)
-    return path
+@dataclass(frozen=True)
+class ReportTable:
+    """Text in rows and columns; numbers from the second column on, unless `words`."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: bool = False
 
 
-def draw(setting: "Setting", folder: Path) -> list[Path]:
-    """Learning curves of all methods, and their final values."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"\W+", "-", setting.name).strip("-")
-    rows = {g.name: [run.rows for run in g.runs] for g in setting.groups}
-    metric = next(iter(paper_columns(setting.paper).values()))
-    last = int(setting.paper.get("last", 1))
-    if not any(v == v for g in setting.groups for v in g.values(metric)):
-        metric = "loss"  # regression
-    values = {g.name: [v for v in g.values(metric, last) if v == v] for g in setting.groups}
-    factor = 100.0 if setting.paper.get("percent") else 1.0
-    known = {g.name: paper_value(g.runs[0].config.get("paper") or {}, g.method) for g in setting.groups}
-    title = f"Final test {metric.replace('_', ' ')}"
-    return [
-        *optimality_gap.compare(rows, folder / f"{stem}-objective.png"),
-        curves.compare(rows, folder / f"{stem}-curves.png"),
-        curves.final_values(
-            {k: v for k, v in values.items() if v},
-            folder / f"{stem}-final.png",
-            title,
-            {k: v[0] / factor for k, v in known.items() if v},
-            share=metric.startswith("accuracy"),
-        ),
-    ]
+@dataclass(frozen=True)
+class Section:
+    """A heading, its tables and its pictures."""
+
+    name: str
+    tables: Sequence[ReportTable]
+    pictures: Sequence[Path] = ()
 
 
-def _screen(tables: "Mapping[str, Sequence[Table]]", left_out: "Table") -> None:
+def print_tables(sections: Sequence[Section]) -> None:
+    """Print all tables on the screen."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=WIDE)  # a file has no edge
-    for table in [*(t for many in tables.values() for t in many), left_out]:
-        if not table.rows:
-            continue
-        shown = RichTable(
-            title=table.title,
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            header_style="dim",
-            pad_edge=False,
-        )
+        console = Console(width=WIDE)
+    for table in (t for s in sections for t in s.tables):
+        shown = ScreenTable(title=table.title, title_justify="left", title_style="bold", box=None)
+        shown.header_style, shown.pad_edge = "dim", False
         for i, column in enumerate(table.columns):
-            words = i == 0 or table is left_out
+            words = i == 0 or table.words
             shown.add_column(column, justify="left" if words else "right", no_wrap=not words, overflow="fold")
         for row in table.rows:
             shown.add_row(*map(escape, row))
         console.print(shown, "", highlight=False)
 
 
-def _markdown(
-    tables: "Mapping[str, Sequence[Table]]",
-    pictures: Mapping[str, Sequence[Path]],
-    left_out: "Table",
-    folder: Path,
-) -> str:
+def markdown(sections: Sequence[Section], folder: Path) -> str:
+    """The sections as Markdown for a file in `folder`."""
     parts = ["# Report", FOOT]
-    for name, many in tables.items():
-        parts += [f"## {name}", *(_markdown_table(t) for t in many)]
-        parts += [f"![{p.stem}]({p.relative_to(folder).as_posix()})" for p in pictures[name]]
-    if left_out.rows:
-        parts += ["## Left out", _markdown_table(left_out)]
+    for section in sections:
+        parts += [f"## {section.name}", *map(_markdown_table, section.tables)]
+        parts += [f"![{p.stem}]({p.relative_to(folder).as_posix()})" for p in section.pictures]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(table: "Table") -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
-
-    rows = [line(table.columns), line(["---"] * len(table.columns)), *map(line, table.rows)]
-    return f"{table.title}\n\n" + "\n".join(rows)
+def _markdown_table(table: ReportTable) -> str:
+    lines = [table.columns, ["---"] * len(table.columns), *table.rows]
+    cells = [[c.replace("|", "\\|").replace("\n", " ") for c in line] for line in lines]
+    return "\n".join([table.title, "", *(f"| {' | '.join(line)} |" for line in cells)])
 
 
-def _page(
-    tables: "Mapping[str, Sequence[Table]]", pictures: Mapping[str, Sequence[Path]], left_out: "Table"
-) -> str:
+def html_page(sections: Sequence[Section]) -> str:
+    """The sections as one HTML file that needs no other."""
     parts = []
-    for name, many in tables.items():
-        parts += [
-            f"<h2>{html.escape(name)}</h2>",
-            *map(_html_table, many),
-            *map(_html_picture, pictures[name]),
-        ]
-    if left_out.rows:
-        parts += ["<h2>Left out</h2>", _html_table(left_out)]
+    for section in sections:
+        parts.append(f"<h2>{html.escape(section.name)}</h2>")
+        parts += [*map(_html_table, section.tables), *map(_html_picture, section.pictures)]
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedpers report</title>'
         f"<style>{CSS}</style><body><h1>fedpers report</h1>\n"
@@ -140,15 +91,13 @@ def _page(
     )
 
 
-def _html_table(table: "Table") -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+def _html_table(table: ReportTable) -> str:
+    def line(tag: str) -> Callable[[Sequence[str]], str]:
+        return lambda row: f"<tr>{''.join(f'<{tag}>{html.escape(c)}</{tag}>' for c in row)}</tr>"
 
-    body = "\n".join(line(row, "td") for row in table.rows)
-    return (
-        f"<table><caption>{html.escape(table.title)}</caption>"
-        f"<thead>{line(table.columns, 'th')}</thead>\n<tbody>{body}</tbody></table>"
-    )
+    head, body = line("th")(table.columns), "\n".join(map(line("td"), table.rows))
+    caption = f"<caption>{html.escape(table.title)}</caption>"
+    return f"<table>{caption}<thead>{head}</thead>\n<tbody>{body}</tbody></table>"
 
 
 def _html_picture(path: Path) -> str:

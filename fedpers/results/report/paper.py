@@ -16,13 +16,18 @@ def paper_columns(paper: Mapping[str, Any]) -> dict[str, str]:
     return {str(column or metric): str(metric)}
 
 
+def paper_scale(paper: Mapping[str, Any]) -> float:
+    """What our values are multiplied with to be in the paper's units: 100 for percent, else 1."""
+    return 100.0 if paper.get("percent") else 1.0
+
+
 def paper_value(
     paper: Mapping[str, Any], method: str, column: str | None = None
 ) -> tuple[float, float | None] | None:
     """(mean, spread) that the paper prints for a method, in the paper's units; None if it has not.
 
-    The entry of `values` is {column: value}; `column` says which one, by default the first that
-    this run fills. A value is a number or [mean, spread].
+    The entry of `values` is a value or {column: value}, a value a number or [mean, spread];
+    `column` says which one, by default the first that this run fills.
     """
     entry = (paper.get("values") or {}).get(method)
     if isinstance(entry, Mapping):

@@ -1,8 +1,8 @@
-"""Run directories as they are read back: runs, groups of seeds, settings to compare."""
+"""Run directories as they are read back: stored runs, groups of seeds, settings to compare."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,21 @@ import yaml
 
 from fedpers.core.errors import ConfigError
 from fedpers.results import files
-from fedpers.results.files import Row
+from fedpers.results.files import CsvRow
 from fedpers.results.plots.curves import series
-from fedpers.results.recorder import read_summary
+from fedpers.results.summary import read_summary
 
 IGNORED = ("seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root")
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """One run directory."""
 
     path: Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[CsvRow]  # of metrics.csv
     problem: str = ""  # why it does not count; empty if it is finished
 
     @cached_property
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def setting(self) -> str:
-        """Runs of one setting are compared with each other."""
+        """The name of its setting; runs of one setting are compared with each other."""
         names = [self.config[g]["name"] for g in ("data", "model")]
         experiment = self.config.get("experiment")
         return " · ".join([experiment, *names] if experiment else names)
@@ -46,51 +46,64 @@ class Run:
         """The method's name."""
         return str(self.config["method"]["name"])
 
+    @property
+    def paper(self) -> Mapping[str, Any]:
+        """What its experiment says about the paper's numbers; often nothing."""
+        return self.config.get("paper") or {}
+
     def value(self, metric: str, last: int = 1) -> float:
-        """A test metric: of the last evaluation, or the mean over the `last` ones."""
+        """A test metric, the mean over the `last` evaluations; nan where there is none."""
         values = series(self.rows, "test", metric)[1]
         return float(np.mean(values[-last:])) if values else math.nan
 
     def best(self, metric: str) -> float:
-        """A test metric of the round that is best on validation."""
+        """A test metric of the round that is best on validation; nan where there is none."""
         found = (self.summary.get("best") or {}).get(metric)
         return math.nan if found is None else float(found)
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs that differ in their seed only."""
 
     name: str
-    method: str
-    runs: Sequence[Run]
+    runs: Sequence[StoredRun]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.runs[0].method
+
+    @property
+    def paper(self) -> Mapping[str, Any]:
+        """What the runs' experiment says about the paper's numbers."""
+        return self.runs[0].paper
 
     def values(self, metric: str, last: int = 1) -> list[float]:
-        """One value a run."""
+        """A test metric, one value a run."""
         return [run.value(metric, last) for run in self.runs]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Groups to compare: one data set and model, or one experiment."""
+    """Groups to compare: those of one data set and model, or of one experiment."""
 
     name: str
-    groups: Sequence[Group]
-    paper: Mapping[str, Any] = field(default_factory=dict)
+    groups: Sequence[SeedGroup]
+
+    @property
+    def paper(self) -> Mapping[str, Any]:
+        """What the first experiment that names a paper says about its numbers."""
+        return next((r.paper for g in self.groups for r in g.runs if r.paper), {})
 
 
-@dataclass(frozen=True)
-class Table:
-    """What is printed: a title, a heading a column, rows of text."""
+def find_runs(paths: Iterable[Path]) -> list[StoredRun]:
+    """The runs in and below the paths, each once.
 
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def find_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs in and below the paths, each once."""
-    found: dict[Path, Run] = {}
+    Raises:
+        ConfigError: a path is no folder, or there is no run in it.
+    """
+    found: dict[Path, StoredRun] = {}
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"{path}: there is no such folder")
@@ -103,24 +116,20 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     return list(found.values())
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> StoredRun:
     """One run; what is wrong with it is in its `problem`."""
     try:
         config = yaml.safe_load((folder / ".hydra" / "config.yaml").read_text(encoding="utf-8"))
         for name in ("method", "data", "model"):
             config[name]["name"]
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        return Run(folder, {}, {}, [], f"its config cannot be read ({type(error).__name__})")
-    summary, rows = read_summary(folder), _rows(folder)
-    return Run(folder, config, summary, rows, _problem(config, summary, rows))
+        return StoredRun(folder, {}, {}, [], f"its config cannot be read ({type(error).__name__})")
+    metrics, summary = folder / "metrics.csv", read_summary(folder)
+    rows = files.read_csv(metrics)[0] if metrics.is_file() else []
+    return StoredRun(folder, config, summary, rows, _problem(config, summary, rows))
 
 
-def _rows(folder: Path) -> list[Row]:
-    path = folder / "metrics.csv"
-    return files.read_csv(path)[0] if path.is_file() else []
-
-
-def _problem(config: Mapping[str, Any], summary: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _problem(config: Mapping[str, Any], summary: Mapping[str, Any], rows: Sequence[CsvRow]) -> str:
     if summary.get("status") == "failed":
         return f"failed: {summary.get('error', 'no reason noted')}"
     done = max((r["round"] for r in rows), default=0)
@@ -139,42 +148,32 @@ def _flatten(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def group(runs: Sequence[Run]) -> list[Setting]:
+def group_by_setting(runs: Iterable[StoredRun]) -> list[Setting]:
     """Finished runs by setting, then by method and by whatever else was varied but the seed."""
-    settings: dict[str, list[Run]] = {}
+    settings: dict[str, list[StoredRun]] = {}
     for run in runs:
         if not run.problem:
             settings.setdefault(run.setting, []).append(run)
-    return [_setting(name, many) for name, many in settings.items()]
+    return [Setting(name, _group_by_seed(many)) for name, many in settings.items()]
 
 
-def _setting(name: str, runs: Sequence[Run]) -> Setting:
-    varied = _varied(runs)
-    groups: dict[tuple[str, str], list[Run]] = {}
+def _group_by_seed(runs: Sequence[StoredRun]) -> list[SeedGroup]:
+    """Groups named by the method and by the keys that vary; a method's keys within its own runs."""
+    varied = [k for k in _varied(runs) if not k.startswith("method.")]
+    groups: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         own = _varied([r for r in runs if r.method == run.method])
-        keys = [k for k in varied if not k.startswith("method.")]
-        keys += [k for k in own if k.startswith("method.")]
+        keys = varied + [k for k in own if k.startswith("method.")]
         text = " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
         groups.setdefault((run.method, text), []).append(run)
-    paper: Mapping[str, Any] = next((r.config["paper"] for r in runs if r.config.get("paper")), {})
-    return Setting(
-        name,
-        [Group(f"{method} {text}".strip(), method, many) for (method, text), many in sorted(groups.items())],
-        paper,
-    )
+    return [SeedGroup(f"{method} {text}".strip(), many) for (method, text), many in sorted(groups.items())]
 
 
-def _varied(runs: Sequence[Run]) -> list[str]:
-    """The keys whose values differ between the runs."""
+def _varied(runs: Sequence[StoredRun]) -> list[str]:
+    """The keys whose values differ between the runs, but for those in IGNORED."""
     keys = dict.fromkeys(k for run in runs for k in run.flat)
-    return [
-        k
-        for k in keys
-        if k not in IGNORED
-        and k.split(".")[0] not in IGNORED
-        and len({_show(run.flat.get(k)) for run in runs}) > 1
-    ]
+    kept = [k for k in keys if k not in IGNORED and k.split(".")[0] not in IGNORED]
+    return [k for k in kept if len({_show(run.flat.get(k)) for run in runs}) > 1]
 
 
 def _show(value: Any) -> str:

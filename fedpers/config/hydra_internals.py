@@ -1,0 +1,49 @@
+"""What we need of Hydra's private modules; a new version of Hydra can break this file alone."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+
+def search_first(folder: str, package: str) -> None:
+    """Have Hydra, which is initialised, look for YAML files in `folder`, then in the Python package."""
+    path = create_config_search_path(f"pkg://{package}")
+    path.prepend("command-line", f"file://{folder}")
+    GlobalHydra.instance().clear()
+    Hydra.create_main_hydra2("fedpers", path)
+
+
+def sweep_jobs(lines: list[str]) -> list[list[str]]:
+    """The overrides of each run of a sweep, as Hydra's basic sweeper makes them; [] for another sweeper."""
+    loader = GlobalHydra.instance().config_loader()
+    cfg = loader.load_configuration("config", lines, RunMode.MULTIRUN, validate_sweep_overrides=False)
+    settings = cfg.hydra
+    if not settings.sweeper._target_.endswith(".BasicSweeper"):
+        return []  # it chooses its runs while it goes on
+    params = [f"{k}={v}" for k, v in (settings.sweeper.params or {}).items()]
+    parsed = OverridesParser.create(loader).parse_overrides([*params, *settings.overrides.task])
+    batches = BasicSweeper.split_arguments(parsed, None)
+    return [[*settings.overrides.hydra, *job] for batch in batches for job in batch]
+
+
+def parse_arguments(argv: Sequence[str], program: str) -> Any:
+    """Hydra's command line options and overrides, as a namespace of argparse."""
+    return _parser(program).parse_args(list(argv))
+
+
+def run_hydra(args: Any, program: str, package: str, job: Callable[[DictConfig], None]) -> None:
+    """Do what the options `args` ask for: show a config or help, or compose, name folders and call `job`."""
+    _run_hydra(args, _parser(program), job, f"pkg://{package}", "config")
+
+
+def _parser(program: str) -> Any:
+    parser = get_args_parser()
+    parser.prog = program
+    return parser

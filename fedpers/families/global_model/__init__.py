@@ -1,0 +1,1 @@
+"""One model for everybody, trained in turn by its users."""

@@ -1,0 +1,58 @@
+"""Client half of methods that cut the model in two."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, split
+from fedpers.core.pytree import record
+from fedpers.core.rng import Stream
+from fedpers.flower.client import PersonalizedClient
+from fedpers.learning.model import Model
+
+
+@record("split_models.SharedPart")
+class SharedPart:
+    """The shared part: the server's state, what it sends, and what a client sends back."""
+
+    part: Params
+
+
+@record("split_models.OwnPart")
+class OwnPart:
+    """Client state: the part that never leaves the client."""
+
+    own: Params
+
+
+def cut(model: Model, params: Params, personal: str) -> tuple[Params, Params]:
+    """(shared part, personal part) of a whole model; `personal` is "head" or "body"."""
+    head, body = split(params, model.is_head)
+    return (body, head) if personal == "head" else (head, body)
+
+
+class SplitClient(PersonalizedClient, ABC):
+    """Trains both parts, sends the shared one and keeps its own."""
+
+    config: Any  # `personal`: which part is the client's own, "head" or "body"
+    private = ("own",)
+    reply_is_shared = True
+
+    @abstractmethod
+    def train(self, shared: Params, own: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
+        """(shared part, own part) after a round's local training."""
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnPart:
+        """All personal parts start alike."""
+        return OwnPart(cut(self.model, params, self.config.personal)[1])
+
+    def answer(
+        self, order: SharedPart, state: OwnPart, data: Data, rng: Stream
+    ) -> tuple[SharedPart, OwnPart]:
+        """One round's local training."""
+        shared, own = self.train(order.part, state.own, data, rng)
+        return SharedPart(shared), OwnPart(own)
+
+    def personal(self, shared: SharedPart, state: OwnPart) -> Params:
+        """The shared part with the client's own one."""
+        return shared.part | state.own

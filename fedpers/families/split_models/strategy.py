@@ -1,0 +1,65 @@
+"""Server half of methods that cut the model in two and average the shared part."""
+
+from abc import ABC
+from typing import Any
+
+import numpy as np
+
+from fedpers.core.params import Params, split, weighted_mean
+from fedpers.core.pytree import record
+from fedpers.families.split_models.client import SharedPart, cut
+from fedpers.flower.roster import Roster
+from fedpers.flower.strategy import PersonalizedStrategy, Round
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
+
+
+class SplitStrategy(PersonalizedStrategy, ABC):
+    """Averages the shared part; personal parts stay where they are."""
+
+    config: Any  # `personal`: which part is the clients' own, "head" or "body"
+
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
+        """The shared part of the initial model."""
+        return SharedPart(cut(self.model, params, self.config.personal)[0])
+
+    def weight(self, k: int) -> float:
+        """Client k's weight in the mean: its number of samples."""
+        return self.num_examples(k)
+
+    def round(self, s: SharedPart, t: int, rng: np.random.Generator) -> Round:
+        """One round: these are the server's lines in the boxes of the methods that derive from this."""
+        selected = self.sample(rng)  # [S1]
+        replies = yield dict.fromkeys(selected, s)  # [S2]
+        parts, weights = [r.part for r in replies.values()], [self.weight(k) for k in replies]
+        return SharedPart(weighted_mean(parts, weights))  # [S3]
+
+    def evaluation_message(self, s: SharedPart, k: int) -> SharedPart:
+        """The shared part, for the client's own one."""
+        return s
+
+
+@record("split_models.DescendingBody")
+class DescendingBody:
+    """The shared body, and the state of the server's optimiser."""
+
+    part: Params
+    opt: OptimizerState
+
+
+class BodyDescentStrategy(PersonalizedStrategy, ABC):
+    """Moves the shared body along gradients that clients send; heads stay where they are."""
+
+    config: Any  # `rho`, `server_optimizer`
+
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> DescendingBody:
+        """The model's initial body."""
+        body = split(params, self.model.is_head)[1]
+        return DescendingBody(body, init_optimizer(body, self._optimizer))
+
+    def descend(self, s: DescendingBody, gradient: Params) -> DescendingBody:
+        """One step of the server's optimiser at rate ρ."""
+        return DescendingBody(*sgd_step(s.part, gradient, s.opt, self._optimizer, self.config.rho))
+
+    @property
+    def _optimizer(self) -> LocalConfig:
+        return LocalConfig(lr=self.config.rho, optimizer=self.config.server_optimizer)

@@ -1,0 +1,57 @@
+"""Every third-party module that we import is a declared dependency, and every declared one is imported."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("fedpers", "strategies", "clients", "datasets")
+UNDECLARED = {  # imported, and why pyproject.toml does not name it
+    "ray": "comes with flwr[simulation], which bounds its version",
+    "jax": "comes with fedjax, which bounds its version",
+}
+NOT_IMPORTED = {  # declared, and why nothing imports it
+    "grpcio-health-checking": "a bound that spares pip ten downloads"
+}
+MODULES = {"fedjax": "fedjax", "pfl": "pfl"}  # {module: distribution} of peers, often not installed
+
+
+def imported() -> set[str]:
+    """The top names of all modules that the source imports, lazily or not, but ours and Python's."""
+    names: set[str] = set()
+    for path in (p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add((node.module or "").partition(".")[0])
+    return names - sys.stdlib_module_names - {"fedpers"}
+
+
+def declared() -> set[str]:
+    """The distributions that running needs, peers too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["peers"]]
+    return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower() for text in wanted}
+
+
+def providers(module: str) -> set[str]:
+    """The distributions that have a module."""
+    return {d.lower() for d in packages_distributions().get(module, [MODULES.get(module, module)])}
+
+
+def test_what_is_imported_is_declared() -> None:
+    assert not {m for m in imported() - UNDECLARED.keys() if not providers(m) & declared()}
+
+
+def test_what_is_declared_is_imported() -> None:
+    used = {d for m in imported() for d in providers(m)}
+    assert declared() - used == set(NOT_IMPORTED)
+
+
+def test_the_exceptions_are_still_needed() -> None:
+    assert imported() >= UNDECLARED.keys()
+    assert not declared() & UNDECLARED.keys()
