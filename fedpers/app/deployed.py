@@ -16,14 +16,15 @@ from fedpers.app.build import assemble, choose_device
 from fedpers.app.run import Prepared, drive
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
-from fedpers.core.data import Federation
+from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import FedpersError
 from fedpers.deploy.device_grid import DeviceGrid
 from fedpers.deploy.ledger import Ledger
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.results import checkpoint
 from fedpers.results.files import claimed
-from fedpers.results.recorder import Recorder, note_failure
+from fedpers.results.recorder import Recorder
+from fedpers.results.summary import note_failure
 
 PATIENCE_S = 180.0  # for a crashed run's process, which lets go of the folder when it ends
 app = ServerApp()
@@ -99,7 +100,7 @@ def federation_of(cfg: RunConfig, ledger: Ledger) -> Federation:
     )
 
 
-def _elsewhere(k: int) -> object:
+def _elsewhere(k: int) -> ClientData:
     raise FedpersError(f"client {k}'s data is on its device")
 
 

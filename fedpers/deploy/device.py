@@ -37,12 +37,12 @@ class Silent(Exception):
 def _handle(message: Message, context: Context) -> Message:
     header: dict[str, Any] = dict(message.content[CONFIG])  # type: ignore[arg-type]
     limit = float(header.get("limit_s", 600.0))
-    node = {**context.node_config}
-    node["state"] = str(node.get("state") or default_state())
+    state = Path(str(context.node_config.get("state") or default_state()))
+    node = {**context.node_config, "state": str(state)}
     request = {"header": header, "node": node, "config": context.run_config.get("config", "")}
     arrays = [a.data for a in message.content[ARRAYS].values()]  # type: ignore[union-attr]
     try:
-        found, packed = ask(Path(node["state"]), request, arrays, limit)
+        found, packed = ask(state, request, arrays, limit)
     except Silent:
         return Message(
             Error(FAILED, f"no answer within {limit:.0f} s; its process was ended"), reply_to=message

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedpers.core.errors import FedpersError, ReplyError
@@ -31,10 +31,21 @@ Part = tuple[int, str | None, Any, Any]  # node, error, header, body
 class Terms(Protocol):
     """What the engine's configuration says of rounds on devices."""
 
-    deadline_s: float
-    min_replies: int | None
-    min_clients: int
-    retries: int
+    @property
+    def deadline_s(self) -> float:
+        """Seconds for a reply, and for clients to come."""
+
+    @property
+    def min_replies(self) -> int | None:
+        """Good replies that an exchange needs."""
+
+    @property
+    def min_clients(self) -> int:
+        """Clients that a run needs."""
+
+    @property
+    def retries(self) -> int:
+        """Times that an order is sent again."""
 
 
 @dataclass
@@ -247,7 +258,7 @@ class DeviceGrid:
         return found
 
 
-def _facts(said: ConfigRecord | Any) -> Facts:
+def _facts(said: Any) -> Facts:
     counts = said["label_counts"]
     facts = Facts(int(said["num_train"]), int(said["num_test"]), tuple(int(n) for n in counts))
     if facts.num_train < 1 or facts.num_test < 0 or any(n < 0 for n in facts.label_counts):

@@ -26,7 +26,7 @@ def configs(method: str, rounds: int, *more: str) -> tuple[RunConfig, RunConfig]
     same = [f"method={method}", f"rounds={rounds}", "model=mlp", "seed=3", *more]
     inside = load([*same, "data=digits", *DATA])
     device = ["data=device", "data.input_shape=[64]", "data.num_classes=10", "data.num_clients=3"]
-    return inside, load([*same, *device, "engine=deployment", "engine.deadline_s=2"])
+    return inside, load([*same, *device, "engine=deployment", "engine.deadline_s=6"])
 
 
 class Link:
