@@ -49,8 +49,10 @@ docker-image:  ## Build the images fedpers and fedpers-proxy
 
 docker-demo:  ## A federated run in containers on this machine; its pictures in runs/docker-demo/plots
 	$(COMPOSE) down --volumes
+	$(COMPOSE) up --detach superlink proxy
+	$(COMPOSE) --profile run run --rm admit
 	$(COMPOSE) up --detach
-	$(COMPOSE) run --rm run
+	$(COMPOSE) --profile run run --rm run
 	mkdir -p $(DOCKER_OUT)
 	$(COMPOSE) exec -T superlink tar -C /runs/demo -cf - . | tar -C $(DOCKER_OUT) -xf -
 	$(COMPOSE) down --volumes

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedpers.core.errors import FedpersError, ReplyError
+from fedpers.core.pytree import leaves
 from fedpers.deploy.ledger import Facts, Ledger
 from fedpers.deploy.orders import Order, version
 from fedpers.flower.exchange import Exchange
@@ -140,7 +142,7 @@ class DeviceGrid:
                 said = message.content["config"]
                 self._clients[node] = name = keys.get(node) or str(said["client"])  # type: ignore[index]
                 self._facts[name] = _facts(said)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 self._ignore(node, f"its answer to the roll call cannot be read: {error!r}")
 
     def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
@@ -219,15 +221,17 @@ class DeviceGrid:
         if fault is None and header["kind"] == "train":
             reply = body.reply if isinstance(body, Assessed) else body
             fault, _ = inspector.look(watch.orders[k], reply)
+            if any(isinstance(x, Tensor) and x.is_complex() for x in leaves(reply)):
+                fault = "its reply holds complex numbers"
         if fault is None and header["kind"] == "evaluate" and not _is_metrics(body):
             fault = "its evaluation is no table of numbers"
         if fault is not None:
             self.counts["refused"] += 1
             watch.faults[k] = fault
             return
-        if header["kind"] == "train" and (now := version(said.get("version"))) is not None:
-            self.ledger.take(k, now)
-        self.counts["reinitialised"] += int(said.get("reinitialised", 0))
+        if header["kind"] == "train" and said["version"] is not None:
+            self.ledger.take(k, said["version"])
+        self.counts["reinitialised"] += said["reinitialised"]
         watch.good[k] = k, None, said, body
         watch.faults.pop(k, None)
         del watch.orders[k]
@@ -239,6 +243,7 @@ class DeviceGrid:
         try:
             said, body = open_content(message.content, self.device)
             said |= {"work": int(said["work"]), "num": int(said["num"])}
+            said |= {"version": version(said["version"]), "reinitialised": bool(said["reinitialised"])}
         except Exception as error:
             return f"its reply cannot be read: {type(error).__name__}: {error}", None, None
         return None, said, body

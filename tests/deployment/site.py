@@ -1,5 +1,6 @@
 """A SuperLink and its SuperNodes as real processes, each host a network namespace where root can make one."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -199,14 +200,9 @@ class Site:
         for label in list(self.processes):
             self.kill(label)
         for namespace in (*self.network.hosts.values(), self.network.switch):
-            found = subprocess.run(
-                ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
-            )
-            for pid in found.stdout.split():  # what those left behind, in namespaces that this test made
-                try:
+            for pid in processes_in(namespace):  # what those left behind, in namespaces that this test made
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
         self.network.close()
 
 

@@ -1,5 +1,6 @@
 """The whole of a deployment: SuperLink, proxy and three SuperNodes, each host a network namespace."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -110,17 +111,17 @@ def test_a_killed_server_app_is_submitted_again_and_ends_with_the_same_bits(
 
 def stranger(site: Site, *options: str, ca: Path | None = None) -> str:
     """What a SuperNode on a host of nobody's says when it tries; it must not get in."""
-    (site.folder / "stranger").mkdir(exist_ok=True)
-    command = [
-        str(BIN / "flower-supernode"), "--superlink", f"{SERVER}:8443", "--max-retries", "1",
-        "--root-certificates", str(ca or site.keys / "ca.crt"), *options,
-    ]  # fmt: skip
-    done = subprocess.run(
-        site.command("stranger", *command),
-        env=site.environment("stranger"), capture_output=True, text=True, timeout=90, check=False,
+    site.start(
+        "stranger", "stranger", str(BIN / "flower-supernode"), "--superlink", f"{SERVER}:8443",
+        "--max-retries", "1", "--root-certificates", str(ca or site.keys / "ca.crt"), *options,
     )  # fmt: skip
-    assert done.returncode != 0
-    return done.stdout + done.stderr
+    process = site.processes.pop("stranger")
+    try:
+        assert process.wait(timeout=90) != 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it leaves its SuperExec behind
+    return site.log("stranger")
 
 
 def test_an_unknown_key_is_refused(site: Site, tmp_path: Path) -> None:
