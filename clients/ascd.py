@@ -6,9 +6,10 @@ from typing import Literal
 from fedpers.core.params import add, blend, scale
 from fedpers.families.unified.client import BlockClient
 from fedpers.families.unified.config import CoordinateConfig
-from fedpers.families.unified.messages import Gradients, Iterate
+from fedpers.families.unified.messages import BlockGradients, Iterate
+from fedpers.families.unified.momentum import Sequences, middle
 from fedpers.families.unified.step_sizes import Rates
-from fedpers.method import Data, Params, Stream, record
+from fedpers.method import Data, Params, Stream
 
 
 @dataclass(frozen=True)
@@ -22,27 +23,6 @@ class ASCDConfig(CoordinateConfig):
     nu: float | None = None               # ν = 1 - γμ
     theta: float | None = None            # θ = min{0.8, 1/η}: weight of z in x
     unsampled: Literal["freeze", "drift"] = "freeze"    # what the block not drawn does
-
-
-@record
-class Sequences:
-    """Main and momentum sequence of one block."""
-
-    y: Params
-    z: Params
-
-
-@record
-class ClientState:
-    """The sequences of the private block; they never leave the client."""
-
-    beta_y: Params
-    beta_z: Params
-
-
-def middle(a: Sequences, h: Rates) -> Params:
-    """x, the point at which gradients are taken."""
-    return blend(a.y, a.z, h.theta)
 
 
 def rest(a: Sequences, h: Rates, unsampled: str) -> Sequences:
@@ -63,18 +43,14 @@ class ASCDClient(BlockClient):
     """Moves its block alone, a sample at a time; gives a sample's gradient in w."""
 
     config: ASCDConfig
-    private = ("beta_y", "beta_z")
-
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """Both sequences start at the model's initial parameters."""
-        return ClientState(self.first_block(params), self.first_block(params))
+    variables, private = Sequences, ("y", "z")
 
     def iterate(
-        self, order: Iterate, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Gradients, ClientState]:
+        self, order: Iterate, state: Sequences, data: Data, rng: Stream
+    ) -> tuple[BlockGradients, Sequences]:
         """T steps on the private block, then a gradient in w."""
         f, h, w = self.objective(order.M), order.rates, order.w
-        beta, p_b = Sequences(state.beta_y, state.beta_z), 1 - order.rates.p_w
+        beta, p_b = state, 1 - h.p_w
         j, idle = self.samples(order, data, rng), self.config.unsampled                  # [C1]
         for i in range(order.T):
             g = f.grad_beta(middle(w, h), middle(beta, h), j[i])                         # [C2]
@@ -84,8 +60,4 @@ class ASCDClient(BlockClient):
         if order.w_step:
             reply = f.grad_w(middle(w, h), middle(beta, h), j[order.T])                  # [C4]
             beta = rest(beta, h, idle)                                                   # [C5]
-        return Gradients(reply, {}), ClientState(beta.y, beta.z)
-
-    def block(self, state: ClientState) -> Params:
-        """The main sequence."""
-        return state.beta_y
+        return BlockGradients(reply, {}), beta

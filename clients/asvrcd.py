@@ -1,12 +1,12 @@
 """ASVRCD-PFL, client half. The algorithm box is in strategies/asvrcd.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedpers.core.params import add, blend, scale, sub, zeros_like
 from fedpers.families.unified.client import BlockClient, gradients_at
 from fedpers.families.unified.config import CoordinateConfig
-from fedpers.families.unified.messages import Anchor, Gradients, Iterate
+from fedpers.families.unified.messages import Anchor, BlockGradients, Iterate
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream, record
 
@@ -24,61 +24,54 @@ class ASVRCDConfig(CoordinateConfig):
 
 
 @record
-class Block:
-    """Main, momentum and anchor sequence of one block, and F's gradient at the anchor."""
+class AnchoredSequences:
+    """Main, momentum and anchor sequence of one block, and F's gradient at the anchor.
+
+    w's on the server, β_m's on client m.
+    """
 
     y: Params
     z: Params
     v: Params
-    G: Params            # {} for w before the first anchor
+    G: Params            # 0 before the first anchor
+
+    @classmethod
+    def start(cls, block: Params) -> "AnchoredSequences":
+        """All sequences at the same point."""
+        return cls(block, block, block, zeros_like(block))
 
 
-@record
-class ClientState:
-    """The private block; it never leaves the client."""
-
-    beta_y: Params
-    beta_z: Params
-    beta_v: Params
-    G: Params
-
-
-def middle(a: Block, h: Rates) -> Params:
+def middle(a: AnchoredSequences, h: Rates) -> Params:
     """x, the point at which gradients are taken."""
     return add(add(scale(a.y, 1 - h.theta_1 - h.theta_2), a.z, h.theta_1), a.v, h.theta_2)
 
 
-def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
+def descend(a: AnchoredSequences, x: Params, g: Params, h: Rates) -> AnchoredSequences:
     """One iteration; g estimates the block's gradient of F at x, its middle."""
-    return Block(add(x, g, -h.eta), add(blend(x, a.z, h.nu), g, -h.gamma), a.v, a.G)
+    return replace(a, y=add(x, g, -h.eta), z=add(blend(x, a.z, h.nu), g, -h.gamma))
 
 
 class ASVRCDClient(BlockClient):
     """Moves its block alone, with control variates; gives differences of gradients in w."""
 
     config: ASVRCDConfig
-    private = ("beta_y", "beta_z", "beta_v", "G")
+    variables, private = AnchoredSequences, ("y", "z", "v", "G")
     per_step = 2
 
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All sequences start at the model's initial parameters."""
-        beta = self.first_block(params)
-        return ClientState(beta, beta, beta, zeros_like(beta))
-
-    def anchor(self, order: Anchor, state: ClientState, data: Data) -> tuple[Gradients, ClientState]:
+    def anchor(
+        self, order: Anchor, state: AnchoredSequences, data: Data
+    ) -> tuple[BlockGradients, AnchoredSequences]:
         """The first anchor, where the block is."""
-        beta = state.beta_y
-        g, G = gradients_at(self.objective(order.M), order.w, beta, data)
-        return Gradients({}, g), ClientState(beta, state.beta_z, beta, G)
+        g, G = gradients_at(self.objective(order.M), order.w, state.y, data)
+        return BlockGradients({}, g), replace(state, v=state.y, G=G)
 
     def iterate(
-        self, order: Iterate, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Gradients, ClientState]:
+        self, order: Iterate, state: AnchoredSequences, data: Data, rng: Stream
+    ) -> tuple[BlockGradients, AnchoredSequences]:
         """T steps on the private block, then the iteration that communicates."""
-        f, h, w = self.objective(order.M), order.rates, order.w
+        f, h, w, beta = self.objective(order.M), order.rates, order.w, state
         reply: Params = {}
         anchor: Params = {}
-        beta = Block(state.beta_y, state.beta_z, state.beta_v, state.G)
         j = self.samples(order, data, rng)                                               # [C1]
         for i in range(order.T + order.event):
             w_old, old, g = w, beta, beta.G
@@ -92,9 +85,5 @@ class ASVRCDClient(BlockClient):
             beta = descend(beta, x, g, h)                                                # [C6]
             if i == order.T and order.refresh:
                 anchor, G = gradients_at(f, w_old.y, old.y, data)                        # [C7]
-                beta = Block(beta.y, beta.z, old.y, G)                                   # [C8]
-        return Gradients(reply, anchor), ClientState(beta.y, beta.z, beta.v, beta.G)
-
-    def block(self, state: ClientState) -> Params:
-        """The main sequence."""
-        return state.beta_y
+                beta = replace(beta, v=old.y, G=G)                                       # [C8]
+        return BlockGradients(reply, anchor), beta

@@ -8,6 +8,7 @@ import torch
 from fedpers.core.params import add
 from fedpers.families.unified.client import BlockClient, batches
 from fedpers.families.unified.config import ObjectiveConfig
+from fedpers.families.unified.messages import Point
 from fedpers.method import Data, Params, Stream, record
 
 
@@ -37,7 +38,7 @@ class FedResConfig(LSGDConfig):
 
 
 @record
-class Train:
+class LocalSteps:
     """Order: make τ steps from here."""
 
     w: Params
@@ -46,40 +47,28 @@ class Train:
 
 
 @record
-class Trained:
+class SharedCopy:
     """Reply: the client's copy of the shared block."""
 
     w: Params
-
-
-@record
-class ClientState:
-    """The private block; it never leaves the client."""
-
-    beta: Params
 
 
 class LSGDClient(BlockClient):
     """Steps on both blocks at once; sends its copy of the shared one."""
 
     config: LSGDConfig
-    private = ("beta",)
-
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """The model's initial parameters."""
-        return ClientState(self.first_block(params))
 
     def iterate(
-        self, order: Train, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Trained, ClientState]:
+        self, order: LocalSteps, state: Point, data: Data, rng: Stream
+    ) -> tuple[SharedCopy, Point]:
         """τ steps, both blocks from the same batch."""
-        f, h, w, beta = self.objective(order.M), self.config, order.w, state.beta
+        f, h, w, beta = self.objective(order.M), self.config, order.w, state.y
         eta_w = order.eta / (f.M if h.w_scale == "mean" else 1)
         eta_b = order.eta / (f.M if h.beta_scale == "mean" else 1)
         for batch in self._batches(data, rng):                                           # [C1]
             g_w, g_b = f.grads(w, beta, batch)                                           # [C2]
             w, beta = add(w, g_w, -eta_w), add(beta, g_b, -eta_b)                        # [C3]
-        return Trained(w), ClientState(beta)                                             # [C4]
+        return SharedCopy(w), Point(beta)                                             # [C4]
 
     def _batches(self, data: Data, rng: Stream) -> list[Data]:
         h = self.config
@@ -87,10 +76,6 @@ class LSGDClient(BlockClient):
             return [data] * h.tau
         return batches(data, rng.uniform(h.tau, h.batch_size).to(torch.float64))
 
-    def block(self, state: ClientState) -> Params:
-        """The block."""
-        return state.beta
-
     def work(self, order: Any, n: int) -> int:
         """τ steps of B samples, in both blocks."""
-        return 2 * self.config.tau * (self.config.batch_size or n) * isinstance(order, Train)
+        return 2 * self.config.tau * (self.config.batch_size or n) * isinstance(order, LocalSteps)

@@ -28,6 +28,7 @@ class PerFedAvgClient(GlobalModelClient):
     """Trains the received model so that one step of adaptation makes it good."""
 
     config: PerFedAvgConfig
+    reply_is_shared = True
 
     def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """One local training on pairs of samples: one to step on, one to see what it brought."""

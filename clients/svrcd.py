@@ -6,7 +6,7 @@ from typing import Literal
 from fedpers.core.params import add, sub, zeros_like
 from fedpers.families.unified.client import BlockClient, gradients_at
 from fedpers.families.unified.config import CoordinateConfig
-from fedpers.families.unified.messages import Anchor, Gradients, Iterate
+from fedpers.families.unified.messages import Anchor, BlockGradients, Iterate
 from fedpers.method import Data, Params, Stream, record
 
 
@@ -19,46 +19,37 @@ class SVRCDConfig(CoordinateConfig):
 
 
 @record
-class Block:
-    """The server's variables: w, the anchor and F's w-gradient there ({} before the first)."""
+class Anchored:
+    """One block, its anchor and F's gradient there: w's on the server, β_m's on client m."""
 
     y: Params
     v: Params
-    G: Params
+    G: Params            # 0 before the first anchor
 
-
-@record
-class ClientState:
-    """The private block, its anchor and F's gradient there; they never leave the client."""
-
-    beta_y: Params
-    beta_v: Params
-    G: Params
+    @classmethod
+    def start(cls, block: Params) -> "Anchored":
+        """Block and anchor at the same point."""
+        return cls(block, block, zeros_like(block))
 
 
 class SVRCDClient(BlockClient):
     """Moves its block alone, with control variates; gives differences of gradients in w."""
 
     config: SVRCDConfig
-    private = ("beta_y", "beta_v", "G")
+    variables, private = Anchored, ("y", "v", "G")
     per_step = 2
 
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """Block and anchor start at the model's initial parameters."""
-        beta = self.first_block(params)
-        return ClientState(beta, beta, zeros_like(beta))
-
-    def anchor(self, order: Anchor, state: ClientState, data: Data) -> tuple[Gradients, ClientState]:
+    def anchor(self, order: Anchor, state: Anchored, data: Data) -> tuple[BlockGradients, Anchored]:
         """The first anchor, where the block is."""
-        g, G = gradients_at(self.objective(order.M), order.w, state.beta_y, data)
-        return Gradients({}, g), ClientState(state.beta_y, state.beta_y, G)
+        g, G = gradients_at(self.objective(order.M), order.w, state.y, data)
+        return BlockGradients({}, g), Anchored(state.y, state.y, G)
 
     def iterate(
-        self, order: Iterate, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Gradients, ClientState]:
+        self, order: Iterate, state: Anchored, data: Data, rng: Stream
+    ) -> tuple[BlockGradients, Anchored]:
         """T steps on the private block, then the iteration that communicates."""
         f, h, M = self.objective(order.M), order.rates, order.M
-        w, v, y, beta_v, G = order.w.y, order.w.v, state.beta_y, state.beta_v, state.G
+        w, v, y, beta_v, G = order.w.y, order.w.v, state.y, state.v, state.G
         j = self.samples(order, data, rng)                                               # [C1]
         reply: Params = {}
         anchor: Params = {}
@@ -74,8 +65,4 @@ class SVRCDClient(BlockClient):
             if i == order.T and order.refresh:
                 beta_v = y_old                                                           # [C6]
                 anchor, G = gradients_at(f, w_old, beta_v, data)                         # [C7]
-        return Gradients(reply, anchor), ClientState(y, beta_v, G)
-
-    def block(self, state: ClientState) -> Params:
-        """The block."""
-        return state.beta_y
+        return BlockGradients(reply, anchor), Anchored(y, beta_v, G)

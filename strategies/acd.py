@@ -29,22 +29,18 @@ is Nesterov's method; with nothing shared (full) each client runs it alone, and 
 
 import numpy as np
 
-from fedpers.clients.acd import ACDConfig, Sequences, descend, drift
+from fedpers.clients.acd import ACDConfig, descend, drift
+from fedpers.families.unified.momentum import Sequences
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import ACDRates, acd_rates
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
-from fedpers.method import Params
 
 
 class ACD(BlockStrategy):
     """Whole gradients, momentum."""
 
     config: ACDConfig
-    per_step = 0
-
-    def first(self, w: Params) -> Sequences:
-        """Both sequences start at w."""
-        return Sequences(w, w)
+    variables, per_step = Sequences, 0
 
     def rates(self, c: Constants, n: float) -> ACDRates:
         """The theory's, or for the probability that is set."""
@@ -60,7 +56,3 @@ class ACD(BlockStrategy):
             g = average(replies)                                                         # [S4]
             w = descend(w, g, h.p_w, h.L_w, h)                                           # [S5]
         return self.done(s, w, order)
-
-    def main(self, w: Sequences) -> Params:
-        """The main sequence."""
-        return w.y

@@ -25,26 +25,17 @@ uses, left out. The block not drawn stays as it is (`unsampled: drift` moves it 
 
 import numpy as np
 
-from fedpers.clients.ascd import ASCDConfig, Sequences, descend, rest
+from fedpers.clients.ascd import ASCDConfig, descend, rest
 from fedpers.core.params import scale
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
-from fedpers.method import Params
+from fedpers.families.unified.momentum import Sequences
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class ASCD(BlockStrategy):
     """One sample's gradient, in one block, with momentum."""
 
     config: ASCDConfig
-
-    def first(self, w: Params) -> Sequences:
-        """Both sequences start at w."""
-        return Sequences(w, w)
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, momentum=True)
+    variables, momentum = Sequences, True
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one of the w-block."""
@@ -56,7 +47,3 @@ class ASCD(BlockStrategy):
             g = scale(average(replies), 1 / h.p_w)                                       # [S4]
             w = descend(w, g, h)                                                         # [S5]
         return self.done(s, w, order)
-
-    def main(self, w: Sequences) -> Params:
-        """The main sequence."""
-        return w.y

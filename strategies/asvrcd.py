@@ -36,36 +36,27 @@ y - x, which is far slower. Clients get the server's variables anew in each roun
 Reductions: with one sample a client it is block-coordinate Katyusha on whole gradients.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from fedpers.clients.asvrcd import ASVRCDConfig, Block, descend, middle
+from fedpers.clients.asvrcd import AnchoredSequences, ASVRCDConfig, descend, middle
 from fedpers.core.params import add
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
-from fedpers.method import Params
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class ASVRCD(BlockStrategy):
     """One sample's gradient, in one block, with momentum and control variates."""
 
     config: ASVRCDConfig
-    per_step = 2
-
-    def first(self, w: Params) -> Block:
-        """All sequences start at w; the gradient there is asked for in round 1."""
-        return Block(w, w, w, {})
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, momentum=True)
+    variables, per_step, momentum = AnchoredSequences, 2, True
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""
         if s.counts.iterations == 0:
             anchor = self.first_anchor(s)
             replies = yield self.everyone(anchor)                                        # [S1]
-            s = self.done(s, Block(s.w.y, s.w.z, s.w.v, average(replies, "g_v")), anchor)
+            s = self.done(s, replace(s.w, G=average(replies, "g_v")), anchor)
         order, h, w = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates, s.w    # [S2]
         replies = yield self.everyone(order)                                             # [S3]
         for i in range(order.T + order.event):
@@ -74,9 +65,5 @@ class ASVRCD(BlockStrategy):
                 g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
             w = descend(w, middle(w, h), g, h)
             if i == order.T and order.refresh:
-                w = Block(w.y, w.z, old.y, average(replies, "g_v"))                      # [S6]
+                w = replace(w, v=old.y, G=average(replies, "g_v"))                        # [S6]
         return self.done(s, w, order)
-
-    def main(self, w: Block) -> Params:
-        """The main sequence."""
-        return w.y

@@ -22,13 +22,12 @@ ws2 FedPer's and FedRep's objective.
 
 import numpy as np
 
-from fedpers.clients.lsgd import LSGDConfig, Train
+from fedpers.clients.lsgd import LocalSteps, LSGDConfig
 from fedpers.core.params import mean
-from fedpers.families.unified.messages import Counts
+from fedpers.families.unified.messages import Counts, Point
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import lsgd_step
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps
-from fedpers.method import Params
 
 
 class LSGD(BlockStrategy):
@@ -36,10 +35,6 @@ class LSGD(BlockStrategy):
 
     config: LSGDConfig
     takes_all = False
-
-    def first(self, w: Params) -> Params:
-        """w itself."""
-        return w
 
     def rates(self, c: Constants, n: float) -> float:
         """The step size of the convex theory, or the one that is set."""
@@ -49,14 +44,10 @@ class LSGD(BlockStrategy):
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """τ local steps of every client, then the mean."""
-        order = Train(s.w, s.rates, self.M)
+        order = LocalSteps(s.w.y, s.rates, self.M)
         replies = yield dict.fromkeys(self.sample(rng), order)                           # [S1]
         w = mean([r.w for r in replies.values()])                                        # [S2]
-        return State(w, s.rates, s.counts.plus(self._cost()))
-
-    def main(self, w: Params) -> Params:
-        """w itself."""
-        return w
+        return State(Point(w), s.rates, s.counts.plus(self._cost()))
 
     def _cost(self) -> Counts:
         h, f = self.config, self.objective

@@ -23,10 +23,8 @@ import numpy as np
 
 from fedpers.clients.scd import SCDConfig
 from fedpers.core.params import add
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
-from fedpers.method import Params
+from fedpers.families.unified.messages import Point
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class SCD(BlockStrategy):
@@ -34,22 +32,10 @@ class SCD(BlockStrategy):
 
     config: SCDConfig
 
-    def first(self, w: Params) -> Params:
-        """w itself."""
-        return w
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, momentum=False)
-
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one of the w-block."""
-        order, w, h = self.next_event(s, rng, s.rates.p_w), s.w, s.rates                 # [S1]
+        order, w, h = self.next_event(s, rng, s.rates.p_w), s.w.y, s.rates               # [S1]
         replies = yield self.everyone(order)                                             # [S2]
         if order.w_step:
             w = add(w, average(replies), -h.eta / h.p_w)                                 # [S3]
-        return self.done(s, w, order)
-
-    def main(self, w: Params) -> Params:
-        """w itself."""
-        return w
+        return self.done(s, Point(w), order)

@@ -29,36 +29,27 @@ the samples' gradients at v; without that the estimate is biased and its noise i
 they are subtracted, as in Algorithm 4. D_m and ∇_w f_m(v) travel together where both are due.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from fedpers.clients.svrcd import Block, SVRCDConfig
+from fedpers.clients.svrcd import Anchored, SVRCDConfig
 from fedpers.core.params import add
-from fedpers.families.unified.objective import Constants
-from fedpers.families.unified.step_sizes import Rates
-from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average, chosen_rates
-from fedpers.method import Params
+from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
 class SVRCD(BlockStrategy):
     """One sample's gradient, in one block, with control variates."""
 
     config: SVRCDConfig
-    per_step = 2
-
-    def first(self, w: Params) -> Block:
-        """w and anchor start at w; the gradient there is asked for in round 1."""
-        return Block(w, w, {})
-
-    def rates(self, c: Constants, n: float) -> Rates:
-        """The theory's, or those that are set."""
-        return chosen_rates(self.config, c, n, momentum=False)
+    variables, per_step = Anchored, 2
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """Iterations up to one that communicates."""
         if s.counts.iterations == 0:
             anchor = self.first_anchor(s)
             replies = yield self.everyone(anchor)                                        # [S1]
-            s = self.done(s, Block(s.w.y, s.w.y, average(replies, "g_v")), anchor)
+            s = self.done(s, replace(s.w, G=average(replies, "g_v")), anchor)
         order, h = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates            # [S2]
         replies = yield self.everyone(order)                                             # [S3]
         w, v, G = s.w.y, s.w.v, s.w.G
@@ -68,8 +59,4 @@ class SVRCD(BlockStrategy):
                 w = add(w, average(replies), -h.eta / h.p_w)                             # [S5]
             if i == order.T and order.refresh:
                 v, G = w_old, average(replies, "g_v")                                    # [S6]
-        return self.done(s, Block(w, v, G), order)
-
-    def main(self, w: Block) -> Params:
-        """w itself."""
-        return w.y
+        return self.done(s, Anchored(w, v, G), order)

@@ -34,7 +34,8 @@ def imported() -> set[str]:
 def declared() -> set[str]:
     """The distributions that running needs, peers too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["peers"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["peers"], *extras["bench"]]
     return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower() for text in wanted}
 
 

@@ -76,7 +76,7 @@ def editor() -> Iterator[Editor]:
 
 WORDS = [
     ("strategies/pflego.py", "PFLEGOConfig", "clients/pflego.py"),
-    ("strategies/fedavg.py", "PersonalizedStrategy", "fedpers/flower/strategy.py"),
+    ("strategies/fedsoft.py", "PersonalizedStrategy", "fedpers/flower/strategy.py"),
     ("clients/fedavg.py", "LocalConfig", "fedpers/learning/optimizers.py"),
     ("fedpers/app/build.py", "load_federation", "datasets/federation.py"),
     ("docs/template/strategies_apfl_fixed.py", "PersonalizedStrategy", "fedpers/flower/strategy.py"),

@@ -1,5 +1,6 @@
 """Whole runs: the run directory, resuming after a kill at any moment, Ray beside in-process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from fedpers.app.run import Checkpointer, execute
+from fedpers.app.server_app import on_grid
 from fedpers.checks.contract import same
 from fedpers.config import compose
-from fedpers.core.errors import CheckpointError, FedpersError
+from fedpers.core.errors import CheckpointError, ConfigError, FedpersError
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.results import checkpoint
 
@@ -185,6 +188,25 @@ def test_ray_equals_inprocess_and_resumes(tmp_path):
         np.testing.assert_array_equal(ours[column], theirs[column])
 
 
+def test_a_deployment_takes_data_on_devices_only(tmp_path):
+    with pytest.raises(ConfigError, match=r"engine=deployment data=digits: .*data=device"):
+        execute(config("engine=deployment"), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("asked", ["inprocess", "ray", "deployment"])
+def test_a_run_of_flowers_has_the_engine_of_its_grid(asked):
+    cfg = config(f"engine={asked}")
+    assert on_grid(cfg, InMemoryGrid.__new__(InMemoryGrid)).engine.name == "ray"
+    assert on_grid(cfg, HttpGrid.__new__(HttpGrid)).engine.name == "deployment"
+
+
+def test_a_run_of_flowers_refuses_what_its_engine_cannot():
+    cfg = replace(config(), optimum=True)
+    with pytest.raises(ConfigError, match="needs engine=inprocess"):
+        on_grid(cfg, InMemoryGrid.__new__(InMemoryGrid))
+
+
 @pytest.mark.ray
 def test_flowers_own_command_line_runs_the_same_app(tmp_path):
     """`flwr run .` from a copy of the tree: builds the app bundle and simulates it."""
@@ -224,6 +246,7 @@ def test_flowers_own_command_line_runs_the_same_app(tmp_path):
     finally:
         subprocess.run(["pkill", "-f", f"{tmp_path / 'home'}"], check=False)
     assert (tmp_path / "run" / "summary.json").exists(), done.stdout + done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["engine"] == "ray"
     execute(compose.load(["data.num_clients=3", "rounds=2", "seed=4"]), tmp_path / "inprocess")
     _, theirs = checkpoint.load(tmp_path / "run", None)
     _, ours, _ = final(tmp_path / "inprocess")

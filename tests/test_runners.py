@@ -1,26 +1,30 @@
 """Loop, stack, workers: the same numbers, whoever else is in the chunk."""
 
+import gc
 import socket
+import weakref
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from fedpers.checks.case import make_case, run, same
+from fedpers.checks.case import Case, make_case, run, same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
+from fedpers.config import registry
 from fedpers.core.data import ClientData
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, leaves, rebuild, record
 from fedpers.core.rng import Stream
-from fedpers.engines.channel import Line
+from fedpers.engines.channel import Channel
 from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
-from fedpers.engines.shared_memory import Parcel, open_parcel
+from fedpers.engines.shared_memory import PackedTrees, unpack_trees
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
 from fedpers.flower.messages import Request
@@ -195,6 +199,56 @@ def test_other_arithmetic_is_close(options):
             torch.testing.assert_close(a.params[k], b.params[k], rtol=0.05, atol=0.05)
 
 
+class Counting(RamStore):
+    """Gives a copy of a state each time, as a store on disk does, and knows which of them are alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.given, self.most = [], [], 0
+
+    @property
+    def alive(self):
+        return sum(given() is not None for given in self.given)
+
+    def get(self, k, when):
+        self.asked.append(k)
+        if (kept := super().get(k, when)) is None:
+            return None
+        copy = replace(kept)
+        self.given.append(weakref.ref(copy))
+        self.most = max(self.most, self.alive)
+        return copy
+
+
+def images(client, runner):
+    """Clients with a small convolutional network; their states are its body or its head."""
+    fed = toy_federation(5, dim=64)
+    shaped = lambda d: replace(d, x=d.x.reshape(-1, 1, 8, 8))  # noqa: E731
+    data = [ClientData(*map(shaped, vars(fed.client(k)).values())) for k in range(5)]
+    net = build_model("cnn_mcmahan", input_shape=(1, 8, 8), num_outputs=3, task="classification")
+    config = registry.METHODS[client].config_class()(local=LocalConfig(lr=0.1, steps=1))
+    row, fed = registry.METHODS[client], replace(fed, client=data.__getitem__, input_shape=(1, 8, 8))
+    case = Case(row.strategy_class(), row.client_class(), config, fed, net, Plan(seed=1))
+    return run(case, case.cohort(store=Counting(), runner=runner), eval_every=1)[1]
+
+
+@pytest.mark.parametrize("client", ["lgfedavg", "fedper"])
+def test_a_state_is_read_once_an_exchange(client):
+    store = images(client, RunnerConfig()).store
+    assert Counter(store.asked) == dict.fromkeys(range(5), 2 * 3)  # 3 rounds, each with an evaluation
+
+
+@pytest.mark.parametrize("runner", ["auto", "stack", "loop"])
+def test_states_are_let_go_after_the_exchange(runner, monkeypatch):
+    kept = images("lgfedavg", RunnerConfig(runner))
+    gc.collect()
+    assert not kept.store.alive
+    monkeypatch.setattr("fedpers.engines.runner.HELD", 0)  # less than one state: one at a time
+    bounded = images("lgfedavg", RunnerConfig(runner))
+    assert bounded.store.most <= 2 < 5
+    assert all(same(kept.store.states[k], bounded.store.states[k]) for k in range(5))
+
+
 def test_one_bad_client_does_not_take_its_stack_along():
     c = cohort(RunnerConfig("stack"))
 
@@ -330,12 +384,12 @@ def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
 
 @LINUX
 def test_shared_memory_is_used_again_once_nobody_looks_at_it():
-    here, there = map(Line, socket.socketpair())
+    here, there = map(Channel, socket.socketpair())
 
     def trip(value, size=1000):
-        here.post(here.write("head", [{"a": torch.full((size,), value)}]))
+        here.send(here.write("head", [{"a": torch.full((size,), value)}]))
         head, (tree,) = there.receive()
-        there.post(there.write(None, []))  # says what is free
+        there.send(there.write(None, []))  # says what is free
         here.receive()
         assert head == "head" and bool((tree["a"] == value).all())
         return tree["a"]
@@ -437,14 +491,14 @@ def things():
     return [*rows, None, {"other": torch.zeros(0, 4), "t": torch.tensor(True)}, 7.5]
 
 
-def test_trees_survive_a_parcel():
+def test_trees_survive_a_bundle():
     trees = things()
     trees.append(trees[1])
-    parcel = Parcel(trees)
-    assert parcel.size == Parcel(trees[:-1]).size  # what is there twice is packed once
-    block = torch.zeros(max(parcel.size, 1), dtype=torch.uint8)
-    parcel.write(block)
-    back = open_parcel(parcel.content, block)
+    bundle = PackedTrees(trees)
+    assert bundle.size == PackedTrees(trees[:-1]).size  # what is there twice is packed once
+    block = torch.zeros(max(bundle.size, 1), dtype=torch.uint8)
+    bundle.write(block)
+    back = unpack_trees(bundle.content, block)
     assert [type(t) for t in back] == [type(t) for t in trees]
     assert all(same(a, b) for a, b in zip(trees, back, strict=True))
     assert back[0].a is back[2].a  # what was shared is shared

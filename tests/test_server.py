@@ -182,8 +182,8 @@ def test_one_misshapen_first_reply_is_skipped_alone():
     from dataclasses import replace
 
     class Misshapen(Cohort):
-        def _one(self, request):
-            answer = super()._one(request)
+        def _one(self, request, state):
+            answer = super()._one(request, state)
             if request.k == 0 and request.header["kind"] == "train":
                 spoilt = {k: v.reshape(-1)[:1] for k, v in answer.body.params.items()}
                 return replace(answer, body=type(answer.body)(spoilt))

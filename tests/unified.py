@@ -124,7 +124,7 @@ def blocks(strategy, cohort):
     """(w, [β_m]) where the method is evaluated."""
     when = (10**9, 0)
     memories = [cohort.state(k, when) for k in range(strategy.M)]
-    return strategy.main(strategy.state.w), [cohort.client.block(m) for m in memories]
+    return strategy.state.w.y, [cohort.client.block(m) for m in memories]
 
 
 def objective_of(strategy, fed=None):

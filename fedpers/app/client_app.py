@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedpers.app.build import assemble, decode_config, memory_folder
@@ -15,7 +15,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import FileStore
 from fedpers.engines.ray_grid import BUNDLE, open_requests, seal_answers
 from fedpers.flower.client import PersonalizedClient
-from fedpers.flower.messages import ARRAYS, CONFIG, open_content, seal
+from fedpers.flower.messages import open_arrays, open_content, seal, seal_arrays
 
 app = ClientApp()
 
@@ -48,33 +48,20 @@ def _query(message: Message, context: Context) -> Message:
 @app.train()
 def _train(message: Message, context: Context) -> Message:
     client, arrays, header = _open(message, context)
-    return _reply(message, *client.fit(arrays, header))
+    found, n, about = client.fit(arrays, header)
+    return Message(seal_arrays(found, about, n), reply_to=message)
 
 
 @app.evaluate()
 def _evaluate(message: Message, context: Context) -> Message:
     client, arrays, header = _open(message, context)
     _, n, metrics = client.evaluate(arrays, header)
-    return _reply(message, [], n, metrics)
+    return Message(seal_arrays([], metrics, n), reply_to=message)
 
 
 def _open(message: Message, context: Context) -> tuple[PersonalizedClient, list[Any], dict[str, Any]]:
     cohort, k = _seat(context)
-    arrays, header = message.content[ARRAYS], message.content[CONFIG]
-    if not isinstance(arrays, ArrayRecord):
-        raise ConfigError("this client answers fedpers strategies; the message holds no order")
-    return cohort.client.at(cohort, k), arrays.to_numpy_ndarrays(), dict(header)
-
-
-def _reply(message: Message, arrays: list[Any], n: int, header: dict[str, Any]) -> Message:
-    content = RecordDict(
-        {
-            ARRAYS: ArrayRecord(arrays),
-            CONFIG: ConfigRecord(header),
-            "metrics": MetricRecord({"num-examples": n}),
-        }
-    )
-    return Message(content, reply_to=message)
+    return cohort.client.at(cohort, k), *open_arrays(message.content)
 
 
 def _seat(context: Context) -> tuple[Cohort, int]:

@@ -1,22 +1,44 @@
 """The one ServerApp, for `flwr run .`: simulation or a SuperLink with SuperNodes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import decode_config
+from fedpers.config.run_config import RunConfig
+from fedpers.core.errors import ConfigError
+from fedpers.flower.internals import is_simulation
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the strategy that the run's overrides name, and write a run directory."""
+    """Run the strategy that the run's overrides name, and write a run directory.
+
+    Raises:
+        ConfigError: the overrides ask for what Flower's engines cannot do.
+    """
     from fedpers.app.run import drive, prepare
 
-    cfg = decode_config(str(context.run_config.get("overrides", "")))
+    cfg = on_grid(decode_config(str(context.run_config.get("overrides", ""))), grid)
     name = f"{datetime.now(UTC):%Y-%m-%d/%H-%M-%S}-{cfg.method_name}-{cfg.data.name}-s{cfg.seed}"
     run = prepare(cfg, Path(cfg.out or Path("runs") / name))
     drive(run, grid)
+
+
+def on_grid(cfg: RunConfig, grid: Grid) -> RunConfig:
+    """The configuration with the engine that a grid of Flower's belongs to, whatever it said.
+
+    Raises:
+        ConfigError: this engine cannot do what is asked for.
+    """
+    name: Literal["ray", "deployment"] = "ray" if is_simulation(grid) else "deployment"
+    cfg = replace(cfg, engine=replace(cfg.engine, name=name))
+    if problems := cfg.check():
+        raise ConfigError(*problems)
+    return cfg

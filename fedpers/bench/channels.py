@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpers.bench.work import Work, make_model
 from fedpers.core.params import Params
-from fedpers.engines.channel import Line
+from fedpers.engines import channel as ours
 
 COUNT = 100
 Channel = tuple[Callable[[Any, list[Any]], None], Callable[[], tuple[Any, list[Any]]]]  # send, receive
@@ -58,7 +58,7 @@ def round_trip(
     theirs.close()
     send, receive = make(ours)
     stack.callback(os.waitpid, pid, 0)
-    stack.callback(os.kill, pid, signal.SIGTERM)
+    stack.callback(os.kill, pid, signal.SIGKILL)
 
     def trip() -> tuple[list[Tensor], float]:
         send(None, [order] * COUNT)
@@ -93,9 +93,9 @@ def _sum(replies: list[Params]) -> list[Tensor]:
     return total
 
 
-def _line(end: socket.socket) -> Channel:
-    line = Line(end)
-    return lambda head, trees: line.post(line.write(head, trees)), line.receive
+def _ours(end: socket.socket) -> Channel:
+    made = ours.Channel(end)
+    return lambda head, trees: made.send(made.write(head, trees)), made.receive
 
 
 def _torch(end: socket.socket) -> Channel:
@@ -132,7 +132,7 @@ def _out_of_band(end: socket.socket) -> Channel:
 
 
 CHANNELS: dict[str, Callable[[socket.socket], Channel]] = {
-    "ours": _line,
+    "ours": _ours,
     "torch.multiprocessing": _torch,
     "pickle 5, out of band": _out_of_band,
 }

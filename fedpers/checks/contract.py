@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpers.checks.case import Case, close, make_case, require, run, same
 from fedpers.core.errors import ReplyError
-from fedpers.core.pytree import leaves
+from fedpers.core.pytree import leaves, tree_map
 from fedpers.core.serialization import pack, unpack
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
@@ -269,10 +269,10 @@ def case_reply(case: Case, victim: int) -> Any:
 
 
 def _map_floats(answer: Any, f: Callable[[Tensor], Tensor]) -> Any:
-    spoilt = torch.utils._pytree.tree_map(
-        lambda x: f(x) if isinstance(x, Tensor) and x.is_floating_point() else x, answer.body
-    )
-    return answer._replace(body=spoilt)
+    def spoilt(x: Any) -> Any:
+        return f(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return answer._replace(body=tree_map(spoilt, answer.body))
 
 
 def _nan(answer: Any) -> Any:

@@ -1,11 +1,14 @@
 """Records: frozen dataclasses of tensors. States, orders and replies are records."""
 
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, dataclass_transform
 
-import torch.utils._pytree as pytree
+import torch
+import torch.utils._pytree as pytree  # torch.func differentiates with respect to records
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
@@ -61,18 +64,13 @@ def record_name(cls: type) -> str | None:
     return _NAMES.get(cls)
 
 
-def leaves(tree: Any) -> list[Any]:
-    """All leaves of a record, dict or tuple, in a fixed order."""
-    return pytree.tree_leaves(tree)
-
-
 LEAF = None  # the structure of a leaf
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """(leaves, structure) of a tree of records, dicts and tuples; several times faster than pytree.
+    """(leaves, structure) of a tree of records, dicts, tuples and lists; anything else is a leaf.
 
-    The structure is hashable; everything that is no record, dict, tuple or list is a leaf.
+    The structure is hashable. This is several times faster than torch's pytree.
     """
     found: list[Any] = []
     return found, _walk(tree, found)
@@ -116,13 +114,106 @@ def _build(structure: Any, values: Iterator[Any]) -> Any:
     return made
 
 
-def own_leaves(state: Any) -> Any:
-    """The state, with rows of larger tensors copied, so that those can go."""
-    flat, structure = flatten(state)
-    return rebuild(structure, [_own(x) for x in flat])
+def leaves(tree: Any) -> list[Any]:
+    """All leaves of a tree, in a fixed order."""
+    return flatten(tree)[0]
+
+
+def tree_map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """The tree with leaves f(leaf, *leaves of `others` at the same place)."""
+    flat, structure = flatten(tree)
+    return rebuild(structure, list(map(f, flat, *(leaves(t) for t in others))))
+
+
+def own_leaves(tree: Any) -> Any:
+    """The tree, with tensors that are parts of larger ones copied, so that those can be freed."""
+    return tree_map(_own, tree)
 
 
 def _own(leaf: Any) -> Any:
     if isinstance(leaf, Tensor) and leaf.untyped_storage().nbytes() > leaf.nbytes:
         return leaf.clone()
     return leaf
+
+
+# ---- trees that are alike ------------------------------------------------------------------------
+
+
+class TreeSpec:
+    """What trees that can be stacked have in common; hashable, equal by value.
+
+    `leaves` has for each leaf (shape, dtype) of a tensor, `float` for a number that may differ from
+    tree to tree, or (type, value) of a constant.
+    """
+
+    def __init__(self, structure: Any, leaves: tuple[Any, ...]) -> None:
+        self.structure, self.leaves = structure, leaves
+        self._hash = hash((structure, leaves))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other or (self.structure, self.leaves) == (other.structure, other.leaves)
+
+    def __reduce__(self) -> Any:
+        return _spec, (self.structure, self.leaves)
+
+    @cached_property
+    def tensors(self) -> list[tuple[torch.Size, torch.dtype]]:
+        """(shape, dtype) of each tensor."""
+        return [x for x in self.leaves if x is not float and isinstance(x[0], torch.Size)]
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(num_bytes(*t) for t in self.tensors)
+
+    @cached_property
+    def max_dim(self) -> int:
+        """The largest number of dimensions of a tensor."""
+        return max((len(shape) for shape, _ in self.tensors), default=0)
+
+    def unstack(self, columns: Iterable[Sequence[Any]], count: int) -> list[Any]:
+        """`count` trees, from a column of `count` values for each leaf that is no constant."""
+        given = iter(columns)
+        whole = [[x[1]] * count if _is_constant(x) else next(given) for x in self.leaves]
+        if self.structure is LEAF:
+            return list(whole[0])
+        rows = zip(*whole, strict=True) if whole else [()] * count
+        return [rebuild(self.structure, row) for row in rows]
+
+
+def spec_of(flat: Sequence[Any], structure: Any, numbers: bool = True) -> TreeSpec:
+    """The spec of a tree from `flatten`; without `numbers` floats are constants too.
+
+    Raises:
+        FedpersError: a leaf is neither a tensor nor a plain value.
+    """
+    try:
+        return _spec(structure, tuple([_leaf_spec(x, numbers) for x in flat]))
+    except TypeError:  # not hashable
+        kinds = {type(x).__name__ for x in flat if getattr(type(x), "__hash__", None) is None}
+        raise FedpersError(
+            f"a {', '.join(sorted(kinds))} cannot be sent or stored; use records of tensors"
+        ) from None
+
+
+@lru_cache(2**12)  # one object for most that are equal, which makes comparing them quick
+def _spec(structure: Any, leaves: tuple[Any, ...]) -> TreeSpec:
+    return TreeSpec(structure, leaves)
+
+
+def _leaf_spec(leaf: Any, numbers: bool) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype
+    return float if numbers and isinstance(leaf, float) else (type(leaf), leaf)
+
+
+def _is_constant(spec: Any) -> bool:
+    return spec is not float and not isinstance(spec[0], torch.Size)
+
+
+def num_bytes(shape: Iterable[int], dtype: torch.dtype) -> int:
+    """Bytes of a tensor."""
+    return math.prod(shape) * dtype.itemsize

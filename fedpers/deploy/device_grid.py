@@ -20,8 +20,7 @@ from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.pytree import leaves
 from fedpers.deploy.ledger import Facts, Ledger
 from fedpers.deploy.orders import Order, version
-from fedpers.flower.exchange import Exchange
-from fedpers.flower.messages import Assessed, open_content, seal
+from fedpers.flower.messages import Assessed, Exchange, open_content, seal
 from fedpers.flower.roster import Roster, Shifted
 from fedpers.flower.validation import Inspector
 

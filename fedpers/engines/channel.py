@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.engines.shared_memory import Parcel, open_parcel
+from fedpers.engines.shared_memory import PackedTrees, unpack_trees
+
+Message = tuple[bytes, list[int]]  # what goes through the socket, descriptors of new blocks
 
 
-class Line:
+class Channel:
     """One end of a socket, with blocks of shared memory that both ends know by number.
 
     Fresh memory costs more than the copy into it, so a block is used again once the other end has
@@ -29,19 +31,23 @@ class Line:
         self._theirs: dict[int, mmap.mmap] = {}  # blocks made at the other end
         self._unused: list[int] = []  # of those, what nobody here refers to now
 
-    def write(self, head: Any, trees: Sequence[Any]) -> tuple[bytes, list[int]]:
-        """A message, to be posted, of a small picklable head and trees of tensors."""
-        parcel = Parcel(trees)
-        number, handles = self._space(parcel.size)
+    def write(self, about: Any, trees: Sequence[Any]) -> Message:
+        """A message, ready to be sent, of a small picklable object and trees of tensors."""
+        packed = PackedTrees(trees)
+        number, handles = self._space(packed.size)
         block = self._own[number]
-        parcel.write(block)
+        packed.write(block)
         unused, self._unused[:] = self._unused[:], []
-        text = pickle.dumps((head, parcel.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
+        text = pickle.dumps((about, packed.content, unused), protocol=pickle.HIGHEST_PROTOCOL)
         return struct.pack("<QQQ", len(text), number, len(block)) + text, handles
 
-    def post(self, letter: tuple[bytes, list[int]]) -> None:
-        """Send what was written."""
-        text, handles = letter
+    def send(self, message: Message) -> None:
+        """Send what was written.
+
+        Raises:
+            ConnectionError: the other end is gone.
+        """
+        text, handles = message
         try:
             if handles:
                 socket.send_fds(self.end, [text[:24]], handles)
@@ -51,7 +57,7 @@ class Line:
                 os.close(handle)
 
     def receive(self) -> tuple[Any, list[Any]]:
-        """(head, trees) of the next message; the tensors are views of a block.
+        """(object, trees) of the next message; the tensors are views of a block.
 
         Raises:
             EOFError: the other end is gone.
@@ -70,9 +76,9 @@ class Line:
             if not count:
                 raise EOFError
             got += count
-        head, content, free = pickle.loads(text)
+        about, content, free = pickle.loads(text)
         self._free += free
-        return head, open_parcel(content, self._seen(number))
+        return about, unpack_trees(content, self._seen(number))
 
     def close(self) -> None:
         """Close the socket."""

@@ -12,9 +12,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from fedpers.engines.cohort import Cohort
-from fedpers.flower.exchange import Exchange
 from fedpers.flower.internals import begin_run, set_message_id
-from fedpers.flower.messages import Envelope, Request, error_reply, open_content
+from fedpers.flower.messages import Envelope, Exchange, Request, error_reply, open_content
 from fedpers.flower.roster import Roster, Shifted
 
 log = logging.getLogger("fedpers")
@@ -84,7 +83,7 @@ class InProcessGrid(LocalGrid):
         return list(self._nodes)
 
     def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
-        """The roll call without messages, for populations too large to ask one by one."""
+        """The roster without messages, for populations too large to ask one by one."""
         federation = self.cohort.federation
         counts = torch.from_numpy(np.asarray(federation.num_train, dtype=np.float64))
         known = {"label_counts": federation.label_counts}

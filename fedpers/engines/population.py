@@ -17,6 +17,8 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.learning.model import initial_params
 
+UNREAD = object()  # in place of a client's state: it was not read yet
+
 
 class Population:
     """Everything that is needed to answer for any client, one at a time."""
@@ -29,10 +31,10 @@ class Population:
         self._data: dict[int, ClientData] = {}
         self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
 
-    def one(self, request: Request) -> Answer | Exception:
-        """The answer of one client, run alone."""
+    def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
+        """The answer of one client, run alone; its state is read unless it is given."""
         try:
-            return self._one(request)
+            return self._one(request, state)
         except Exception as error:  # one client's failure must not take the others along
             return error
 
@@ -88,12 +90,13 @@ class Population:
     def _tops(self) -> tuple[int, int]:
         return int(max(self.federation.num_train)), int(max(self.federation.num_test))
 
-    def _one(self, request: Request) -> Answer:
+    def _one(self, request: Request, state: Any) -> Answer:
         k, header, when = request.k, request.header, request.when
         data = self.data(k)
         n = len(data.train)
         rng = Stream(self.plan.seed, when[0], k, when[1])
-        state = self.state(k, when)
+        if state is UNREAD:
+            state = self.state(k, when)
         if header["kind"] == "evaluate":
             metrics = _numbers(self.client.assess(request.order, state, data, rng))
             return self.settle(request, None, None, metrics, len(data.test))

@@ -5,25 +5,27 @@ a chunk) is measured on the run's own first chunks. So two runs of one seed agre
 """
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedpers.core.pytree import flatten
+from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.engines.chunk_size import ChunkSize
-from fedpers.engines.population import Population
-from fedpers.engines.stack import run_chunk
+from fedpers.engines.population import UNREAD, Population
+from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Request
 from fedpers.learning.convolution import as_products
 from fedpers.learning.kernels.dispatch import autograd_only
 
 log = logging.getLogger("fedpers")
+HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,25 @@ class RunnerConfig:
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # of products, on CUDA
 
 
+class Job(NamedTuple):
+    """A request that is to be run."""
+
+    place: int  # among the requests
+    request: Request
+    state: Any  # the client's, or UNREAD
+    leaves: list[Any]  # of order and state
+
+
+class Key(NamedTuple):
+    """What is equal for clients that may share a stack."""
+
+    kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
+    when: tuple[int, int]
+    sizes: Sizes
+    order: TreeSpec
+    state: TreeSpec
+
+
 class Runner:
     """Runs requests for a population; one object a process."""
 
@@ -46,70 +67,76 @@ class Runner:
         self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
         self._tuners: dict[Any, ChunkSize] = {}
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
-        self._likes: dict[Any, _Like] = {}
-        self._seen: dict[int, tuple[Any, _Like, list[Any]]] = {}
 
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; a client's failure is its answer."""
         answers: list[Any] = [None] * len(requests)
         with torch.no_grad():
-            for key, jobs in self._groups(population, requests).items():
-                run = self._loop if key is None or key[0] in self.looped else self._stacks
-                for place, answer in run(population, key, jobs):
-                    answers[place] = answer
+            for groups in self._windows(population, requests):
+                for key, jobs in groups.items():
+                    run = self._loop if key is None or key.kind in self.looped else self._stacks
+                    for place, answer in run(population, key, jobs):
+                        answers[place] = answer
         return answers
 
     # ---- which clients can be in one stack ------------------------------------------------------
 
-    def _groups(self, population: Population, requests: Sequence[Request]) -> dict[Any, list[Any]]:
-        """{key: jobs}: what may share a stack; None is the loop."""
-        groups: dict[Any, list[Any]] = defaultdict(list)
-        self._seen = {}
+    def _windows(self, population: Population, requests: Sequence[Request]) -> Iterator[dict[Any, list[Job]]]:
+        """{key: jobs}, what may share a stack; None is the loop. Not more than `HELD` at a time."""
+        groups: dict[Any, list[Job]] = defaultdict(list)
+        orders: dict[int, tuple[TreeSpec, list[Any]]] = {}
+        held = 0
         for place, request in enumerate(requests):
             try:
-                key, leaves = self._key(population, request)
+                key, state, leaves = self._key(population, request, orders)
             except Exception:  # data or state cannot be read: the loop finds out why
-                key, leaves = None, []
-            groups[key].append((place, request, leaves))
-        return groups
+                key, state, leaves = None, UNREAD, []
+            groups[key].append(Job(place, request, state, leaves))
+            held += key.state.nbytes if key else sum([x.nbytes for x in leaves if isinstance(x, Tensor)])
+            if held > HELD:
+                yield groups
+                groups, held = defaultdict(list), 0
+        yield groups
 
-    def _key(self, population: Population, request: Request) -> tuple[Any, list[Any]]:
-        """(what must be equal to share a stack, leaves of the order and of the state)."""
-        if self.config.runner == "loop" or not population.client.vectorized:
-            return None, []
-        header, when = request.header, request.when
-        state = population.state(request.k, when)
-        (order_like, given), (state_like, kept) = self._like(request.order), self._like(state)
-        if self.config.runner == "auto" and _heavy(population, header, order_like, state_like):
-            return None, []
+    def _key(
+        self, population: Population, request: Request, orders: dict[int, tuple[TreeSpec, list[Any]]]
+    ) -> tuple["Key | None", Any, list[Any]]:
+        """(what must be equal to share a stack, state, leaves of the order and of the state).
+
+        A state is not read where the request is looped anyway.
+        """
+        client, header = population.client, request.header
+        if self.config.runner == "loop" or not client.vectorized:
+            return None, UNREAD, []
+        auto = self.config.runner == "auto" and population.device == "cpu"
+        evaluates = header["kind"] == "evaluate" and not client.adapts
+        if auto and population.convolves and not evaluates:
+            return None, UNREAD, []  # a stack of convolutions, each client's own, is slower on a CPU
         sizes = population.padded_sizes(request.k)
+        if not sizes[0]:
+            return None, UNREAD, []
+        state = population.state(request.k, request.when)
+        flat, structure = flatten(state)
+        state_spec = spec_of(flat, structure)
+        if auto and evaluates and state_spec.max_dim > 3:
+            return None, state, flat
+        if id(request.order) not in orders:
+            given, form = flatten(request.order)
+            orders[id(request.order)] = spec_of(given, form), given
+        order_spec, given = orders[id(request.order)]
         kind = (header["kind"], type(request.order), bool(header.get("assess")))
-        if 0 in sizes[:1]:
-            return None, []
-        return (kind, when, sizes, order_like, state_like), given + kept
-
-    def _like(self, tree: Any) -> tuple["_Like", list[Any]]:
-        """(structure, shapes and plain values, leaves); the same object is looked at once."""
-        known = self._seen.get(id(tree))
-        if known is None or known[0] is not tree:
-            flat, structure = flatten(tree)
-            shapes = tuple([_leaf_like(x) for x in flat])
-            like = self._likes.get((structure, shapes))
-            if like is None:
-                like = self._likes[structure, shapes] = _Like(structure, shapes)
-            known = self._seen[id(tree)] = (tree, like, flat)
-        return known[1:]
+        return Key(kind, request.when, sizes, order_spec, state_spec), state, given + flat
 
     # ---- the two runners ------------------------------------------------------------------------
 
-    def _loop(self, population: Population, key: Any, jobs: list[Any]) -> Iterator[tuple[int, Any]]:
-        for place, request, _ in jobs:
-            yield place, population.one(request)
+    def _loop(self, population: Population, key: Any, jobs: list[Job]) -> Iterator[tuple[int, Any]]:
+        for job in jobs:
+            yield job.place, population.one(job.request, job.state)
 
-    def _stacks(self, population: Population, key: Any, jobs: list[Any]) -> Iterator[tuple[int, Any]]:
+    def _stacks(self, population: Population, key: Key, jobs: list[Job]) -> Iterator[tuple[int, Any]]:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
-        kind, _, sizes, *likes = key
-        structure = (tuple, None, tuple(like.structure for like in likes))
+        kind, sizes = key.kind, key.sizes
+        structure = (tuple, None, (key.order.structure, key.state.structure))
         tuner = self._tuners.setdefault(kind, ChunkSize(f"{kind[0]} {kind[1].__name__}"))
         limit = self._limit(population, key)
         while jobs:
@@ -126,11 +153,11 @@ class Runner:
                 found = [a for _, a in self._loop(population, key, chunk)]
                 self._learn(kind, error, found)
             else:
-                _, request, _ = chunk[0]
-                work = population.client.work(request.order, sizes[0]) if kind[0] == "train" else 0
+                order = chunk[0].request.order
+                work = population.client.work(order, sizes[0]) if kind[0] == "train" else 0
                 took = _clock(population.device) - began
                 tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
-            yield from zip((place for place, *_ in chunk), found, strict=True)
+            yield from zip((job.place for job in chunk), found, strict=True)
 
     def _learn(self, kind: Any, error: Exception, found: list[Any]) -> None:
         """A stack failed though no client did: this kind of request is looped from now on."""
@@ -140,14 +167,12 @@ class Runner:
             log.warning("clients with a %s order run one by one; vmap says: %r", name, error)
             log.debug("why a stack failed", exc_info=error)
 
-    def _limit(self, population: Population, key: Any) -> int:
+    def _limit(self, population: Population, key: Key) -> int:
         """Clients that a stack has memory for: weights, gradients, optimiser, data, activations."""
-        _, _, sizes, order_like, state_like = key
-        tensors = [t for like in (order_like, state_like) for t in like.shapes if t[0] == "t"]
-        weights = sum(_numel(shape) * dtype.itemsize for _, shape, dtype in tensors)
-        row = _numel(population.federation.input_shape) * 4
+        weights = key.order.nbytes + key.state.nbytes
+        row = math.prod(population.federation.input_shape) * 4
         budget = (self.config.memory_mb or _free_mb(population.device)) * 2**20
-        return max(1, int(budget / (6 * weights + 3 * row * sum(sizes) + 1)))
+        return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + 1)))
 
 
 @contextmanager
@@ -179,35 +204,3 @@ def _free_mb(device: str) -> int:
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0] / 2**21)
     return 1024
-
-
-def _numel(shape: Sequence[int]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
-
-
-class _Like:
-    """What trees that may share a stack have in common; one object for all of them."""
-
-    def __init__(self, structure: Any, shapes: tuple[Any, ...]) -> None:
-        self.structure, self.shapes = structure, shapes
-        self.convolves = any(t[0] == "t" and len(t[1]) > 3 for t in shapes)
-
-
-def _leaf_like(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return ("t", leaf.shape, leaf.dtype)
-    if isinstance(leaf, float):
-        return ("f",)
-    return ("v", leaf)
-
-
-def _heavy(population: Population, header: dict[str, Any], order_like: _Like, state_like: _Like) -> bool:
-    """Whether a stack would be slower: convolutions of each client's own, on a CPU."""
-    if population.device != "cpu":
-        return False
-    if header["kind"] == "train" or population.client.adapts:
-        return population.convolves
-    return state_like.convolves

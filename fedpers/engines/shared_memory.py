@@ -1,47 +1,36 @@
-"""Many trees in one block of memory, column by column: what processes of one machine exchange."""
+"""Trees of tensors in one block of memory, column by column: what processes of one machine exchange."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.pytree import TreeSpec, flatten, num_bytes, spec_of
 
 ALIGN = 64
 
 
-@dataclass
-class Column:
-    """Tensors of one shape: a row each, or one for all."""
+class Column(NamedTuple):
+    """Where tensors of one shape are: a row each, or one for all."""
 
     offset: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
     rows: int  # 0: all trees share one tensor
-
-    @property
-    def count(self) -> int:
-        """Bytes."""
-        size = self.dtype.itemsize * max(self.rows, 1)
-        for n in self.shape:
-            size *= n
-        return size
 
 
 @dataclass
 class Group:
-    """Trees of one structure and equal shapes: what is needed to put them together again."""
+    """Trees of one spec: what is needed to put them together again."""
 
     places: list[int]
-    structure: Any
-    columns: list[Any]  # a Column, or the list of plain values
+    spec: TreeSpec
+    columns: list[Any]  # for each leaf that is no constant, a Column or a list of numbers
 
 
-class Parcel:
-    """Trees ready to be written into a block of `size` bytes; what is there twice is packed once."""
+class PackedTrees:
+    """Trees ready to be written into a block of `size` bytes; what is there twice is written once."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
         self.size = 0
@@ -49,16 +38,17 @@ class Parcel:
         number = dict(zip(once, range(len(once)), strict=True))
         self._writes: list[tuple[Column, list[Tensor]]] = []
         self._shared: dict[int, Column] = {}
-        grouped: dict[Any, list[tuple[int, list[Any]]]] = defaultdict(list)
+        grouped: dict[TreeSpec, list[tuple[int, list[Any]]]] = defaultdict(list)
         for place, tree in enumerate(once.values()):
             flat, structure = flatten(tree)
-            grouped[structure, tuple(map(_kind, flat))].append((place, flat))
-        self.groups = [self._group(key[0], rows) for key, rows in grouped.items()]
-        self.content = [number[id(tree)] for tree in trees], self.groups
+            grouped[spec_of(flat, structure)].append((place, flat))
+        groups = [self._group(spec, members) for spec, members in grouped.items()]
+        self.content = [number[id(tree)] for tree in trees], groups
 
-    def _group(self, structure: Any, rows: list[tuple[int, list[Any]]]) -> Group:
-        columns = zip(*(flat for _, flat in rows), strict=True)
-        return Group([place for place, _ in rows], structure, [self._column(c) for c in columns])
+    def _group(self, spec: TreeSpec, members: list[tuple[int, list[Any]]]) -> Group:
+        columns = zip(*(flat for _, flat in members), strict=True)
+        varying = (c for c in columns if isinstance(c[0], Tensor | float))
+        return Group([place for place, _ in members], spec, [self._column(c) for c in varying])
 
     def _column(self, column: tuple[Any, ...]) -> Any:
         first = column[0]
@@ -67,8 +57,8 @@ class Parcel:
         alike = all(x is first for x in column)
         if alike and id(first) in self._shared:
             return self._shared[id(first)]
-        made = Column(self.size, tuple(first.shape), first.dtype, 0 if alike else len(column))
-        self.size += max(-(-made.count // ALIGN), 1) * ALIGN
+        made = Column(self.size, 0 if alike else len(column))
+        self.size += max(-(-first.nbytes * max(made.rows, 1) // ALIGN), 1) * ALIGN
         self._writes.append((made, [first] if alike else list(column)))
         if alike:
             self._shared[id(first)] = made
@@ -77,39 +67,35 @@ class Parcel:
     def write(self, block: Tensor) -> None:
         """Copy all tensors into `block`, uint8 [size]."""
         for column, tensors in self._writes:
-            space = _view(block, column, max(column.rows, 1))
-            if column.count:
-                torch.stack(tensors, out=space)
+            first = tensors[0]
+            if first.nbytes:
+                torch.stack(tensors, out=_view(block, column, first.shape, first.dtype))
 
 
-def open_parcel(content: tuple[list[int], list[Group]], block: Tensor) -> list[Any]:
-    """The trees, in the order in which they were packed; their tensors are views of `block`."""
+def unpack_trees(content: tuple[list[int], list[Group]], block: Tensor) -> list[Any]:
+    """The trees, in the order in which they were given; their tensors are views of `block`."""
     order, groups = content
     found: dict[int, Any] = {}
     ones: dict[int, Tensor] = {}
     for group in groups:
-        columns = [_values(c, block, ones, len(group.places)) for c in group.columns]
-        rows = zip(*columns, strict=True) if columns else [()] * len(group.places)
-        for place, row in zip(group.places, rows, strict=True):
-            found[place] = rebuild(group.structure, row)
+        trees = group.spec.unstack(_columns(group, block, ones), len(group.places))
+        found.update(zip(group.places, trees, strict=True))
     return [found[place] for place in order]
 
 
-def _values(column: Any, block: Tensor, ones: dict[int, Tensor], count: int) -> Sequence[Any]:
-    if isinstance(column, list):
-        return column
-    if column.rows:
-        return _view(block, column, column.rows).unbind(0)
-    one = ones.setdefault(column.offset, _view(block, column, 1)[0])
-    return [one] * count
+def _columns(group: Group, block: Tensor, ones: dict[int, Tensor]) -> Iterator[Sequence[Any]]:
+    shapes = iter(group.spec.tensors)
+    for column in group.columns:
+        if isinstance(column, list):
+            yield column
+            continue
+        rows = _view(block, column, *next(shapes)).unbind(0)
+        yield rows if column.rows else [ones.setdefault(column.offset, rows[0])] * len(group.places)
 
 
-def _view(block: Tensor, column: Column, rows: int) -> Tensor:
-    if not column.count:
-        return torch.empty(rows, *column.shape, dtype=column.dtype)
-    part = block[column.offset : column.offset + column.count]
-    return part.view(column.dtype).view(rows, *column.shape)
-
-
-def _kind(leaf: Any) -> Any:
-    return (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else None
+def _view(block: Tensor, column: Column, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    rows = max(column.rows, 1)
+    size = num_bytes((rows, *shape), dtype)
+    if not size:
+        return torch.empty(rows, *shape, dtype=dtype)
+    return block[column.offset : column.offset + size].view(dtype).view(rows, *shape)

@@ -1,13 +1,13 @@
 """One chunk of clients in one call: `answer` or `assess` under torch.func.vmap."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData
-from fedpers.core.pytree import LEAF, flatten, rebuild
+from fedpers.core.pytree import TreeSpec, flatten, rebuild, spec_of
 from fedpers.core.rng import Stream
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
@@ -23,7 +23,7 @@ def run_chunk(
     """The answers of clients that may share a stack, from one call under vmap.
 
     Args:
-        chunk: (place, request, leaves) rows; the leaves are those of (order, state).
+        chunk: jobs of the runner; their leaves are those of (order, state).
         sizes: what the three splits are padded to.
         structure: that of (order, state).
         scratch: memory for the stacks of the three splits that evaluations use again.
@@ -31,12 +31,12 @@ def run_chunk(
     if len(chunk) == 1:
         # a stack of one is reduced by other code, whose last bits differ
         return run_chunk(population, [chunk[0], chunk[0]], sizes, structure, scratch)[:1]
-    requests = [request for _, request, _ in chunk]
+    requests = [job.request for job in chunk]
     header = requests[0].header
     t, e = int(header["t"]), int(header["e"])
     data = [population.data(r.k) for r in requests]
     streams = [Stream(population.plan.seed, t, r.k, e) for r in requests]
-    leaves = [row for _, _, row in chunk]
+    leaves = [job.leaves for job in chunk]
     given = Columns(leaves, structure, population.device, repeat=not population.convolves)
     scratch = scratch if header["kind"] == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
@@ -87,9 +87,6 @@ def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor 
     return None
 
 
-_TENSOR = object()  # where a tensor was, among the leaves
-
-
 class _Work:
     """The function that vmap runs; it keeps what vmap cannot return: structures and plain values."""
 
@@ -107,7 +104,7 @@ class _Work:
         self.given = given
         splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
         self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
-        self.forms: list[tuple[Any, list[Any]]] = []  # of reply, state and metrics
+        self.specs: list[TreeSpec] = []  # of reply, state and metrics
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         order, state = self.given.row(rows)
@@ -115,7 +112,7 @@ class _Work:
         rng = StackedStream(i, self.streams, train.sizes, train.size)
         found = self._one(i, order, state, rng)
         flats = [flatten(part) for part in found]
-        self.forms = [(form, [_TENSOR if isinstance(x, Tensor) else x for x in flat]) for flat, form in flats]
+        self.specs = [spec_of(*each, numbers=False) for each in flats]
         return i, *(x for flat, _ in flats for x in flat if isinstance(x, Tensor))  # one at least, says vmap
 
     def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
@@ -133,22 +130,13 @@ class _Work:
         """What came out of vmap, client by client."""
         stacks, evaluated = iter(flat[1:]), self.header["kind"] == "evaluate"
         columns = [
-            self._trees(form, plain, stacks, kind)
-            for (form, plain), kind in zip(self.forms, ("views", "copies", "numbers"), strict=True)
+            spec.unstack([_column(next(stacks), kind) for _ in spec.tensors], len(requests))
+            for spec, kind in zip(self.specs, ("views", "copies", "numbers"), strict=True)
         ]
         return [
             population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
             for r, d, reply, kept, metrics in zip(requests, self.data, *columns, strict=True)
         ]
-
-    def _trees(self, form: Any, plain: list[Any], stacks: Iterator[Tensor], kind: str) -> list[Any]:
-        """One part of each client's answer."""
-        count = len(self.data)
-        columns = [_column(next(stacks), kind) if x is _TENSOR else [x] * count for x in plain]
-        if form is LEAF:
-            return list(columns[0])
-        rows = zip(*columns, strict=True) if columns else [()] * count
-        return [rebuild(form, row) for row in rows]
 
 
 def _column(stack: Tensor, kind: str) -> Sequence[Any]:

@@ -1,9 +1,9 @@
 """Worker processes that share a cohort with this one: forked once, one thread each, tensors in shared memory.
 
-A process and not a thread: small models are bound by Python. This one takes a share too, which travels
-nowhere. Other orders go out and answers come back as parcels in anonymous shared memory, whose
-descriptors travel through a socket; a client's state travels with its order, so any worker can serve
-any client.
+Processes and not threads, since small models are bound by Python's lock. This process takes a share of
+the clients too. The workers' orders go out and their answers come back in blocks of anonymous shared
+memory, whose descriptors travel through a socket; a client's state travels with its order, so any
+worker can serve any client.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import torch
 
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.pytree import own_leaves
-from fedpers.engines.channel import Line
+from fedpers.engines.channel import Channel
 from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner
 from fedpers.flower.messages import Answer, Request
@@ -53,7 +53,7 @@ class Pool:
         if not hasattr(os, "memfd_create") or not hasattr(os, "fork"):
             raise ConfigError(f"engine.workers={count}: more than 1 needs Linux")
         _preload(population)
-        self._lines: list[Line] = []
+        self._channels: list[Channel] = []
         self._pids: list[int] = []
         gc.collect()
         sys.stdout.flush()
@@ -62,33 +62,33 @@ class Pool:
             ours, theirs = socket.socketpair()
             pid = os.fork()
             if pid == 0:
-                _child(population, runner, Line(theirs), [*(line.end for line in self._lines), ours])
+                _child(population, runner, Channel(theirs), [*(c.end for c in self._channels), ours])
             theirs.close()
-            self._lines.append(Line(ours))
+            self._channels.append(Channel(ours))
             self._pids.append(pid)
 
     def handle(self, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; states are kept in this process's store."""
         population = self.population
-        *shares, own = balance([_weight(population, r) for r in requests], len(self._lines) + 1)
-        busy = [(line, share) for line, share in zip(self._lines, shares, strict=True) if share]
-        letters = [self._letter(line, [requests[i] for i in share]) for line, share in busy]
-        for (line, _), letter in zip(busy, letters, strict=True):  # one that runs would slow the writing
-            self._talk(line.post, letter)
+        *shares, own = balance([_weight(population, r) for r in requests], len(self._channels) + 1)
+        busy = [(channel, share) for channel, share in zip(self._channels, shares, strict=True) if share]
+        messages = [self._message(channel, [requests[i] for i in share]) for channel, share in busy]
+        for (channel, _), message in zip(busy, messages, strict=True):  # one that runs would slow the writing
+            self._talk(channel.send, message)
         answers: list[Any] = [None] * len(requests)
         for i, answer in zip(own, self.runner.run(population, [requests[i] for i in own]), strict=True):
             answers[i] = answer
-        for line, share in busy:
-            heads, trees = self._talk(line.receive)
+        for channel, share in busy:
+            outcomes, trees = self._talk(channel.receive)
             bodies, kept = trees[: len(share)], trees[len(share) :]
-            for i, *back in zip(share, heads, bodies, kept, strict=True):
+            for i, *back in zip(share, outcomes, bodies, kept, strict=True):
                 answers[i] = self._take_back(requests[i], *back)
         return answers
 
-    def _letter(self, line: Line, requests: Sequence[Request]) -> Any:
+    def _message(self, channel: Channel, requests: Sequence[Request]) -> Any:
         headers = [(r.k, r.header) for r in requests]
         states = [self.population.store.get(r.k, r.when) for r in requests]
-        return line.write(headers, [*(r.order for r in requests), *states])
+        return channel.write(headers, [*(r.order for r in requests), *states])
 
     def _talk(self, how: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -99,23 +99,23 @@ class Pool:
             ) from error
 
     def _take_back(
-        self, request: Request, head: Answer | Exception, body: Any, kept: Any
+        self, request: Request, outcome: Answer | Exception, body: Any, kept: Any
     ) -> Answer | Exception:
         """What a worker answered; the client's state is kept here."""
         if kept is not None:
             self.population.store.put(request.k, request.when, own_leaves(kept))
-        if isinstance(head, Exception) or body is None:
-            return head
-        return Answer(body, head.num_examples, head.work)
+        if isinstance(outcome, Exception) or body is None:
+            return outcome
+        return Answer(body, outcome.num_examples, outcome.work)
 
     def close(self) -> None:
         """End the workers."""
-        for line in self._lines:
-            line.close()
+        for channel in self._channels:
+            channel.close()
         for pid in self._pids:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        self._lines, self._pids = [], []
+        self._channels, self._pids = [], []
 
 
 def balance(weights: Sequence[float], count: int) -> list[list[int]]:
@@ -147,7 +147,7 @@ def _preload(population: Population) -> None:
             population.data(k)
 
 
-def _child(population: Population, runner: Runner, line: Line, others: Sequence[socket.socket]) -> None:
+def _child(population: Population, runner: Runner, channel: Channel, others: Sequence[socket.socket]) -> None:
     """The life of a worker; it never returns."""
     status = 1
     try:
@@ -158,7 +158,7 @@ def _child(population: Population, runner: Runner, line: Line, others: Sequence[
         population.store = carrier = Carrier()
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                _serve(population, runner, carrier, line)
+                _serve(population, runner, carrier, channel)
         status = 0
     except BaseException:  # the parent sees the end and not the reason
         traceback.print_exc()
@@ -166,23 +166,23 @@ def _child(population: Population, runner: Runner, line: Line, others: Sequence[
         os._exit(status)
 
 
-def _serve(population: Population, runner: Runner, carrier: Carrier, line: Line) -> None:
-    headers, trees = line.receive()
+def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Channel) -> None:
+    headers, trees = channel.receive()
     orders, states = trees[: len(headers)], trees[len(headers) :]
     carrier.given = {k: state for (k, _), state in zip(headers, states, strict=True)}
     carrier.kept = {}
     requests = [Request(k, order, h) for (k, h), order in zip(headers, orders, strict=True)]
-    heads: list[Any] = []
+    outcomes: list[Any] = []
     bodies: list[Any] = [None] * len(requests)
     for i, (request, answer) in enumerate(zip(requests, runner.run(population, requests), strict=True)):
         if isinstance(answer, Exception):
-            heads.append(_plain(answer))
+            outcomes.append(_plain(answer))
         elif request.header["kind"] == "evaluate":  # numbers by name, no tensors
-            heads.append(answer)
+            outcomes.append(answer)
         else:
-            heads.append(Answer(None, answer.num_examples, answer.work))
+            outcomes.append(Answer(None, answer.num_examples, answer.work))
             bodies[i] = answer.body
-    line.post(line.write(heads, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
+    channel.send(channel.write(outcomes, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
 
 
 def _plain(error: Exception) -> Exception:
@@ -192,6 +192,3 @@ def _plain(error: Exception) -> Exception:
     except Exception:
         return FedpersError(f"{type(error).__name__}: {error}")
     return error
-
-
-# ---- through the socket ------------------------------------------------------------------------

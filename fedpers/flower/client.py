@@ -14,7 +14,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
-from fedpers.flower.messages import Host
+from fedpers.flower.messages import SKELETON, Host, Request
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -151,22 +151,20 @@ class PersonalizedClient(NumPyClient, ABC):
     def evaluate(self, parameters: list[Any], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate the personal model; the metrics hold all columns of `assess`."""
         _, n, header = self._handle("evaluate", parameters, config)
-        columns = {k: float(v) for k, v in unpack(header["skeleton"], []).items()}
+        columns = {k: float(v) for k, v in unpack(header[SKELETON], []).items()}
         return columns["test_loss"], n, {**header, **columns}
 
     def _handle(
         self, kind: str, parameters: list[Any], config: dict[str, Any]
     ) -> tuple[list[Any], int, dict[str, Any]]:
-        from fedpers.flower.messages import Request
-
         host, k = self._taken_seat()
         header = {**config, "kind": kind}
-        order = unpack(str(header.pop("skeleton", json.dumps({"v": None}))), parameters, host.device)
+        order = unpack(str(header.pop(SKELETON, json.dumps({"v": None}))), parameters, host.device)
         answer = host.handle([Request(k, order, header)])[0]
         if isinstance(answer, Exception):
             raise answer
         skeleton, arrays = pack(answer.body)
-        return arrays, answer.num_examples, {"k": k, "work": answer.work, "skeleton": skeleton}
+        return arrays, answer.num_examples, {"k": k, "work": answer.work, SKELETON: skeleton}
 
     def _taken_seat(self) -> tuple[Host, int]:
         if self._seat is None:

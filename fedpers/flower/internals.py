@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import InMemoryGrid
 
 
 def set_message_id(message: Message, number: int) -> None:
@@ -20,3 +22,8 @@ def begin_run(run_id: int = 1) -> Run:
     if TaskIdentity._task_id is None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = run_id
     return Run.create_empty(run_id=run_id)
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether a grid is that of Flower's simulation engine, not one to a SuperLink."""
+    return isinstance(grid, InMemoryGrid)

@@ -1,22 +1,25 @@
-"""Records in Flower messages. The one module that touches Flower's internals.
+"""What is in the messages between strategies and clients, packed only where it leaves the process.
 
-An `Envelope` is a genuine RecordDict whose content is packed only when somebody reads it; an
-in-process grid takes the record as it is. What leaves the process is `seal`ed.
+An `Envelope` is a genuine RecordDict whose content is packed when somebody reads it, an `Exchange` a
+sequence of messages that are made when somebody looks; an in-process grid takes what is in them as it
+is. What leaves the process is `seal`ed: an ArrayRecord and a ConfigRecord, see `seal_arrays`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, overload
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedpers.core.data import Federation
+from fedpers.core.errors import ConfigError
 from fedpers.core.pytree import record
 from fedpers.core.serialization import pack, stack_equals, unpack, unstack
 
-ARRAYS, CONFIG = "arrays", "config"
-_SKELETON, _WHICH = "skeleton", "which"
+_ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"  # the records of a message
+SKELETON, _WHICH = "skeleton", "which"  # entries of the second
 Header = dict[str, Any]  # plain numbers and strings
 
 
@@ -62,35 +65,84 @@ for _name in (
     setattr(Envelope, _name, _packing(_name))
 
 
+class Exchange(Sequence[Message]):
+    """The messages of one exchange, made when somebody looks at one of them.
+
+    Between a strategy and a grid of the same process most messages are never looked at, and making
+    them costs more than a small client's answer. `parts` are what they would hold; once a message was
+    looked at, the messages count.
+    """
+
+    def __init__(self, header: Header, parts: list[Any], make: Callable[[], list[Message]]) -> None:
+        self.header, self.parts, self._make = header, parts, make
+        self._messages: list[Message] | None = None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nobody has looked yet."""
+        return self._messages is None
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, i: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[Message]: ...
+
+    def __getitem__(self, i: int | slice) -> Message | list[Message]:
+        if self._messages is None:
+            self._messages = self._make()
+        return self._messages[i]
+
+
+def seal_arrays(arrays: list[np.ndarray], config: Header, num_examples: int | None = None) -> RecordDict:
+    """The content of a message: arrays, plain values, and with a reply the number of samples."""
+    content = RecordDict({_ARRAYS: ArrayRecord(arrays), _CONFIG: ConfigRecord(config)})
+    if num_examples is not None:
+        content[_METRICS] = MetricRecord({"num-examples": num_examples})
+    return content
+
+
+def open_arrays(content: RecordDict) -> tuple[list[np.ndarray], Header]:
+    """(arrays, plain values) of a message's content.
+
+    Raises:
+        ConfigError: the message is of another kind, such as one of Flower's own strategies.
+    """
+    there = _ARRAYS in content and _CONFIG in content
+    arrays, config = (content[_ARRAYS], content[_CONFIG]) if there else (None, None)
+    if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
+        raise ConfigError("this client answers fedpers strategies; the message holds no order")
+    return arrays.to_numpy_ndarrays(), dict(config)
+
+
 def seal(header: Header, body: Any) -> RecordDict:
-    """The packed form: one ArrayRecord, one ConfigRecord."""
+    """The packed form of a header and a body: an array a tensor, the body's skeleton in the header."""
     skeleton, arrays = pack(body)
-    config = ConfigRecord({**header, _SKELETON: skeleton})
-    return RecordDict({ARRAYS: ArrayRecord(arrays), CONFIG: config})
+    return seal_arrays(arrays, {**header, SKELETON: skeleton})
 
 
 def open_content(content: RecordDict, device: str = "cpu") -> tuple[Header, Any]:
     """(header, body) of a message's content, packed or not."""
     if "body" in content.__dict__:
         return content.__dict__["header"], content.__dict__["body"]
-    header = dict(cast(ConfigRecord, content[CONFIG]))
-    arrays = cast(ArrayRecord, content[ARRAYS]).to_numpy_ndarrays()
-    return header, unpack(str(header.pop(_SKELETON)), arrays, device)
+    arrays, header = open_arrays(content)
+    return header, unpack(str(header.pop(SKELETON)), arrays, device)
 
 
 def seal_many(body: Any) -> RecordDict:
     """The packed form of a body with many tensors of few shapes: one array a shape."""
     skeleton, arrays = pack(body)
     blocks, which = stack_equals(arrays)
-    config = ConfigRecord({_SKELETON: skeleton, _WHICH: which})
-    return RecordDict({ARRAYS: ArrayRecord(blocks), CONFIG: config})
+    return seal_arrays(blocks, {SKELETON: skeleton, _WHICH: which})
 
 
 def open_many(content: RecordDict, device: str = "cpu") -> Any:
     """What `seal_many` was given; a tensor that was in it several times is one object again."""
-    config = cast(ConfigRecord, content[CONFIG])
-    blocks = cast(ArrayRecord, content[ARRAYS]).to_numpy_ndarrays()
-    return unpack(str(config[_SKELETON]), unstack(blocks, cast(list[int], config[_WHICH]), device))
+    blocks, config = open_arrays(content)
+    return unpack(str(config[SKELETON]), unstack(blocks, config[_WHICH], device))
 
 
 def error_reply(message: Message, reason: str) -> Message:

@@ -75,7 +75,7 @@ def rows_of(ids: Sequence[int]) -> Mapping[int, int]:
     return {k: i for i, k in enumerate(ids)}
 
 
-def call_roll(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tuple[Mapping[int, int], Roster]:
+def ask_roster(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tuple[Mapping[int, int], Roster]:
     """({partition id: node id}, roster), asked of every node with one query message.
 
     Raises:
@@ -99,7 +99,7 @@ def call_roll(grid: Grid, needs: Sequence[str], num_clients: int | None) -> tupl
         node_of[k], answers[k] = node, answer
     if len(node_of) < len(nodes):
         silent = len(nodes) - len(node_of)
-        raise ReplyError(f"{silent} of {len(nodes)} nodes did not answer the roll call")
+        raise ReplyError(f"{silent} of {len(nodes)} nodes did not answer when the roster was made")
     return node_of, make_roster(answers, needs)
 
 

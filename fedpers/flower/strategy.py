@@ -21,7 +21,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.rng import server_rng
 from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.observer import Observer, RoundLog
-from fedpers.flower.roster import Roster, call_roll, rows_of
+from fedpers.flower.roster import Roster, ask_roster, rows_of
 from fedpers.flower.transport import Orders, Replies, Transport
 from fedpers.learning.model import Model, initial_params
 
@@ -168,7 +168,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def connect(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Learn who is there, by partition id, and make the initial state if there is none."""
-        node_of, everybody = call_roll(grid, self.needs, self.plan.num_clients)
+        node_of, everybody = ask_roster(grid, self.needs, self.plan.num_clients)
         self.post = Transport(grid, self.plan, node_of)
         self.roster, self.unseen = everybody.part(self.plan.new_clients)
         self.row = rows_of(self.roster.ids)

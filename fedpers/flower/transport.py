@@ -11,8 +11,7 @@ from flwr.serverapp import Grid
 from fedpers.core.errors import ReplyError
 from fedpers.core.plan import Plan
 from fedpers.core.serialization import num_bytes
-from fedpers.flower.exchange import Exchange
-from fedpers.flower.messages import Assessed, Envelope, open_content, seal
+from fedpers.flower.messages import Assessed, Envelope, Exchange, open_content, seal
 from fedpers.flower.observer import RoundLog
 from fedpers.flower.roster import inverse
 from fedpers.flower.validation import Inspector

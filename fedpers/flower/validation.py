@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.pytree import flatten, leaves
+from fedpers.core.pytree import TreeSpec, flatten, leaves, spec_of
 from fedpers.core.serialization import leaf_bytes
 
 
@@ -22,7 +22,7 @@ class Inspector:
         self._first: dict[type, Any] = {}
         self._seen: set[Any] = set()
         self._finite: dict[int, tuple[Tensor, bool]] = {}
-        self._shapes: dict[int, tuple[Any, Any]] = {}
+        self._specs: dict[int, tuple[Any, TreeSpec]] = {}
 
     def look(self, order: Any, reply: Any) -> tuple[str | None, int]:
         """(what is wrong with a reply, or None; its bytes)."""
@@ -31,7 +31,7 @@ class Inspector:
         return fault, leaf_bytes(flat) if fault is None else 0
 
     def _problem(self, order: Any, reply: Any, flat: list[Any], structure: Any) -> str | None:
-        key = (self._like(order), structure, tuple([_shape(x) for x in flat]))
+        key = (self._spec(order), spec_of(flat, structure))
         if key not in self._seen:
             fault = shape_problem(order, reply, self._first.get(type(order)))
             if fault:
@@ -40,12 +40,10 @@ class Inspector:
             self._seen.add(key)
         return None if all(map(self._is_finite, flat)) else not_finite(reply)
 
-    def _like(self, order: Any) -> Any:
-        known = self._shapes.get(id(order))
+    def _spec(self, order: Any) -> TreeSpec:
+        known = self._specs.get(id(order))
         if known is None or known[0] is not order:
-            flat, structure = flatten(order)
-            known = (order, (structure, tuple([_shape(x) for x in flat])))
-            self._shapes[id(order)] = known
+            known = self._specs[id(order)] = (order, spec_of(*flatten(order)))
         return known[1]
 
     def _is_finite(self, leaf: Any) -> bool:
@@ -58,10 +56,6 @@ class Inspector:
         if known is None:  # the tensor is kept, so that its id stays its own
             known = self._finite[id(stack)] = (stack, math.isfinite(float(stack.sum())))
         return known[1]
-
-
-def _shape(leaf: Any) -> Any:
-    return leaf.shape if isinstance(leaf, Tensor) else type(leaf)
 
 
 def shape_problem(order: Any, reply: Any, like: Any) -> str | None:

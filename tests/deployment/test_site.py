@@ -102,7 +102,7 @@ def test_a_killed_server_app_is_submitted_again_and_ends_with_the_same_bits(
     wait_until((out / "checkpoint" / "round-000002").is_dir)
     os.kill(wait_until(lambda: server_app(site)), signal.SIGKILL)
     text, _ = process.communicate(timeout=300)
-    assert process.returncode == 0 and "restart 1 of 2" in text, text
+    assert process.returncode == 0 and "submitting again (1 of 2)" in text, text
     assert_equal(inside(tmp_path, "method=pflego", "rounds=4", "eval_every=0"), out)
 
 

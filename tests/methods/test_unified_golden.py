@@ -46,8 +46,8 @@ def test_acd(monkeypatch):
     ]
     for (w, memories, F), (w_y, w_z, y, z, F_expected) in zip(found, expected, strict=True):
         close([flat(w.y)[0], flat(w.z)[0], F], [w_y, w_z, F_expected])
-        close(betas(memories, "beta_y"), y, 8)
-        close(betas(memories, "beta_z"), z, 8)
+        close(betas(memories, "y"), y, 8)
+        close(betas(memories, "z"), z, 8)
 
 
 def test_asvrcd(monkeypatch):
@@ -57,19 +57,19 @@ def test_asvrcd(monkeypatch):
     close([h.theta_1, h.gamma, h.nu], [0.1020620726, 0.1224744871, 0.9795875855])
     (w1, b1, _), (w2, b2, _), (w3, b3, _), (w4, b4, F) = found
     close([flat(w1.y)[0], flat(w1.z)[0]], [0, 0])
-    close(betas(b1, "beta_y"), [0, 0.05])
-    close(betas(b1, "beta_z"), [0, 0.12247449], 8)
+    close(betas(b1, "y"), [0, 0.05])
+    close(betas(b1, "z"), [0, 0.12247449], 8)
     close([flat(w2.y)[0], flat(w2.z)[0]], [0.0028635081, 0.0070141338])
-    close(betas(b2, "beta_y"), [0, 0.0823969], 7)
-    close(betas(b2, "beta_z"), [0, 0.24311027], 8)
-    close([flat(w2.v)[0], *betas(b2, "beta_v")], [0, 0, 0.05])
+    close(betas(b2, "y"), [0, 0.0823969], 7)
+    close(betas(b2, "z"), [0, 0.24311027], 8)
+    close([flat(w2.v)[0], *betas(b2, "v")], [0, 0, 0.05])
     close([flat(w3.y)[0], flat(w3.z)[0]], [0.0036231425, 0.0112389581])
-    close(betas(b3, "beta_y"), [1.093291e-4, 0.124885369])
-    close(betas(b3, "beta_z"), [2.678004e-4, 0.343408562])
+    close(betas(b3, "y"), [1.093291e-4, 0.124885369])
+    close(betas(b3, "z"), [2.678004e-4, 0.343408562])
     close([flat(w4.y)[0], flat(w4.z)[0]], [0.0093200944, 0.0275504853])
-    close(betas(b4, "beta_y"), [7.08384e-5, 0.155995614])
-    close(betas(b4, "beta_z"), [2.637799e-4, 0.451927837])
-    close([flat(w4.v)[0], *betas(b4, "beta_v")], [0.0036231425, 1.093291e-4, 0.124885369])
+    close(betas(b4, "y"), [7.08384e-5, 0.155995614])
+    close(betas(b4, "z"), [2.637799e-4, 0.451927837])
+    close([flat(w4.v)[0], *betas(b4, "v")], [0.0036231425, 1.093291e-4, 0.124885369])
     close(F, 0.8612702701)
 
 
@@ -77,10 +77,10 @@ def test_ascd(monkeypatch):
     strategy, found = trajectory("ascd", monkeypatch, PLAIN)
     close(strategy.state.rates.theta, 0.8)
     (_, b1, _), (w2, _, _), (_, b3, _), (w4, _, _) = found
-    close(betas(b1, "beta_y"), [0, 0.08333333], 8)
-    close(betas(b1, "beta_z"), [0, 0.20412415], 8)
+    close(betas(b1, "y"), [0, 0.08333333], 8)
+    close(betas(b1, "z"), [0, 0.20412415], 8)
     close([flat(w2.y)[0], flat(w2.z)[0]], [0.0159068959, 0.0389637782])
-    close(betas(b3, "beta_y"), [0.00202423, 0.2428278], 7)
+    close(betas(b3, "y"), [0.00202423, 0.2428278], 7)
     close([flat(w4.y)[0], flat(w4.z)[0]], [0.0600242467, 0.1017525699])
 
 
@@ -94,7 +94,7 @@ def test_svrcd(monkeypatch):
     ]
     for (w, memories, _), (w_y, y) in zip(found, expected, strict=True):
         close(flat(w.y), [w_y])
-        close(betas(memories, "beta_y"), y, 8)
+        close(betas(memories, "y"), y, 8)
 
 
 def test_scd(monkeypatch):
@@ -106,8 +106,8 @@ def test_scd(monkeypatch):
         (0.0203323890, [4.3403e-4, 0.15668403]),
     ]
     for (w, memories, _), (w_y, y) in zip(found, expected, strict=True):
-        close(flat(w), [w_y])
-        close(betas(memories, "beta"), y, 8)
+        close(flat(w.y), [w_y])
+        close(betas(memories, "y"), y, 8)
 
 
 @pytest.mark.parametrize(

@@ -43,4 +43,4 @@ def test_local_sgd_finds_what_is_best_after_a_step():
     fed = quadratics([[0.0, 1.0], [2.0, 5.0]], 0.5)
     strategy, _, grid = make("lsgd", fed, objective="maml", alpha=0.4, eta=1.0, tau=1, batch_size=0)
     rounds(strategy, grid, 80)
-    np.testing.assert_allclose(strategy.state.w[W], [[1.0, 3.0]], atol=1e-8)  # contracts by 0.68
+    np.testing.assert_allclose(strategy.state.w.y[W], [[1.0, 3.0]], atol=1e-8)  # contracts by 0.68

@@ -5,59 +5,39 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedpers.core.errors import CheckpointError
-from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.pytree import TreeSpec, flatten, num_bytes, spec_of
 
-TENSOR = "\0tensor"  # where a tensor is, among plain leaves
 ALIGN = 8
 LATE = 3  # pieces that may be on their way to the disk
 
 
-class Kind(NamedTuple):
-    """What records of the same structure, shapes and plain values have in common."""
-
-    structure: Any
-    layout: tuple[tuple[tuple[int, ...], torch.dtype], ...]
-    plain: tuple[Any, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of a row."""
-        return sum(_aligned(_count(shape, dtype)) for shape, dtype in self.layout)
-
-    def read(self, block: Tensor, device: str = "cpu") -> Any:
-        """The record whose tensors are in a row."""
-        tensors, at = [], 0
-        for shape, dtype in self.layout:
-            count = _count(shape, dtype)
-            part = block[at : at + count].view(dtype) if count else torch.empty(0, dtype=dtype)
-            tensors.append(part.view(shape).to(device))
-            at += _aligned(count)
-        values = iter(tensors)
-        leaves = [next(values) if p == TENSOR else p for p in self.plain]
-        return rebuild(self.structure, leaves)
+def row_size(spec: TreeSpec) -> int:
+    """Bytes of the row of a tree."""
+    return sum(_aligned(num_bytes(*t)) for t in spec.tensors)
 
 
-def take_apart(record: Any) -> tuple[Kind, list[Tensor]]:
-    """(kind, tensors) of a record."""
-    flat, structure = flatten(record)
-    tensors = [x for x in flat if isinstance(x, Tensor)]
-    layout = tuple([(tuple(t.shape), t.dtype) for t in tensors])
-    plain = tuple([TENSOR if isinstance(x, Tensor) else x for x in flat])
-    return Kind(structure, layout, plain), tensors
+def read_row(spec: TreeSpec, block: Tensor, device: str = "cpu") -> Any:
+    """The tree whose tensors are in a row, uint8 [row_size]."""
+    columns, at = [], 0
+    for shape, dtype in spec.tensors:
+        count = num_bytes(shape, dtype)
+        part = block[at : at + count].view(dtype) if count else torch.empty(0, dtype=dtype)
+        columns.append([part.view(shape).to(device)])
+        at += _aligned(count)
+    return spec.unstack(columns, 1)[0]
 
 
-def _count(shape: Sequence[int], dtype: torch.dtype) -> int:
-    size = dtype.itemsize
-    for n in shape:
-        size *= n
-    return size
+def take_apart(tree: Any) -> tuple[TreeSpec, list[Tensor]]:
+    """(what makes rows alike, tensors) of a tree; its numbers are part of the first."""
+    flat, structure = flatten(tree)
+    return spec_of(flat, structure, numbers=False), [x for x in flat if isinstance(x, Tensor)]
 
 
 def _aligned(count: int) -> int:

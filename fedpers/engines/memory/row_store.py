@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import CheckpointError
-from fedpers.core.pytree import flatten
+from fedpers.core.pytree import TreeSpec, leaves
 from fedpers.core.serialization import pack, read_record, unpack, write_record
 from fedpers.engines.memory.client_store import CLIENTS, When
-from fedpers.engines.memory.row_file import Kind, RowFile, take_apart
+from fedpers.engines.memory.row_file import RowFile, read_row, row_size, take_apart
 
 OVERHEAD = 2000  # bytes of Python objects in a state, about
 SWATH = 4 * 2**20  # bytes that are written at a time, about
@@ -41,8 +41,8 @@ class RowStore:
         self._dirty: set[int] = set()  # in RAM, newer than on disk
         self._kind = np.full(0, -1, dtype=np.int32)  # [client] -1: not on disk
         self._row = np.zeros(0, dtype=np.int64)  # [client]
-        self._kinds: list[Kind] = []
-        self._numbers: dict[Kind, int] = {}
+        self._kinds: list[TreeSpec] = []
+        self._numbers: dict[TreeSpec, int] = {}
         self._files: dict[int, RowFile] = {}  # by size of a row
         self._saved: dict[int, np.ndarray] = {}  # rows of the newest checkpoint
 
@@ -64,7 +64,7 @@ class RowStore:
         if k >= len(self._kind) or self._kind[k] < 0:
             return None
         kind = self._kinds[self._kind[k]]
-        return kind.read(self._file(kind.size).read(int(self._row[k])), self.device)
+        return read_row(kind, self._file(row_size(kind)).read(int(self._row[k])), self.device)
 
     def put(self, k: int, when: When, state: Any) -> None:
         """Replace the state of client k."""
@@ -87,13 +87,13 @@ class RowStore:
 
     def _write(self, states: Sequence[tuple[int, Any]]) -> None:
         """Put states on disk, each in its old row if no checkpoint refers to that."""
-        groups: dict[Kind, list[tuple[int, list[torch.Tensor]]]] = defaultdict(list)
+        groups: dict[TreeSpec, list[tuple[int, list[torch.Tensor]]]] = defaultdict(list)
         for k, state in states:
             kind, tensors = take_apart(state)
             groups[kind].append((k, tensors))
         for kind, members in groups.items():
-            file, number = self._file(kind.size), self._register(kind)
-            at_once = max(SWATH // max(kind.size, 1), 1)
+            file, number = self._file(row_size(kind)), self._register(kind)
+            at_once = max(SWATH // max(file.size, 1), 1)
             for first in range(0, len(members), at_once):
                 part = members[first : first + at_once]
                 rows = [self._row_for(k, file) for k, _ in part]
@@ -106,13 +106,13 @@ class RowStore:
         """Where client k's state may be written."""
         self._make_room(k)
         if self._kind[k] >= 0:
-            old, row = self._file(self._kinds[self._kind[k]].size), int(self._row[k])
+            old, row = self._file(row_size(self._kinds[self._kind[k]])), int(self._row[k])
             if old is file and not file.is_safe(row):
                 return row
             old.release(row)
         return file.take()
 
-    def _register(self, kind: Kind) -> int:
+    def _register(self, kind: TreeSpec) -> int:
         if kind not in self._numbers:
             self._numbers[kind] = len(self._kinds)
             self._kinds.append(kind)
@@ -187,7 +187,7 @@ class RowStore:
 
     def _used(self) -> dict[int, np.ndarray]:
         """The rows in use, by file."""
-        sizes = np.array([kind.size for kind in self._kinds], dtype=np.int64)
+        sizes = np.array([row_size(kind) for kind in self._kinds], dtype=np.int64)
         there = self._kind >= 0
         size_of = sizes[self._kind[there]] if len(sizes) else np.zeros(0, dtype=np.int64)
         every = {*sizes.tolist(), *self._files}
@@ -203,17 +203,17 @@ class RowStore:
 
 def _cost(state: Any) -> int:
     """Bytes that a state takes in RAM."""
-    return OVERHEAD + sum([x.nbytes for x in flatten(state)[0] if isinstance(x, Tensor)])
+    return OVERHEAD + sum([x.nbytes for x in leaves(state) if isinstance(x, Tensor)])
 
 
-def _describe(kind: Kind) -> str:
+def _describe(kind: TreeSpec) -> str:
     """A kind as text: the skeleton of a record of that kind, and its tensors' shapes."""
-    empty = kind.read(torch.zeros(max(kind.size, 1), dtype=torch.uint8))
+    empty = read_row(kind, torch.zeros(max(row_size(kind), 1), dtype=torch.uint8))
     skeleton, arrays = pack(empty)
     shapes = [[list(a.shape), a.dtype.name] for a in arrays]
     return json.dumps([skeleton, shapes])
 
 
-def _understand(text: str) -> Kind:
+def _understand(text: str) -> TreeSpec:
     skeleton, shapes = json.loads(text)
     return take_apart(unpack(skeleton, [np.zeros(s, dtype=d) for s, d in shapes]))[0]

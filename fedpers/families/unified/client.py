@@ -18,7 +18,8 @@ from fedpers.families.unified.messages import (
     Described,
     Iterate,
     Measure,
-    Shared,
+    Point,
+    SharedBlock,
     Value,
     spent,
 )
@@ -32,6 +33,8 @@ class BlockClient(PersonalizedClient, ABC):
     """Client half of an optimiser of the unified framework."""
 
     config: ObjectiveConfig
+    variables: ClassVar[Any] = Point  # record of a block's sequences, the main one called y
+    private = ("y",)
     per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 
     def __init__(self, config: Any, model: Model) -> None:
@@ -43,9 +46,14 @@ class BlockClient(PersonalizedClient, ABC):
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The iterations of one order."""
 
-    @abstractmethod
     def block(self, state: Any) -> Params:
         """β_m where it is evaluated."""
+        block: Params = state.y
+        return block
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> Any:
+        """All sequences start at the model's initial parameters."""
+        return self.variables.start(self.first_block(params))
 
     def answer(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The method's iterations, or one of the two questions about f_m."""
@@ -81,22 +89,26 @@ class BlockClient(PersonalizedClient, ABC):
         u = order.draws if len(order.draws) else rng.uniform(order.T + order.event)
         return batches(data, u[:, None])
 
-    def personal(self, shared: Shared, state: Any) -> Params | None:
+    def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""
         f = self.objective(shared.M)
         return f.personal(shared.w, self.block(state)) if f.one_model else None
 
-    def predict(self, shared: Shared, state: Any, x: Tensor) -> Tensor:
+    def predict(self, shared: SharedBlock, state: Any, x: Tensor) -> Tensor:
         """The personal model's outputs."""
         w = shared.w
         return self.objective(shared.M).outputs(w, self.block(state), x)
+
+    def local_model(self, order: Any, reply: Any) -> SharedBlock:
+        """The shared block as it was sent, with the client's own one as it is now."""
+        return SharedBlock(getattr(order.w, "y", order.w), order.M)
 
     @property
     def adapts(self) -> bool:
         """Where there is no private block but a personal model, it is made from the data."""
         return self.objective(1).adapts
 
-    def adapt(self, shared: Shared, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def adapt(self, shared: SharedBlock, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The shared model after what the objective does with the client's own data."""
         return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), state
 

@@ -10,6 +10,18 @@ from fedpers.core.pytree import record
 from fedpers.families.unified.objective import Base, Objective
 
 
+@record("unified.Point")
+class Point:
+    """One block without sequences: w on the server, β_m on client m."""
+
+    y: Params
+
+    @classmethod
+    def start(cls, block: Params) -> "Point":
+        """The block where it starts."""
+        return cls(block)
+
+
 @record("unified.Describe")
 class Describe:
     """Order: what are the constants of your plain loss?"""
@@ -71,16 +83,16 @@ class Anchor:
     g_v: Params
 
 
-@record("unified.Gradients")
-class Gradients:
+@record("unified.BlockGradients")
+class BlockGradients:
     """Reply: what the server averages; empty where it was not asked for."""
 
     g: Params  # a gradient in w, or for control variates a difference of two
     g_v: Params  # the gradient in w at the new anchor
 
 
-@record("unified.Shared")
-class Shared:
+@record("unified.SharedBlock")
+class SharedBlock:
     """What a client predicts with, beside its own block."""
 
     w: Params

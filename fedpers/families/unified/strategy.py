@@ -18,12 +18,13 @@ from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
 from fedpers.families.unified.messages import (
     Anchor,
+    BlockGradients,
     Counts,
     Describe,
-    Gradients,
     Iterate,
     Measure,
-    Shared,
+    Point,
+    SharedBlock,
     spent,
 )
 from fedpers.families.unified.objective import Base, Constants, Objective
@@ -49,32 +50,26 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     """Server half of an optimiser of the unified framework. Takes every client in every round."""
 
     config: Any
-    per_step: ClassVar[int] = 1
+    variables: ClassVar[Any] = Point  # record of a block's sequences, the main one called y
+    per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
+    momentum: ClassVar[bool] = False
     takes_all = True
 
     # ---- what an optimiser writes ---------------------------------------------------------------
 
     @abstractmethod
-    def first(self, w: Params) -> Any:
-        """The server's variables before the first iteration."""
-
-    @abstractmethod
-    def rates(self, c: Constants, n: float) -> Any:
-        """Step sizes and probabilities for constants c and n samples a client."""
-
-    @abstractmethod
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """The iterations of one round; ends with the new state."""
 
-    @abstractmethod
-    def main(self, w: Any) -> Params:
-        """The w at which the method is evaluated."""
+    def rates(self, c: Constants, n: float) -> Any:
+        """Step sizes and probabilities for constants c and n samples a client: the theory's, or those set."""
+        return chosen_rates(self.config, c, n, self.momentum)
 
     # ---- Flower's round -------------------------------------------------------------------------
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """All sequences start at the model's initial parameters."""
-        return State(self.first(self.objective.start(params)[0]), None, Counts())
+        return State(self.variables.start(self.objective.start(params)[0]), None, Counts())
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """Iterations up to the next communication; before the first round, the constants."""
@@ -84,17 +79,17 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         self.note(**{f.name: getattr(s.counts, f.name) for f in fields(s.counts)})
         if self.config.report and self.evaluates(t):
             zero = self.roster.num_examples.new_zeros(())
-            found = yield self.everyone(Measure(self.main(s.w), self.M, zero))
+            found = yield self.everyone(Measure(s.w.y, self.M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / len(found))
         return s
 
-    def evaluation_message(self, s: State, k: int) -> Shared:
+    def evaluation_message(self, s: State, k: int) -> SharedBlock:
         """The shared block."""
-        return Shared(self.main(s.w), self.M)
+        return SharedBlock(s.w.y, self.M)
 
     def models(self, s: State) -> dict[str, Params]:
         """The shared block as a model, u = s·w."""
-        return {"shared": self.objective.shared(self.main(s.w))} if self.objective.has_w else {}
+        return {"shared": self.objective.shared(s.w.y)} if self.objective.has_w else {}
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -114,7 +109,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def first_anchor(self, s: State) -> Anchor:
         """The order by which anchors are set before the first iteration."""
-        w = self.main(s.w)
+        w = s.w.y
         return Anchor(w, self.M, {}, w)
 
     def next_event(self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0) -> Iterate:
@@ -130,7 +125,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
                 break
             T += 1
         count = T + 1 if getattr(self.config, "shared_index", False) else 0
-        draws, like = torch.from_numpy(rng.random(count)), self.main(s.w)
+        draws, like = torch.from_numpy(rng.random(count)), s.w.y
         g, g_v = like if zeta else {}, like if refresh else {}
         return Iterate(s.w, T, bool(zeta), bool(refresh), s.rates, self.M, draws, g, g_v)
 
@@ -146,7 +141,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def point(self, client: Any, states: Sequence[Any]) -> tuple[Params, list[Params]]:
         """(w, β of every client) where the method is evaluated (see optimality_gap.py)."""
-        return self.main(self.state.w), [client.block(m) for m in states]
+        return self.state.w.y, [client.block(m) for m in states]
 
     def constants(self, told: Sequence[Base]) -> Constants:
         """The constants of F from those of the clients' losses, but for those that are set."""
@@ -175,7 +170,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         return replace(s, rates=self.rates(self.constants(told), self.mean_samples))
 
 
-def average(replies: dict[int, Gradients], field: str = "g") -> Params:
+def average(replies: dict[int, BlockGradients], field: str = "g") -> Params:
     """The plain mean 1/M Σ_m, never weighted by samples."""
     return mean([getattr(r, field) for r in replies.values()])
 
