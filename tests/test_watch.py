@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedpers.app.build import assemble
-from fedpers.app.launch import save_config
 from fedpers.app.run import execute
+from fedpers.app.run_folder import store_config
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
@@ -250,7 +250,7 @@ def test_the_report_has_measured_costs_beside_the_bounds(tmp_path, no_pictures):
     for seed in (0, 1):
         cfg = compose.load([*SMALL, "method=acd", "rounds=2", f"seed={seed}"])
         execute(cfg, tmp_path / str(seed))
-        save_config(cfg, tmp_path / str(seed))
+        store_config(cfg, tmp_path / str(seed))
     (setting,) = group_by_setting(find_runs([tmp_path]))
     table = report_gap.rate_table(setting)
     columns, (line,) = table.columns, table.rows

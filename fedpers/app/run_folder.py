@@ -44,7 +44,7 @@ def opened(cfg: RunConfig, out: Path, repeat: bool, command: Sequence[str]) -> I
     with claimed(out):
         admitted = _admitted(cfg, out, repeat)
         if admitted is not None:
-            _store(admitted, out, command)
+            store_config(admitted, out, command)
         with _failure_noted(out):
             yield admitted
 
@@ -123,9 +123,9 @@ def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def _store(cfg: RunConfig, out: Path, command: Sequence[str]) -> None:
+def store_config(cfg: RunConfig, out: Path, command: Sequence[str] = ()) -> None:
     """Write the resolved config, and the user's words unless a resumed run has them already."""
-    (out / CONFIG).parent.mkdir(exist_ok=True)
+    (out / CONFIG).parent.mkdir(parents=True, exist_ok=True)
     plain = to_mapping(replace(cfg, resume=None))
     replace_text(out / CONFIG, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
     if not cfg.resume or not (out / COMMAND).exists():

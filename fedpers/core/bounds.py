@@ -17,7 +17,8 @@ def show(value: Any) -> str:
 def bounds(config: Any, **limits: tuple[float | None, float | None]) -> list[str]:
     """Problems of the fields outside [low, high]; None leaves a side open, null values pass.
 
-    >>> bounds(types.SimpleNamespace(tau=0), tau=(1, None))
+    >>> from types import SimpleNamespace
+    >>> bounds(SimpleNamespace(tau=0), tau=(1, None))
     ['tau=0: must be at least 1']
     """
     problems = []
