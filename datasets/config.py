@@ -107,6 +107,7 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     "file": ("libsvm", "femnist"),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
     "num_classes": ("synthetic_classes", "device"),
+    **dict.fromkeys(("input_shape", "task"), ("device",)),
     **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
     "num_sources": (_PPFL, _FEDSOFT),
     "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),

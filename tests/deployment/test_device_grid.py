@@ -221,11 +221,11 @@ def test_too_few_clients_at_the_start_say_who_came(tmp_path: Path) -> None:
 
 
 def test_a_whole_model_is_exported_from_a_run_on_devices(tmp_path: Path) -> None:
-    from fedpers.app.launch import save_config
+    from fedpers.app.run_folder import store_config
 
     _, outside = configs("fedavg", 1)
     out, _ = on_devices(tmp_path, outside)
-    save_config(outside, out)
+    store_config(outside, out)
     assert export(out).is_file()
 
 

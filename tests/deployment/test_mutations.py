@@ -17,12 +17,12 @@ from fedpers.deploy import device_grid
 from fedpers.deploy.device_grid import DeviceGrid, Watch
 from fedpers.deploy.ledger import Facts, Ledger
 from fedpers.flower.internals import begin_run, set_message_id
-from fedpers.flower.messages import seal
+from fedpers.flower.messages import Header, seal
 from fedpers.flower.validation import Inspector, shape_problem
 from tests.deployment.fake_link import configs
 
 MUTANTS = 10  # of one seed
-HEADER = {"kind": "train", "t": 2, "e": 0}
+HEADER = Header("train", 2, 0)
 
 
 @record("tests.Mutated")
@@ -89,7 +89,7 @@ def mutate(content: RecordDict, rng: random.Random) -> None:
 
 def reply(rng: random.Random) -> Message:
     begin_run()
-    asked = Message(seal(dict(HEADER), BODY), 5, "train")
+    asked = Message(seal(HEADER._asdict(), BODY), 5, "train")
     set_message_id(asked, 1)
     content = seal({"work": 3, "num": 3, "version": [2, 0], "reinitialised": 0}, BODY)
     for _ in range(rng.randint(1, 3)):
