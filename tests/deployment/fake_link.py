@@ -25,7 +25,7 @@ def configs(method: str, rounds: int, *more: str) -> tuple[RunConfig, RunConfig]
     """(in process on digits, the same on devices)."""
     same = [f"method={method}", f"rounds={rounds}", "model=mlp", "seed=3", *more]
     alone = [word for word in same if not word.startswith("engine.")]
-    inside = load([*alone, "data=digits", *DATA])
+    inside = load([*alone, "data=digits", *DATA, "engine.runner=loop"])  # a device runs one client
     device = ["data=device", "data.input_shape=[64]", "data.num_classes=10", "data.num_clients=3"]
     return inside, load([*same, *device, "engine=deployment", "engine.deadline_s=6"])
 

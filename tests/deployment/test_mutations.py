@@ -108,7 +108,7 @@ def test_mutated_replies_are_refused_by_name_or_fit(seed: int) -> None:
         watch = Watch({0: BODY})
         GRID._judge(watch, 0, reply(rng), HEADER, Inspector())
         if watch.good:
-            taken = watch.good[0][3]
+            taken = watch.good[0].body
             assert shape_problem(BODY, taken, BODY) is None
             for x in leaves(taken):
                 assert bool(torch.isfinite(torch.as_tensor(x)).all())
