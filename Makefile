@@ -6,6 +6,9 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 SCRATCH := .scratch
 DEMO    := runs/demo
+DOCKER  ?= docker
+COMPOSE ?= $(DOCKER) compose -f docker/compose.yaml
+DOCKER_OUT ?= runs/docker-demo
 SOURCES := fedpers strategies clients datasets conf tests benchmarks
 
 # One thread a process: small models are slower, not faster, when threads wait for each other.
@@ -17,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all fmt lint types editor docs check tables bench clean
+.PHONY: help install demo docker-image docker-demo test test-all fmt lint types editor docs check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +41,21 @@ test: $(STAMP)  ## The fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not ray and not slow"
 
 test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+docker-image:  ## Build the images fedpers and fedpers-proxy
+	$(DOCKER) build -f docker/Dockerfile --target app -t fedpers $(DOCKER_OPTIONS) .
+	$(DOCKER) build -f docker/Dockerfile --target proxy -t fedpers-proxy $(DOCKER_OPTIONS) .
+
+docker-demo:  ## A federated run in containers on this machine; its pictures in runs/docker-demo/plots
+	$(COMPOSE) down --volumes
+	$(COMPOSE) up --detach superlink proxy
+	$(COMPOSE) --profile run run --rm admit
+	$(COMPOSE) up --detach
+	$(COMPOSE) --profile run run --rm run
+	mkdir -p $(DOCKER_OUT)
+	$(COMPOSE) exec -T superlink tar -C /runs/demo -cf - . | tar -C $(DOCKER_OUT) -xf -
+	$(COMPOSE) down --volumes
 
 fmt: $(STAMP)  ## Format, and repair the style where it can be repaired
 	$(BIN)/ruff format --quiet $(wildcard $(SOURCES))

@@ -10,6 +10,8 @@ from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.registry import DATASETS
 from fedpers.datasets.sources import MIXTURES, source_problem
 
+TASKS = ("classification", "binary", "regression")
+
 
 def _tuple(value: object) -> object:
     """Lists (as YAML gives them) as tuples, also inside."""
@@ -63,9 +65,12 @@ class DataConfig:
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
     omniglot_clients: str = "alphabet"  # alphabet | drawer
+    # device: what the clients' own data is
+    input_shape: tuple[int, ...] = ()  # of one sample
+    task: str = "classification"  # classification | binary | regression
     # synthetic sets
     dim: int | None = None  # features; null: what the generator's paper says
-    num_classes: int = 10  # synthetic_classes
+    num_classes: int = 10  # synthetic_classes, device
     num_samples: int = 2000  # synthetic_classes: samples in all
     separation: float = 3.0  # synthetic_classes: distance of class centres, in standard deviations
     num_sources: int | None = None  # synthetic_ppfl, synthetic_fedsoft; null: the paper's
@@ -101,7 +106,9 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
     "file": ("libsvm", "femnist"),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
-    **dict.fromkeys(("num_classes", "num_samples", "separation"), ("synthetic_classes",)),
+    "num_classes": ("synthetic_classes", "device"),
+    **dict.fromkeys(("input_shape", "task"), ("device",)),
+    **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
     "num_sources": (_PPFL, _FEDSOFT),
     "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),
     "theta_var": (_FEDSOFT,),
@@ -136,6 +143,7 @@ def _names(cfg: DataConfig) -> Iterator[str]:
         "partition": PARTITIONS,
         "mixture": MIXTURES,
         "label_space": ("global", "local"),
+        "task": TASKS,
         "omniglot_split": ("after_rotation", "before_rotation"),
         "omniglot_clients": ("alphabet", "drawer"),
     }
@@ -181,6 +189,8 @@ def _together(cfg: DataConfig) -> Iterator[str]:
         yield f"data.partition=natural needs a set with natural clients, not data.name={cfg.name}"
     if entry is not None and cfg.partition != "natural" and entry.natural == "only":
         yield f"data.name={cfg.name} generates its clients; set data.partition=natural"
+    if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
+        yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
     yield from _mixture(cfg)
     total = sum(cfg.clients_per_group)
     if cfg.partition == "groups" and cfg.clients_per_group and total != cfg.num_clients:

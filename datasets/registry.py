@@ -50,4 +50,9 @@ DATASETS: dict[str, DataSet] = {
     "synthetic_sine": DataSet(
         "FedeRiCo's toy: intervals of a sine curve", clients="synthetic:sine", natural="only"
     ),
+    "device": DataSet(
+        "each client's own data on its own device (engine=deployment)",
+        clients="device:absent",
+        natural="only",
+    ),
 }

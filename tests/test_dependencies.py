@@ -35,13 +35,16 @@ def declared() -> set[str]:
     """The distributions that running needs, peers too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["peers"], *extras["bench"]]
-    return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower() for text in wanted}
+    wanted = [*project["dependencies"], *extras["peers"], *extras["bench"], *extras["parquet"]]
+    return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower().replace("_", "-") for text in wanted}
 
 
 def providers(module: str) -> set[str]:
     """The distributions that have a module."""
-    return {d.lower() for d in packages_distributions().get(module, [MODULES.get(module, module)])}
+    return {
+        d.lower().replace("_", "-")
+        for d in packages_distributions().get(module, [MODULES.get(module, module)])
+    }
 
 
 def test_what_is_imported_is_declared() -> None:

@@ -184,10 +184,10 @@ def test_ray_equals_inprocess_and_resumes(tmp_path):
         np.testing.assert_array_equal(ours[column], theirs[column])
 
 
-def test_a_deployment_is_refused_and_not_run_in_this_process(tmp_path):
-    with pytest.raises(ConfigError, match=r"engine=deployment: .*inprocess.*engine=ray.*flwr run"):
+def test_a_deployment_takes_data_on_devices_only(tmp_path):
+    with pytest.raises(ConfigError, match=r"engine=deployment data=digits: .*data=device"):
         execute(config("engine=deployment"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
 @pytest.mark.parametrize("asked", ["inprocess", "ray", "deployment"])

@@ -26,8 +26,8 @@ class Parts:
     plan: Plan
 
 
-def assemble(cfg: RunConfig) -> Parts:
-    """Load the data and build model, strategy and client.
+def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
+    """Load the data, unless `federation` is given, and build model, strategy and client.
 
     Raises:
         DataError: the data is missing, damaged or cannot be split as asked.
@@ -37,7 +37,8 @@ def assemble(cfg: RunConfig) -> Parts:
 
     from fedpers.datasets.federation import load_federation
 
-    federation = load_federation(cfg.data, cfg.seed, getattr(torch, cfg.dtype))
+    if federation is None:
+        federation = load_federation(cfg.data, cfg.seed, getattr(torch, cfg.dtype))
     r, num_clients = cfg.clients_per_round, federation.num_clients
     if r is not None and r > num_clients:
         text = f"there are {num_clients} clients; choose at most that, or null for all"

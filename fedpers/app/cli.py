@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | bench | list | report | export | data`."""
+"""The command line: `fedpers run | bench | list | report | export | data | keys | deal`."""
 
 import argparse
 import errno
@@ -10,6 +10,7 @@ from typing import Any
 
 from fedpers import __version__
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.deploy import commands as deployment
 
 # Flower and Ray report usage, look for updates and install packages unless they are told not to.
 for _name, _value in {
@@ -100,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     fetch = _add(data.add_subparsers(required=True, metavar="ACTION"), "fetch", _fetch, "download a data set")
     fetch.add_argument("name")
     fetch.add_argument("--root", type=Path, help="where to; default: $FEDPERS_DATA, else ~/.cache/fedpers")
+    deployment.add(commands)
     return top
 
 

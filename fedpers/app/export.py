@@ -32,14 +32,18 @@ def export(run: Path, name: str | None = None, out: Path | None = None) -> Path:
     from safetensors.torch import save_file
 
     from fedpers.app.build import assemble
+    from fedpers.app.deployed import of_devices
     from fedpers.config.run_config import from_mapping
 
     path = run / ".hydra" / "config.yaml"
     if not path.is_file():
         raise ConfigError(f"{run}: no run directory (there is no .hydra/config.yaml in it)")
     cfg = from_mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
-    round_, state = checkpoint.load(run, None)
-    parts = assemble(cfg)
+    if cfg.data.name == "device":
+        round_, state, federation = of_devices(cfg, run)
+    else:
+        (round_, state), federation = checkpoint.load(run, None), None
+    parts = assemble(cfg, federation)
     models = parts.strategy.models(state)
     name = _choose(name, models, cfg.method_name)
     folder = out or run / "export"

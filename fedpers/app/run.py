@@ -13,7 +13,6 @@ from flwr.serverapp import Grid
 from fedpers.app.build import Parts, assemble
 from fedpers.app.run_folder import opened
 from fedpers.config.run_config import RunConfig
-from fedpers.core.errors import ConfigError
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.strategy import Observer, RoundLog
@@ -89,14 +88,13 @@ def execute(
         The content of summary.json.
 
     Raises:
-        ConfigError: the engine is none of this command's, or the folder is not free.
+        ConfigError: the folder is not free.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
-    if cfg.engine.name == "deployment":
-        raise ConfigError(
-            "engine=deployment: `fedpers run` starts no clients on other machines; use engine=inprocess "
-            "or engine=ray here, or `flwr run .` with a SuperLink (see docs/flower.md)"
-        )
+    if cfg.engine.name == "deployment":  # its server app claims the folder
+        from fedpers.deploy.submit import run_on_devices
+
+        return run_on_devices(cfg, out)
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
@@ -150,12 +148,12 @@ def prepare(cfg: RunConfig, out: Path) -> Prepared:
     return Prepared(cfg, out, parts, recorder, store)
 
 
-def drive(run: Prepared, grid: Grid) -> None:
-    """All rounds on a grid, watched by recorder, checkpointer and progress bar."""
+def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
+    """All rounds on a grid, watched by `first`, recorder, checkpointer and progress bar."""
     strategy = run.parts.strategy
     title, rows = run.cfg.method_name, run.recorder.rows
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
-        observers = [run.recorder, Checkpointer(run), progress]
+        observers = [*first, run.recorder, Checkpointer(run), progress]
         if run.cfg.optimum:
             gap = observe_optimality_gap(strategy, grid)
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded

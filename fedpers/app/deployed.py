@@ -1,0 +1,122 @@
+"""The ServerApp of engine=deployment: it runs beside the SuperLink and writes the run directory."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedpers.app.build import assemble, choose_device
+from fedpers.app.run import Prepared, drive
+from fedpers.config.registry import method
+from fedpers.config.run_config import RunConfig, from_mapping
+from fedpers.core.data import ClientData, Federation
+from fedpers.core.errors import FedpersError
+from fedpers.deploy.device_grid import DeviceGrid
+from fedpers.deploy.ledger import Ledger
+from fedpers.flower.observer import Observer, RoundLog
+from fedpers.results import checkpoint
+from fedpers.results.files import claimed
+from fedpers.results.recorder import Recorder
+from fedpers.results.summary import note_failure
+
+PATIENCE_S = 180.0  # for a crashed run's process, which lets go of the folder when it ends
+app = ServerApp()
+
+
+class Counted(Observer):
+    """Adds to a round's row what happened on its way since the row before."""
+
+    def __init__(self, grid: DeviceGrid) -> None:
+        self.grid = grid
+
+    def on_round(self, t: int, log: RoundLog) -> None:
+        """Add the columns asked, answered, late, refused, retried, reinitialised."""
+        log.extra.update(self.grid.take_counts())
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the configuration that the bundle carries."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(1)
+    cfg = from_mapping(json.loads(str(context.run_config["config"])))
+    out = Path(str(cfg.out))
+    with _claimed_patiently(out):
+        try:
+            run(cfg, out, grid)
+        except FedpersError as error:
+            note_failure(out, str(error))
+            raise
+
+
+def run(cfg: RunConfig, out: Path, grid: Grid) -> None:
+    """One run on devices, to its end.
+
+    Raises:
+        FedpersError: too few clients, a client's failure, or a file system that refuses.
+    """
+    method(cfg.method_name).strategy_class()  # its records, which a checkpoint holds
+    ledger, device, t, state = Ledger(), choose_device(cfg.device), 0, None
+    if cfg.resume:
+        t, state = checkpoint.load(out, ledger, device)
+    devices = DeviceGrid(grid, cfg.engine, ledger, device, strict=cfg.failures == "raise")
+    devices.assemble(cfg.data.num_clients)
+    parts = assemble(cfg, federation_of(cfg, ledger))
+    if cfg.resume:
+        parts.strategy.state, parts.strategy.rounds_done = state, t
+    recorder = Recorder(out, cfg, parts.federation, start=t)
+    drive(Prepared(cfg, out, parts, recorder, ledger), devices, [Counted(devices)])  # type: ignore[arg-type]
+
+
+def of_devices(cfg: RunConfig, run: Path) -> tuple[int, Any, Federation]:
+    """(round, state, population) of the newest checkpoint of a run on devices."""
+    method(cfg.method_name).strategy_class()
+    ledger = Ledger()
+    t, state = checkpoint.load(run, ledger)
+    return t, state, federation_of(cfg, ledger)
+
+
+def federation_of(cfg: RunConfig, ledger: Ledger) -> Federation:
+    """The population as the server knows it: no data, only what the devices told."""
+    outputs = cfg.data.num_classes if cfg.data.task == "classification" else 1
+    return Federation(
+        name=cfg.data.name,
+        num_clients=len(ledger.names),
+        input_shape=tuple(cfg.data.input_shape),
+        num_classes=outputs,
+        task=cfg.data.task,
+        client=_elsewhere,
+        num_train=ledger.num_train,
+        num_test=ledger.num_test,
+        label_counts=ledger.label_counts,
+        notes=(f"clients {', '.join(ledger.names)}",),
+    )
+
+
+def _elsewhere(k: int) -> ClientData:
+    raise FedpersError(f"client {k}'s data is on its device")
+
+
+@contextmanager
+def _claimed_patiently(out: Path) -> Iterator[None]:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            claim = claimed(out)
+            claim.__enter__()
+            break
+        except FedpersError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1.0)
+    try:
+        yield
+    finally:
+        claim.__exit__(None, None, None)

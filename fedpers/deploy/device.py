@@ -1,0 +1,130 @@
+"""The ClientApp on a device: thin, for Flower starts it anew for each message.
+
+It imports no torch. Messages are answered by `fedpers.deploy.resident`, a process that stays; this one
+waits for it no longer than the order allows, and ends it if it takes longer.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpers import __version__
+
+ARRAYS, CONFIG = "arrays", "config"  # as in fedpers.flower.messages, which imports torch
+FAILED = 3  # Flower's code of a client app that raised
+app = ClientApp()
+
+
+class Silent(Exception):
+    """The resident process did not answer in time."""
+
+
+@app.query()
+@app.train()
+@app.evaluate()
+def _handle(message: Message, context: Context) -> Message:
+    header: dict[str, Any] = dict(message.content[CONFIG])  # type: ignore[arg-type]
+    limit = float(header.get("limit_s", 600.0))
+    state = Path(str(context.node_config.get("state") or default_state()))
+    node = {**context.node_config, "state": str(state)}
+    request = {"header": header, "node": node, "config": context.run_config.get("config", "")}
+    arrays = [a.data for a in message.content[ARRAYS].values()]  # type: ignore[union-attr]
+    try:
+        found, packed = ask(state, request, arrays, limit)
+    except Silent:
+        return Message(
+            Error(FAILED, f"no answer within {limit:.0f} s; its process was ended"), reply_to=message
+        )
+    if "error" in found:
+        return Message(Error(FAILED, str(found["error"])), reply_to=message)
+    record = ArrayRecord({str(i): _array(a) for i, a in enumerate(packed)})
+    return Message(RecordDict({ARRAYS: record, CONFIG: ConfigRecord(found)}), reply_to=message)
+
+
+def default_state() -> Path:
+    """Where a device keeps its states if its node-config does not say."""
+    return Path(os.environ.get("FEDPERS_STATE") or Path.home() / ".local" / "state" / "fedpers")
+
+
+def ask(
+    state: Path, request: dict[str, Any], arrays: list[bytes], limit: float
+) -> tuple[dict[str, Any], list[bytes]]:
+    """The resident process's answer; the process is started if there is none.
+
+    Raises:
+        Silent: none came within `limit` seconds; the process was ended.
+    """
+    until = time.monotonic() + limit
+    with _connect(state, until) as (peer, pid):
+        connection = Connection(os.dup(peer.fileno()))
+        with connection:
+            connection.send_bytes(json.dumps({**request, "arrays": len(arrays)}).encode())
+            for array in arrays:
+                connection.send_bytes(array)
+            if not connection.poll(max(until - time.monotonic(), 0.0)):
+                os.kill(pid, signal.SIGKILL)
+                raise Silent
+            header = json.loads(connection.recv_bytes())
+            return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
+
+
+class _connect:
+    """A connection to the resident process, as (socket, its process id)."""
+
+    def __init__(self, state: Path, until: float) -> None:
+        self.state, self.until = state, until
+        self.path = state / f"resident-{__version__}.sock"
+
+    def __enter__(self) -> tuple[socket.socket, int]:
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.state / "resident.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several messages starts it
+            self.peer = self._try() or self._start()
+        credentials = self.peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return self.peer, struct.unpack("3i", credentials)[0]
+
+    def __exit__(self, *error: object) -> None:
+        self.peer.close()
+
+    def _try(self) -> socket.socket | None:
+        peer = socket.socket(socket.AF_UNIX)
+        try:
+            peer.connect(str(self.path))
+        except OSError:
+            peer.close()
+            return None
+        return peer
+
+    def _start(self) -> socket.socket:
+        command = [sys.executable, "-P", "-m", "fedpers.deploy.resident", str(self.path)]
+        process = subprocess.Popen(command, start_new_session=True, cwd=self.state)
+        while time.monotonic() < self.until and process.poll() is None:
+            if (peer := self._try()) is not None:
+                return peer
+            time.sleep(0.02)
+        process.kill()
+        raise Silent
+
+
+def _array(packed: bytes) -> Array:
+    """A packed array as Flower's; dtype and shape are read from the packed form itself."""
+    import io
+
+    from numpy.lib import format as npy
+
+    file = io.BytesIO(packed)
+    version = npy.read_magic(file)
+    shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+    return Array(str(dtype), tuple(shape), "numpy.ndarray", packed)

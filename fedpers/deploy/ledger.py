@@ -1,0 +1,102 @@
+"""What the server knows of a run's clients: names in the order of partition ids, facts, versions.
+
+It is saved with each checkpoint, so a run that goes on asks every client for the state of that time.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpers.core.errors import CheckpointError
+from fedpers.core.serialization import read_record, write_record
+from fedpers.deploy.private_state import Recall, Version
+
+FILE = "devices.safetensors"  # in the folder of a checkpoint
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a device tells of its data when the roll is called."""
+
+    num_train: int
+    num_test: int
+    label_counts: tuple[int, ...]  # of the training samples; empty for regression
+
+
+@dataclass
+class Ledger:
+    """One run's clients and versions; saved and loaded like a store of states."""
+
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    names: tuple[str, ...] = ()  # of partition 0, 1, ...
+    facts: tuple[Facts, ...] = ()
+    since: dict[int, Version] = field(default_factory=dict)  # the last version taken
+    keep: dict[int, Version] = field(default_factory=dict)  # that of the newest checkpoint
+    _saved: dict[int, Version] = field(default_factory=dict)
+
+    def enrol(self, clients: Mapping[str, Facts]) -> None:
+        """Fix who is in the run, sorted by name."""
+        self.names = tuple(sorted(clients))
+        self.facts = tuple(clients[name] for name in self.names)
+
+    def recall(self, k: int) -> Recall:
+        """What to ask of client k."""
+        return Recall(self.since.get(k), self.keep.get(k))
+
+    def take(self, k: int, version: Version) -> None:
+        """The server took a reply after which client k has this version."""
+        self.since[k] = version
+
+    @property
+    def num_train(self) -> np.ndarray:
+        """[N] training samples."""
+        return np.array([f.num_train for f in self.facts], dtype=np.int64)
+
+    @property
+    def num_test(self) -> np.ndarray:
+        """[N] test samples."""
+        return np.array([f.num_test for f in self.facts], dtype=np.int64)
+
+    @property
+    def label_counts(self) -> np.ndarray:
+        """[N, classes] training labels; [N, 0] for regression."""
+        return np.array([f.label_counts for f in self.facts], dtype=np.int64).reshape(len(self.facts), -1)
+
+    def save(self, folder: Path) -> None:
+        """Write into a checkpoint's folder."""
+        body = {
+            "run": self.run,
+            "names": self.names,
+            "num": torch.tensor([[f.num_train, f.num_test] for f in self.facts]),
+            "label_counts": torch.from_numpy(self.label_counts),
+            "since": [[k, *version] for k, version in sorted(self.since.items())],
+        }
+        write_record(folder / FILE, body)
+        self._saved = dict(self.since)
+
+    def committed(self) -> None:
+        """The checkpoint that was saved last is in place: no client needs to go back further."""
+        self.keep = self._saved
+
+    def load(self, folder: Path) -> None:
+        """Go back to what `save` wrote.
+
+        Raises:
+            CheckpointError: the file is missing or damaged.
+        """
+        try:
+            self._load(read_record(folder / FILE))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{folder / FILE} holds no clients' versions: {error!r}") from error
+
+    def _load(self, body: Any) -> None:
+        pairs = zip(body["num"].tolist(), body["label_counts"].tolist(), strict=True)
+        self.facts = tuple(Facts(train, test, tuple(counts)) for (train, test), counts in pairs)
+        self.run, self.names = str(body["run"]), tuple(map(str, body["names"]))
+        self.since = {int(k): (int(t), int(e)) for k, t, e in body["since"]}
+        self.keep = self._saved = dict(self.since)

@@ -1,0 +1,38 @@
+"""What travels in the header of an order and of an answer beside the exchange itself: flat, for Flower."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedpers.deploy.private_state import Recall, Version
+
+NONE = [-1, -1]  # Flower's records hold no None
+
+
+@dataclass(frozen=True)
+class Order:
+    """To one client: which run, who it is there, which state, and how long it may take."""
+
+    run: str
+    k: int
+    recall: Recall
+    limit_s: float
+
+    def header(self) -> dict[str, Any]:
+        """As plain values."""
+        since, keep = self.recall.since, self.recall.keep
+        plain = {"run": self.run, "k": self.k, "limit_s": float(self.limit_s)}
+        return plain | {"since": list(since or NONE), "keep": list(keep or NONE)}
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> "Order":
+        """Read `header` back."""
+        recall = Recall(version(header["since"]), version(header["keep"]))
+        return cls(str(header["run"]), int(header["k"]), recall, float(header["limit_s"]))
+
+
+def version(pair: Any) -> Version | None:
+    """(round, exchange) of a list of two; None for NONE or anything else."""
+    if not isinstance(pair, list) or len(pair) != 2 or pair == NONE:
+        return None
+    return int(pair[0]), int(pair[1])

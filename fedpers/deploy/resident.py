@@ -1,0 +1,221 @@
+"""The process on a device that answers for its client, and stays there between rounds.
+
+Flower starts a new process for each message. That one is thin: it hands the message to this process
+through a socket in the device's private folder, so torch, the data and the model are loaded once. A
+message that hangs costs this process its life and nothing else, see `fedpers.deploy.device`.
+"""
+
+import io
+import json
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpers.config.registry import method
+from fedpers.config.run_config import RunConfig, from_mapping
+from fedpers.core.data import ClientData, Federation
+from fedpers.core.errors import ConfigError
+from fedpers.core.plan import Plan
+from fedpers.core.serialization import pack, unpack
+from fedpers.deploy.local_data import load_local
+from fedpers.deploy.orders import NONE, Order
+from fedpers.deploy.private_state import PrivateState
+from fedpers.engines.population import Population
+from fedpers.flower.messages import Answer, Header, Request
+from fedpers.learning.model import Model, build_model
+
+log = logging.getLogger("fedpers")
+IDLE_S = 900.0  # without a message for so long the process ends
+Frames = tuple[dict[str, Any], list[bytes]]
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the device's owner says of it, in the SuperNode's node-config."""
+
+    client: str = "client"  # names the folder of its states; the server goes by the key
+    data: str = ""
+    target: str | None = None
+    state: str = ""
+    lost_state: str = "refuse"
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Device":
+        """From the node-config.
+
+        Raises:
+            ConfigError: a key or value is unknown, or the data is not named.
+        """
+        unknown = sorted(config.keys() - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ConfigError(
+                f"node-config: {', '.join(unknown)} unknown; known: {', '.join(cls.__dataclass_fields__)}"
+            )
+        device = cls(**{k: str(v) for k, v in config.items()})
+        if not device.data:
+            raise ConfigError(
+                'node-config: name the client\'s data, such as data="/data/train.csv" target="y"'
+            )
+        if device.lost_state not in ("refuse", "reinitialise"):
+            raise ConfigError(f"node-config: lost_state={device.lost_state}: refuse or reinitialise")
+        return device
+
+
+def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
+    """The answer to one message: (header, packed arrays)."""
+    header = dict(request["header"])
+    skeleton, order = str(header.pop("skeleton")), Order.of(header)
+    device = Device.of(request["node"])
+    seat = _seat(str(request["config"]), device.data, device.target)
+    if header["kind"] == "query":
+        return seat.facts | {"client": device.client}, []
+    store = _store(device.state, device.client, order.run, seat.plan.device, device.lost_state)
+    store.recall = order.recall
+    population = Population(seat.client, seat.federation, store, seat.plan)
+    body = unpack(skeleton, [np.load(io.BytesIO(a), allow_pickle=False) for a in arrays], seat.plan.device)
+    with torch.no_grad():
+        given = population.one(Request(order.k, body, Header.of(header)))
+    if isinstance(given, Exception):
+        raise given
+    return _packed(given, order, header, store)
+
+
+def _packed(given: Answer, order: Order, header: Mapping[str, Any], store: PrivateState) -> Frames:
+    skeleton, arrays = pack(given.body)
+    when = (int(header["t"]), int(header["e"]))
+    changed = header["kind"] == "train" and when in store.versions()
+    found = {
+        "work": given.work,
+        "num": given.num_examples,
+        "version": list(when if changed else order.recall.since or NONE),
+        "reinitialised": int(store.reinitialised),
+        "skeleton": skeleton,
+    }
+    return found, [_npy(a) for a in arrays]
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What is loaded once for a run: the client half of the method, and this device's data."""
+
+    client: Any
+    federation: Federation
+    plan: Plan
+    facts: dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def _seat(config: str, source: str, target: str | None) -> Seat:
+    cfg = from_mapping(json.loads(config))
+    data = load_local(source, target, cfg.data, cfg.seed, getattr(torch, cfg.dtype))
+    client = method(cfg.method_name).client_class()(cfg.method, model_of(cfg))
+    if cfg.eval_train:
+        client.splits = ("train", *client.splits)
+    cuda = cfg.device != "cpu" and torch.cuda.is_available()
+    plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype)
+    return Seat(client, _only(data, cfg), plan, _facts(data, cfg))
+
+
+def model_of(cfg: RunConfig) -> Model:
+    """The model of a run whose data is on devices."""
+    shape, task = tuple(cfg.data.input_shape), cfg.data.task
+    outputs = cfg.data.num_classes if task == "classification" else 1
+    return build_model(cfg.model.name, input_shape=shape, num_outputs=outputs, task=task, **cfg.model.options)
+
+
+def _only(data: ClientData, cfg: RunConfig) -> Federation:
+    """A federation as one device sees it: whatever its number there, the data is its own."""
+    nobody = np.zeros(0, dtype=np.int64)
+    shape = tuple(cfg.data.input_shape)
+    return Federation(
+        "device", 1, shape, cfg.data.num_classes, cfg.data.task, lambda _: data, nobody, nobody, nobody
+    )
+
+
+def _facts(data: ClientData, cfg: RunConfig) -> dict[str, Any]:
+    labels: list[int] = []
+    if cfg.data.task != "regression":
+        width = cfg.data.num_classes if cfg.data.task == "classification" else 2
+        labels = torch.bincount(data.train.y, minlength=width).tolist()
+    return {"num_train": len(data.train), "num_test": len(data.test), "label_counts": labels}
+
+
+@lru_cache(maxsize=4)
+def _store(folder: str, client: str, run: str, device: str, lost: Any) -> PrivateState:
+    return PrivateState(Path(folder), client, run, device, lost)
+
+
+# ---- the socket ---------------------------------------------------------------------------------
+
+
+def send(connection: Connection, header: Mapping[str, Any], arrays: list[bytes]) -> None:
+    """One frame of JSON, then a frame an array."""
+    connection.send_bytes(json.dumps({**header, "arrays": len(arrays)}).encode())
+    for array in arrays:
+        connection.send_bytes(array)
+
+
+def receive(connection: Connection) -> Frames:
+    """What `send` sent."""
+    header = json.loads(connection.recv_bytes())
+    return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
+
+
+def _serve(connection: Connection) -> None:
+    """Answer one message; a failure is told, without the device's paths."""
+    request, arrays = receive(connection)
+    try:
+        header, found = answer(request, arrays)
+    except Exception as error:
+        log.exception("a message could not be answered")
+        header, found = {"error": discreet(f"{type(error).__name__}: {error}")}, []
+    send(connection, header, found)
+
+
+def discreet(text: str) -> str:
+    """A message for the server: one line in which paths of this device are left out."""
+    return re.sub(r"(?<![\w.])(?:/[\w.@+-]+)+/?", "<path>", " ".join(text.split()))[:500]
+
+
+def main() -> None:
+    """Serve messages at the socket that is named, until none comes for a while."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    path = Path(sys.argv[1])
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(IDLE_S)
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except TimeoutError:
+                break
+            peer.setblocking(True)
+            try:
+                with Connection(peer.detach()) as connection:
+                    _serve(connection)
+            except (EOFError, OSError):
+                log.warning("the message's process went away before it was answered")
+    path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Devices in this process behind what looks like Flower's grid, with faults on order and no network."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedpers.config.compose import load
+from fedpers.config.run_config import RunConfig, to_mapping
+from fedpers.deploy import resident
+from fedpers.deploy.deal import deal
+from fedpers.deploy.device import _array
+from fedpers.flower.internals import begin_run, set_message_id
+from fedpers.flower.messages import error_reply
+
+DATA = ["data.num_clients=3", "data.partition=dirichlet", "data.alpha=1.0", "seed=3"]
+Fault = Callable[[str, dict[str, Any], Message], Message | None]
+
+
+def configs(method: str, rounds: int, *more: str) -> tuple[RunConfig, RunConfig]:
+    """(in process on digits, the same on devices)."""
+    same = [f"method={method}", f"rounds={rounds}", "model=mlp", "seed=3", *more]
+    alone = [word for word in same if not word.startswith("engine.")]
+    inside = load([*alone, "data=digits", *DATA, "engine.runner=loop"])  # a device runs one client
+    device = ["data=device", "data.input_shape=[64]", "data.num_classes=10", "data.num_clients=3"]
+    return inside, load([*same, *device, "engine=deployment", "engine.deadline_s=6"])
+
+
+class Link:
+    """Three devices; `fault` may answer in their stead, or swallow a reply by returning None."""
+
+    def __init__(self, folder: Path, cfg: RunConfig, fault: Fault | None = None) -> None:
+        begin_run()
+        self.folder, self.config, self.fault = folder, json.dumps(to_mapping(cfg)), fault
+        self.files = deal(load(["data=digits", *DATA]).data, 3, folder / "data")
+        self.nodes = {100 + k: f"site-{k}" for k in range(3)}
+        self.offline: set[int] = set()
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.wire: list[bytes] = []
+        self._replies: dict[str, Message] = {}
+        self._count = 0
+
+    def get_nodes(self) -> list[Any]:
+        there = {n: name for n, name in self.nodes.items() if n not in self.offline}
+        return [SimpleNamespace(node_id=n, name=name, public_key=b"key") for n, name in there.items()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return [self._push(m) for m in messages]
+
+    def _push(self, message: Message) -> str:
+        self._count += 1
+        set_message_id(message, self._count)
+        name = self.nodes[message.metadata.dst_node_id]
+        header = dict(message.content["config"])
+        self.sent.append((name, header))
+        reply = self.answer(name, header, message)
+        if self.fault is not None:
+            reply = self.fault(name, header, reply)
+        if reply is not None:
+            self._replies[str(self._count)] = reply
+        return str(self._count)
+
+    def answer(self, name: str, header: dict[str, Any], message: Message) -> Message:
+        node = {
+            "client": name,
+            "data": str(self.folder / "data" / f"{name}.npz"),
+            "state": str(self.folder / name),
+        }
+        arrays = [a.data for a in message.content["arrays"].values()]
+        try:
+            found, packed = resident.answer({"header": header, "node": node, "config": self.config}, arrays)
+        except Exception as error:
+            return error_reply(message, resident.discreet(f"{type(error).__name__}: {error}"))
+        self.wire += packed
+        record = ArrayRecord({str(i): _array(a) for i, a in enumerate(packed)})
+        return Message(RecordDict({"arrays": record, "config": ConfigRecord(found)}), reply_to=message)
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(i) for i in ids if i in self._replies]
+
+
+def with_nan(reply: Message) -> Message:
+    """The same reply with NaN in its first array."""
+    arrays = reply.content["arrays"].to_numpy_ndarrays()
+    arrays[0] = np.full_like(arrays[0], np.nan)
+    reply.content["arrays"] = ArrayRecord(arrays)
+    return reply

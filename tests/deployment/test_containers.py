@@ -1,0 +1,96 @@
+"""The image and the compose files: linted everywhere, run where there are containers and an image."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+COMPOSE = sorted(DOCKER.glob("compose*.yaml"))
+BIN = Path(sys.executable).parent
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path=str(BIN))
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def done(*command: object) -> str:
+    ran = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def services(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text())["services"])
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    done(tool("hadolint"), DOCKER / "Dockerfile")
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda p: p.name)
+def test_compose_files_fit_the_specification(path: Path) -> None:
+    done(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", path)
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda p: p.name)
+def test_every_service_is_hardened(path: Path) -> None:
+    for name, service in services(path).items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"] and "privileged" not in service, name
+
+
+def test_only_the_proxy_is_published_and_devices_do_not_see_the_superlink() -> None:
+    server, demo = services(DOCKER / "compose.server.yaml"), services(DOCKER / "compose.yaml")
+    assert [name for name, s in server.items() if "ports" in s] == ["proxy"]
+    assert not [name for name, s in demo.items() if "ports" in s]
+    assert all(demo[f"site-{k}"]["networks"] == ["devices"] for k in range(3))
+    assert demo["superlink"]["networks"] == ["server"]
+
+
+def test_the_image_runs_as_nobody_in_particular() -> None:
+    lines = (DOCKER / "Dockerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("USER")] == ["USER 49999", "USER 49999"]
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda p: p.name)
+def test_every_command_is_one_that_flower_knows(path: Path) -> None:
+    """Options change between Flower's versions; its own parsers judge them."""
+    from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    parsers = {
+        "flower-supernode": _parse_args_run_supernode(),
+        "flower-superlink": _parse_args_run_superlink(),
+    }
+    judged = 0
+    for service in services(path).values():
+        command = service.get("command", [""])
+        if command[0] in parsers:
+            parsers[command[0]].parse_args(command[1:])
+            judged += 1
+    assert judged
+
+
+@pytest.mark.deployment
+@pytest.mark.slow
+def test_the_demonstration_runs_in_containers(tmp_path: Path) -> None:
+    """Needs an image: `make docker-image`, with podman or docker and their compose."""
+    engine = os.environ.get("CONTAINER_ENGINE") or shutil.which("docker") or shutil.which("podman")
+    if engine is None:
+        pytest.skip("neither docker nor podman is installed")
+    there = subprocess.run([engine, "image", "inspect", "fedpers"], capture_output=True, check=False)
+    if there.returncode:
+        pytest.skip("there is no image called fedpers: make docker-image")
+    done("make", "-C", ROOT, "docker-demo", f"DOCKER={engine}", f"DOCKER_OUT={tmp_path}/demo")
+    assert (tmp_path / "demo" / "summary.json").is_file()
+    assert list((tmp_path / "demo" / "plots").glob("*.png"))
