@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import assemble, choose_device
 from fedpers.app.run import Prepared, drive
+from fedpers.app.run_folder import store_config
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
@@ -48,7 +49,9 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
     cfg = from_mapping(json.loads(str(context.run_config["config"])))
     out = Path(str(cfg.out))
+    out.mkdir(parents=True, exist_ok=True)
     with _claimed_patiently(out):
+        store_config(cfg, out)
         try:
             run(cfg, out, grid)
         except FedpersError as error:

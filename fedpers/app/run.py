@@ -11,7 +11,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
-from fedpers.app.run_folder import opened
+from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
@@ -94,6 +94,7 @@ def execute(
     if cfg.engine.name == "deployment":  # its server app claims the folder
         from fedpers.deploy.submit import run_on_devices
 
+        admitted_run(cfg, out, repeat=False)
         return run_on_devices(cfg, out)
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:

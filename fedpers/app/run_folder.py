@@ -42,7 +42,7 @@ def opened(cfg: RunConfig, out: Path, repeat: bool, command: Sequence[str]) -> I
     check_writable(out)
     out.mkdir(parents=True, exist_ok=True)
     with claimed(out):
-        admitted = _admitted(cfg, out, repeat)
+        admitted = admitted_run(cfg, out, repeat)
         if admitted is not None:
             store_config(admitted, out, command)
         with _failure_noted(out):
@@ -58,7 +58,8 @@ def check_writable(out: Path) -> None:
         raise ConfigError(f"out={out}: cannot be written (no permission for {there}); choose another folder")
 
 
-def _admitted(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
+def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
+    """The run as it is to be made in `out`, None if it is finished; for the rest see `opened`."""
     if cfg.resume:
         return _going_on(cfg, out)
     held = [trace for trace in TRACES if (out / trace).exists()]

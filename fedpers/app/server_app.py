@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import decode_config
+from fedpers.app.run_folder import opened
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError
 from fedpers.flower.internals import is_simulation
@@ -27,8 +28,10 @@ def main(grid: Grid, context: Context) -> None:
 
     cfg = on_grid(decode_config(str(context.run_config.get("overrides", ""))), grid)
     name = f"{datetime.now(UTC):%Y-%m-%d/%H-%M-%S}-{cfg.method_name}-{cfg.data.name}-s{cfg.seed}"
-    run = prepare(cfg, Path(cfg.out or Path("runs") / name))
-    drive(run, grid)
+    out = Path(cfg.out or Path("runs") / name)
+    with opened(cfg, out, False, ()) as admitted:
+        assert admitted is not None  # only a repeated run may have ended
+        drive(prepare(admitted, out), grid)
 
 
 def on_grid(cfg: RunConfig, grid: Grid) -> RunConfig:
