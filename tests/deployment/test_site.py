@@ -90,22 +90,6 @@ def wait_until(true: Any, seconds: float = 150.0) -> Any:
     raise AssertionError("it did not happen")
 
 
-def test_a_killed_server_app_is_submitted_again_and_ends_with_the_same_bits(
-    site: Site, tmp_path: Path
-) -> None:
-    words = ["method=pflego", "model=mlp", "seed=3", "rounds=4", "eval_every=0", "checkpoint_every=1"]
-    out = site.folder / "run-killed"
-    command = site.command(SERVER, str(BIN / "fedpers"), *site.run_words(*words, f"out={out}"))
-    process = subprocess.Popen(
-        command, env=site.environment(SERVER), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    wait_until((out / "checkpoint" / "round-000002").is_dir)
-    os.kill(wait_until(lambda: server_app(site)), signal.SIGKILL)
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 0 and "submitting again (1 of 2)" in text, text
-    assert_equal(inside(tmp_path, "method=pflego", "rounds=4", "eval_every=0"), out)
-
-
 # ---- who is let in ------------------------------------------------------------------------------
 
 
