@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
+from fedpers.config.run_config import RESUMABLE, RunConfig, flatten, from_mapping, to_mapping
 from fedpers.core.errors import ConfigError
 from fedpers.results import checkpoint
 from fedpers.results.files import claimed, replace_text
@@ -108,20 +107,13 @@ def stored_config(out: Path) -> RunConfig:
 
 def _differences(one: RunConfig, other: RunConfig) -> str:
     """`key: value here, value there` of up to three keys in which two runs are not the same."""
-    first, second = _flat(to_mapping(one)), _flat(to_mapping(other))
+    first, second = flatten(to_mapping(one)), flatten(to_mapping(other))
     keys = [k for k in first | second if first.get(k) != second.get(k) and not _is_free(k)]
     return "; ".join(f"{k}: {second.get(k)} there, {first.get(k)} here" for k in keys[:3])
 
 
 def _is_free(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in FREE)
-
-
-def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-    return flat
 
 
 def store_config(cfg: RunConfig, out: Path, command: Sequence[str] = ()) -> None:

@@ -230,6 +230,15 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
     )
 
 
+def flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The values of a mapping of mappings by dotted key; an empty mapping is a value."""
+    flat: dict[str, Any] = {}
+    for key, item in values.items():
+        here = f"{path}{key}"
+        flat |= flatten(item, f"{here}.") if isinstance(item, Mapping) and item else {here: item}
+    return flat
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedpers.config.run_config import flatten
 from fedpers.core.errors import ConfigError
 from fedpers.results import files
 from fedpers.results.files import CsvRow
@@ -32,7 +33,7 @@ class StoredRun:
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The config with dotted keys."""
-        return _flatten(self.config)
+        return flatten(self.config)
 
     @property
     def setting(self) -> str:
@@ -149,14 +150,6 @@ def _problem(config: Mapping[str, Any], summary: Mapping[str, Any], rows: Sequen
     if not any(r["split"] == "test" for r in rows):
         return "metrics.csv has no evaluation on the test split"
     return ""
-
-
-def _flatten(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        here = f"{path}{key}"
-        flat |= _flatten(item, f"{here}.") if isinstance(item, Mapping) and item else {here: item}
-    return flat
 
 
 def group_by_setting(runs: Iterable[StoredRun]) -> list[Setting]:
