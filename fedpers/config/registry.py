@@ -130,6 +130,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
         ("FedAvgM", "Hsu, Qi, Brown, arXiv 1909.06335", "FedAvg with momentum on the server"),
         ("FedAdam", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Adam"),
         ("FedYogi", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Yogi"))),
+    _row("scaffold", "Scaffold", "Karimireddy et al., ICML 2020", "runs",
+         "FedAvg with control variates against the drift of clients"),
 )}
 # fmt: on
 
