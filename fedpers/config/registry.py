@@ -132,6 +132,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
         ("FedYogi", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Yogi"))),
     _row("scaffold", "Scaffold", "Karimireddy et al., ICML 2020", "runs",
          "FedAvg with control variates against the drift of clients"),
+    _row("fedbn", "FedBN", "Li et al., ICLR 2021", "runs",
+         "FedAvg of all layers but those that normalise"),
 )}
 # fmt: on
 
