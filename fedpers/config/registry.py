@@ -134,6 +134,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "FedAvg with control variates against the drift of clients"),
     _row("fedbn", "FedBN", "Li et al., ICLR 2021", "runs",
          "FedAvg of all layers but those that normalise"),
+    _row("fedrod", "FedRoD", "Chen, Chao, ICLR 2022", "runs",
+         "a generic model on a balanced loss, and a personal head"),
 )}
 # fmt: on
 
