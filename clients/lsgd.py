@@ -7,6 +7,7 @@ import torch
 
 from fedpers.core.bounds import above, bounds
 from fedpers.core.params import add
+from fedpers.families.disclosures import BLOCK
 from fedpers.families.unified.client import BlockClient, batches
 from fedpers.families.unified.composed import FRSettings
 from fedpers.families.unified.config import BlockConfig
@@ -77,6 +78,7 @@ class LSGDClient(BlockClient):
     """Steps on both blocks at once; sends its copy of the shared one."""
 
     config: LSGDConfig
+    disclosure = BLOCK
 
     def iterate(
         self, order: LocalSteps, state: Block, data: Data, rng: Stream
@@ -94,6 +96,14 @@ class LSGDClient(BlockClient):
         if not h.batch_size:
             return [data] * h.tau
         return batches(data, rng.uniform(h.tau, h.batch_size).to(torch.float64))
+
+    @classmethod
+    def exposed(cls, config: LSGDConfig) -> list[str]:
+        """The questions about f_m, whose answers are no declared delta."""
+        f = config.objective
+        unset = [f"method.objective.{k}" for k in ("mu", "L", "cL") if getattr(f, k) is None]
+        found = [f"set {', '.join(unset)} (else clients tell the constants of their losses)"] if unset else []
+        return found + ["set method.report=false (else clients tell f_m)"] * config.report
 
     def work(self, order: Any, n: int) -> int:
         """τ steps of B samples, in both blocks."""

@@ -86,6 +86,7 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
         num_clients=num_clients,
         device=choose_device(cfg.device),
         dtype=cfg.dtype,
+        privacy=cfg.privacy,
     )
 
 

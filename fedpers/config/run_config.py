@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fedpers.config import registry, schema
 from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
@@ -76,6 +77,7 @@ class RunConfig:
     data: DataConfig
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -153,14 +155,20 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
     """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
     below = {
         group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
-        for group in ("data", "engine")
+        for group in ("data", "engine", "privacy")
     }
-    return unused(run.data, below["data"]) + [
-        f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
-        f"{', '.join(ENGINES_OF[key])} would use it"
-        for key in below["engine"]
-        if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
-    ]
+    quiet = [] if run.privacy.on else below["privacy"]
+    found = [f"privacy.{key}: without effect for privacy=off; privacy=dp would use it" for key in quiet]
+    return (
+        found
+        + unused(run.data, below["data"])
+        + [
+            f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
+            f"{', '.join(ENGINES_OF[key])} would use it"
+            for key in below["engine"]
+            if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
+        ]
+    )
 
 
 def _method(
@@ -226,6 +234,7 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
             "model": {"name": run.model.name, **run.model.options},
             "data": asdict(run.data),
             "engine": asdict(run.engine),
+            "privacy": asdict(run.privacy),
         }
     )
 

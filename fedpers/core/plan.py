@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpers.core.privacy import PrivacyConfig
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -19,3 +21,4 @@ class Plan:
     new_clients: int = 0  # the last ones never train: split "new"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    privacy: PrivacyConfig = PrivacyConfig()  # noqa: RUF009  (it is frozen)

@@ -29,7 +29,7 @@ class ClientStates(Protocol):
         """Go back to what `save` wrote into `folder`."""
 
 
-def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
+def save(out: Path, t: int, state: Any, *stores: ClientStates | None) -> None:
     """Write the checkpoint of round t under `out`, then remove older ones.
 
     Raises:
@@ -41,12 +41,12 @@ def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         write_record(part / STATE, {"state": state})
-        if store is not None:
+        for store in filter(None, stores):
             store.save(part)
         shutil.rmtree(final, ignore_errors=True)
         part.rename(final)
         _sync(folder)
-        if store is not None:
+        for store in filter(None, stores):
             store.committed()
     except OSError as error:
         raise CheckpointError(f"cannot write {final}: {error}; free space or choose another out=") from error
@@ -69,6 +69,11 @@ def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[in
     if store is not None:
         store.load(folder)
     return t, state
+
+
+def newest(out: Path) -> Path:
+    """The folder of the newest checkpoint, of which there is one."""
+    return _existing(out)[-1][1]
 
 
 def last_round(out: Path) -> int | None:
