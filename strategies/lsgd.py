@@ -24,7 +24,6 @@ ws2 FedPer's and FedRep's objective.
 import numpy as np
 
 from fedpers.clients.lsgd import LocalSteps, LSGDConfig
-from fedpers.core.params import mean
 from fedpers.families.unified.messages import Block, Counts
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import LSGDRates, lsgd_step
@@ -35,6 +34,7 @@ class LSGD(BlockStrategy):
     """Averages the clients' copies of the shared block, all alike."""
 
     config: LSGDConfig
+    not_robust = ""
     takes_all = False
 
     def rates(self, c: Constants, n: float) -> LSGDRates:
@@ -49,7 +49,7 @@ class LSGD(BlockStrategy):
         h = self.config
         etas = s.rates.steps(s.counts.iterations, h.tau, h.decreasing)
         replies = yield dict.fromkeys(self.sample(rng), LocalSteps(s.w.y, etas, self.M))      # [S1]
-        w = mean([r.w for r in replies.values()])                                        # [S2]
+        w = self.average([r.w for r in replies.values()], start=s.w.y)                   # [S2]
         return State(Block(w), s.constants, s.rates, s.counts.plus(self._cost()))
 
     def _cost(self) -> Counts:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpers.core.aggregation import AggregationConfig
 from fedpers.core.privacy import PrivacyConfig
 
 
@@ -22,3 +23,4 @@ class Plan:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     privacy: PrivacyConfig = PrivacyConfig()  # noqa: RUF009  (it is frozen)
+    aggregation: AggregationConfig = AggregationConfig()  # noqa: RUF009
