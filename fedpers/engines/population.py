@@ -117,7 +117,7 @@ class Population:
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, self.client.work(request.order, n))
+        return Answer(body, n, self.client.work_done(request.order, reply, n))
 
 
 def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:

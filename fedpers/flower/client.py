@@ -70,6 +70,10 @@ class PersonalizedClient(NumPyClient, ABC):
         """Samples whose gradient `answer` takes on n training samples."""
         return 0
 
+    def work_done(self, order: Any, reply: Any, n: int) -> int:
+        """`work`, where the reply tells that the client took fewer gradients than it might have."""
+        return self.work(order, n)
+
     @property
     def adapts(self) -> bool:
         """Whether the client adapts locally before it predicts (see `adapt`)."""
