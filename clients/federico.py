@@ -1,13 +1,14 @@
 """FedeRiCo, client half. The algorithm box is in strategies/federico.py."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpers.core.rng import SameBatches
 from fedpers.core.vmap import readable
+from fedpers.families.peers.config import FedeRiCoConfig
 from fedpers.families.peers.messages import Alone, Forward, Join, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
     Peer,
@@ -24,44 +25,7 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, minimise
-
-
-@dataclass(frozen=True)
-class FedeRiCoConfig:
-    """Hyper-parameters of FedeRiCo, with the paper's letters."""
-
-    num_neighbours: int | Literal["all"] = 3            # M; all: everybody else
-    warmup: int = 1                                     # rounds that each client first trains alone
-    epsilon: float = 0.3                                # ε: probability of uniform neighbours
-    memory: Literal["average", "sum"] = "average"       # L̂_ij: moving average of losses, or their sum
-    beta: float = 0.6                                   # β: weight of the NEW loss in the average
-    loss: Literal["mean", "sum"] = "mean"               # l_ij: κ times the mean loss, or the sum
-    kappa: float = 3.0                                  # κ
-    unseen: Literal["mask", "zero"] = "mask"            # models that i never tried
-    update: Literal["steps", "grad"] = "steps"          # local training, or one full gradient
-    local: LocalConfig = field(default_factory=lambda: LocalConfig(0.01, batch_size=50, optimizer="adam"))
-    owner: Literal["sgd", "adam"] = "sgd"               # update=grad: the owner's optimiser
-    eta: float = 0.01                                   # update=grad: η, the owner's rate
-    normalise: bool = True                              # update=steps: divide what comes by W_i = Σ_j w_ji
-    start: Literal["independent", "common"] = "independent"     # the φ_i before round 1
-    average: Literal["probabilities", "logits"] = "probabilities"
-    w_min: float = 1e-3                                 # smaller weights neither train nor predict
-
-    def check(self) -> list[str]:
-        """The problems with these values, one line each."""
-        found = [] if self.num_neighbours == "all" else bounds(self, num_neighbours=(0, None))
-        found += bounds(self, warmup=(0, None), kappa=(0, None), eta=(0, None))
-        return found + bounds(self, epsilon=(0, 1), beta=(0, 1), w_min=(0, 1))
-
-    def neighbours(self, K: int) -> int:
-        """M among K clients."""
-        return K - 1 if isinstance(self.num_neighbours, str) else self.num_neighbours
-
-    @property
-    def owner_optimiser(self) -> LocalConfig:
-        """The owner's optimiser, with update=grad."""
-        return LocalConfig(lr=self.eta, optimizer=self.owner)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise
 
 
 class FedeRiCoClient(PersonalizedClient):
@@ -82,9 +46,8 @@ class FedeRiCoClient(PersonalizedClient):
         if isinstance(order, Join | Alone) and self.config.start == "common":
             state = replace(state, phi=order.phi)
         if isinstance(order, Alone):
-            whole = torch.ones((), dtype=torch.float64, device=data.mask.device)
             own = self._work_on(state.phi, data, SameBatches(rng))
-            state = self._step(state, own, whole)                                        # [C2]
+            state = self._step(state, own, data.mask.new_ones((), dtype=torch.float64))  # [C2]
         if isinstance(order, Step):
             state = self._step(state, order.G, order.weight)                             # [C9]
         return Published(state.phi), state                                               # [C10]
@@ -152,7 +115,5 @@ class FedeRiCoClient(PersonalizedClient):
 
     def work_done(self, order: Any, reply: Any, n: int) -> int:
         """`work` without the models whose weight is below w_min."""
-        if not isinstance(order, Forward):
-            return self.work(order, n)
-        used = heavy(reply.w.gather(0, order.ids), self.config.w_min) > 0
+        used = torch.ones(1) if not isinstance(order, Forward) else reply.w[order.ids] >= self.config.w_min
         return int(used.sum()) * self.work(order, n) // len(used)

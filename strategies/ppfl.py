@@ -37,6 +37,7 @@ from fedpers.families.mixtures.messages import BothBlocks, MembershipBlock, Pers
 from fedpers.families.mixtures.mixture import Mixture
 from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, with_rows
 from fedpers.families.mixtures.stationarity import Kept, block_weight, offer, stationarity
+from fedpers.learning.training_round import in_round
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record, weighted_mean
 
 
@@ -75,15 +76,15 @@ class PPFL(PersonalizedStrategy):
         if h.output == "random":
             q = block_weight(h.eta_2, h.rho, *h.smoothness)
             s = replace(s, kept=offer(s.kept, State(s.theta, s.C), q, rng))              # [S5]
-        return (yield from self._rbcd(s, rng) if h.algorithm == "rbcd" else self._alternating(s, rng))
+        return (yield from self._rbcd(s, rng) if h.algorithm == "rbcd" else self._alternating(s, t, rng))
 
-    def _alternating(self, s: State, rng: np.random.Generator) -> Round:
+    def _alternating(self, s: State, t: int, rng: np.random.Generator) -> Round:
         h, n, i = self.config, self.roster.num_total, self.row
         a = h.lam * laplacian(self._affinity, s.C)                                       # [S1]
         w = yield {k: BothBlocks(s.theta, s.C[i[k]], a[i[k]], n) for k in self.sample(rng)}  # [S2]
         theta = self._mean(w)                                                            # [S3]
         new = State(theta, with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)            # [S4]
-        self.note(stationarity=stationarity(h.local, n / len(a), h.eta_2, s, new))
+        self.note(stationarity=stationarity(in_round(h, t).local, n / len(a), h.eta_2, s, new))
         return new
 
     def _rbcd(self, s: State, rng: np.random.Generator) -> Round:

@@ -74,6 +74,10 @@ class PersonalizedClient(NumPyClient, ABC):
         """`work`, where the reply tells that the client took fewer gradients than it might have."""
         return self.work(order, n)
 
+    def trains_without_momentum(self, order: Any) -> bool:
+        """Whether `answer` to this order takes gradients but no step of a local optimiser."""
+        return False
+
     @property
     def adapts(self) -> bool:
         """Whether the client adapts locally before it predicts (see `adapt`)."""

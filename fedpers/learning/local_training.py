@@ -20,11 +20,20 @@ from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, p
 from fedpers.learning.kernels.plan import PLAIN
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
+from fedpers.learning.training_round import memory_of
 
 
 def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None) -> Params:
-    """Local training from `params` with a fresh optimiser; `lr` overrides the configured one."""
-    return minimise_from(loss, params, init_optimizer(params, cfg), data, rng, cfg, lr)[0]
+    """Local training from `params`; `lr` overrides the configured one.
+
+    The optimiser is a fresh one, or with `keep_momentum` that of the same training in the last round.
+    """
+    memory = memory_of(cfg)
+    opt = memory.next(params, cfg) if memory else init_optimizer(params, cfg)
+    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr)
+    if memory:
+        memory.after.append(opt)
+    return params
 
 
 def minimise_from(

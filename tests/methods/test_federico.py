@@ -161,7 +161,7 @@ def test_equals_the_numpy_restatement(name, few):
         np.testing.assert_allclose(memory.scores.average, average[i], rtol=1e-9)
         for part, value in plain(memory.phi).items():
             np.testing.assert_allclose(value, phi[part], rtol=1e-9, atol=1e-11)
-        assert all(torch.equal(memory.phi[n], strategy.state.mailbox[i][n]) for n in memory.phi)
+        assert all(torch.equal(memory.phi[n], strategy.state.models[i][n]) for n in memory.phi)
 
 
 def test_neighbours_by_chance_do_not_follow_the_weights():
@@ -353,12 +353,12 @@ def test_all_to_all_from_equal_models_is_fedsgd_for_ever():
         g = torch.autograd.grad(total, list(phi.values()))
         phi = {n: (v - 0.01 / 5 * d).detach() for (n, v), d in zip(phi.items(), g, strict=True)}
     for n, v in phi.items():
-        torch.testing.assert_close(strategy.state.mailbox[0][n], v, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(strategy.state.models[0][n], v, rtol=1e-9, atol=1e-11)
     assert_all_alike(strategy, 5)
 
 
 def assert_all_alike(strategy, K):
-    mailbox, w = strategy.state.mailbox, strategy.state.w
+    mailbox, w = strategy.state.models, strategy.state.w
     assert all(torch.equal(mailbox[0][n], phi[n]) for phi in mailbox.values() for n in phi)
     assert (w == w[0, 0]).all() and abs(float(w[0, 0]) - 1 / K) < 1e-15
 
@@ -372,7 +372,7 @@ def test_all_to_all_from_equal_models_is_fedavg_for_ever():
     average = FedAvg(cfg, MLP, Plan(seed=2, dtype="float64"))
     simulate(average, FedAvgClient(cfg, MLP), EVEN, 40)
     for n, v in average.state.params.items():
-        torch.testing.assert_close(strategy.state.mailbox[0][n], v, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(strategy.state.models[0][n], v, rtol=1e-9, atol=1e-11)
     assert_all_alike(strategy, 6)
 
 
@@ -495,7 +495,7 @@ def test_a_client_that_comes_late_joins_when_it_is_there():
     assert ids == {1: [4] * 4, 2: [4] * 4, 3: [4] * 4, 4: [5] * 5}
     joins = [(t, k) for t, k, o, _ in cohort.log if isinstance(o, Join)]
     assert joins == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 2), (2, 2), (3, 2)]
-    assert len(strategy.state.mailbox) == 5
+    assert len(strategy.state.models) == 5
 
 
 def test_a_ragged_reply_is_still_checked_part_by_part():
@@ -511,7 +511,7 @@ def test_a_ragged_reply_is_still_checked_part_by_part():
 def test_too_many_neighbours_are_an_error():
     with pytest.raises(ConfigError, match="num_neighbours=5: must be below the 5"):
         run(1, num_neighbours=5)
-    assert len(FedeRiCoConfig(epsilon=2, beta=-1, kappa=-1).check()) == 3
+    assert len(FedeRiCoConfig(epsilon=2, beta=-1, kappa=-1, warmup=-1).check()) == 4
 
 
 # ---- predictions --------------------------------------------------------------------------------
