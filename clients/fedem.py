@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
+from fedpers.families.disclosures import COMPONENTS
 from fedpers.learning.mixing import mixture
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
@@ -27,17 +28,17 @@ class FedEMConfig:
 
 @record
 class Components:
-    """Order: all components."""
+    """Order and reply: all components."""
 
     thetas: tuple[Params, ...]
 
 
 @record
 class Trained:
-    """Reply: all components, and π_t if clients tell it."""
+    """Reply with `tell_weights`: all components, and π_t, which no noise hides."""
 
     thetas: tuple[Params, ...]
-    told: Tensor | None      # [M]
+    told: Tensor             # [M]
 
 
 @record
@@ -51,6 +52,7 @@ class FedEMClient(PersonalizedClient):
     """Weighs its samples by responsibility, then trains every component on its share of them."""
 
     config: FedEMConfig
+    disclosure = COMPONENTS
     private = ("pi",)
     reply_is_shared = True
 
@@ -61,7 +63,7 @@ class FedEMClient(PersonalizedClient):
 
     def answer(
         self, order: Components, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Trained, ClientState]:
+    ) -> tuple[Components | Trained, ClientState]:
         """One E-step on all samples, then one local training of each component."""
         q = self.responsibilities(order.thetas, state.pi, data)                          # [C1]
         pi = (q * data.mask).sum(1) / data.num                                           # [C2]
@@ -69,8 +71,9 @@ class FedEMClient(PersonalizedClient):
         numbered = Data(data.x, numbers, data.mask)
         pairs = zip(order.thetas, q.unbind(0), strict=True)
         thetas = [self._train(theta, q_m, data, numbered, rng) for theta, q_m in pairs]
-        told = pi if self.config.tell_weights else None
-        return Trained(tuple(thetas), told), ClientState(pi)                             # [C4]
+        trained = tuple(thetas)
+        reply = Trained(trained, pi) if self.config.tell_weights else Components(trained)
+        return reply, ClientState(pi)                                                    # [C4]
 
     def responsibilities(self, thetas: tuple[Params, ...], pi: Tensor, data: Data) -> Tensor:
         """q [M, n]: the posterior of the components for each sample."""

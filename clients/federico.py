@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpers.core.rng import SameBatches
 from fedpers.core.vmap import readable
+from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.config import FedeRiCoConfig
 from fedpers.families.peers.messages import Alone, Forward, Join, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
@@ -25,19 +26,19 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise
+from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, minimise
 
 
 class FedeRiCoClient(PersonalizedClient):
     """Owns a model; tries those of others, trains those that explain its data, mixes outputs."""
 
     config: FedeRiCoConfig
+    disclosure = PEERS
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Peer:
         """A model of its own for every client, unless all are to start alike."""
-        h = self.config
-        phi = self.model.init(rng.integer_seed()) if h.start == "independent" else params    # [C1]
-        return new_peer(phi, params, h.owner_optimiser if h.update == "grad" else LocalConfig())
+        phi = params if self.config.start == "common" else self.model.init(rng.integer_seed())   # [C1]
+        return new_peer(phi, params, self.config.owner_optimiser)
 
     def answer(self, order: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
         """Publish, train alone, try and train what was asked for, or step with what came."""

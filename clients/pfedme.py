@@ -8,6 +8,7 @@ import torch
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
 from fedpers.core.rng import FixedBatch
+from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.learning.losses import proximal
 from fedpers.learning.training_round import cannot_keep
@@ -41,6 +42,7 @@ class PFedMeClient(PersonalizedClient):
     """Steps down the Moreau envelope of its loss."""
 
     config: PFedMeConfig
+    disclosure = MODEL
     private = ("theta",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.families.disclosures import MEMBERSHIP
 from fedpers.families.mixtures.messages import (
     BothBlocks,
     MembershipBlock,
@@ -55,6 +56,7 @@ class PPFLClient(PersonalizedClient):
     """Finds its place among the canonical models, and trains them; the server keeps its c_i."""
 
     config: PPFLConfig
+    disclosure = MEMBERSHIP
     mixture = property(lambda self: Mixture.of(self.config, self.model))
 
     def answer(self, order: Any, state: None, data: Data, rng: Stream) -> tuple[Any, None]:

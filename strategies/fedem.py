@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.fedem import Components, FedEMConfig
-from fedpers.core.params import weighted_mean
+from fedpers.clients.fedem import Components, FedEMConfig, Trained
 from fedpers.families.clustered.centers import new_centers
 from fedpers.families.mixtures.simplex import with_rows
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -43,6 +42,7 @@ class FedEM(PersonalizedStrategy):
     """Averages each component over the clients, weighted by numbers of samples."""
 
     config: FedEMConfig
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The first component is the model's initial one, the others have seeds of their own."""
@@ -56,8 +56,10 @@ class FedEM(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Components(s.thetas))                          # [S2]
         n = [self.num_examples(k) for k in w]
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
-        told = {self.row[k]: reply.told.to(s.pi) for k, reply in w.items() if reply.told is not None}
-        return State(tuple(weighted_mean(part, n) for part in parts), with_rows(s.pi, told))     # [S3]
+        told = {self.row[k]: reply.told.to(s.pi) for k, reply in w.items() if isinstance(reply, Trained)}
+        pairs = zip(parts, s.thetas, strict=True)
+        means = tuple(self.average(part, n, m) for part, m in pairs)                     # [S3]
+        return State(means, with_rows(s.pi, told))
 
     def evaluation_message(self, s: State, k: int) -> Components:
         """All components; each client mixes them by its own weights."""

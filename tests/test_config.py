@@ -80,7 +80,7 @@ def _with_round_options(value):
     return rare | value if isinstance(value, dict) and "batch_size" in value else value
 
 
-@pytest.mark.parametrize("group", ["data", "model", "engine"])
+@pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy"])
 def test_every_file_of_a_group_is_valid(group):
     for name in compose.choices(group):
         extra = ["data.file=a9a"] if name == "libsvm" else []
@@ -98,6 +98,8 @@ def test_yaml_top_level_says_what_the_dataclass_says():
         "data",
         "model",
         "engine",
+        "aggregation",
+        "privacy",
         "experiment",
         "paper",
     }

@@ -42,5 +42,5 @@ class FedeRiCoConfig:
 
     @property
     def owner_optimiser(self) -> LocalConfig:
-        """The owner's optimiser, with update=grad."""
-        return LocalConfig(lr=self.eta, optimizer=self.owner)
+        """The owner's optimiser with update=grad; plain SGD, which remembers nothing, without."""
+        return LocalConfig(lr=self.eta, optimizer=self.owner if self.update == "grad" else "sgd")
