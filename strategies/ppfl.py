@@ -35,7 +35,7 @@ from fedpers.clients.ppfl import PPFLConfig
 from fedpers.core.errors import ConfigError
 from fedpers.families.mixtures.messages import BothBlocks, MembershipBlock, Personal, ThetaBlock, Trained
 from fedpers.families.mixtures.mixture import Mixture
-from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, with_rows
+from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, spread, with_rows
 from fedpers.families.mixtures.stationarity import Kept, block_weight, offer, stationarity
 from fedpers.learning.training_round import in_round
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record, weighted_mean
@@ -84,6 +84,7 @@ class PPFL(PersonalizedStrategy):
         w = yield {k: BothBlocks(s.theta, s.C[i[k]], a[i[k]], n) for k in self.sample(rng)}  # [S2]
         theta = self._mean(w)                                                            # [S3]
         new = State(theta, with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)            # [S4]
+        self.note(entropy=spread(new.C, t, h.eta_2))
         self.note(stationarity=stationarity(in_round(h, t).local, n / len(a), h.eta_2, s, new))
         return new
 

@@ -591,3 +591,18 @@ def test_a_warning_names_an_affinity_that_is_not_convex(tmp_path, caplog):
         run(cfg)
     assert "positive semi-definite" in caplog.text
     assert config(affinity_file="w.npy").check() == ["affinity_file=w.npy: needs affinity=given"]
+
+
+def test_memberships_that_stay_uniform_are_said_once(caplog):
+    """The method's main failure: a mirror step too small to leave 1/K."""
+    strategy, _ = run(config(eta_2=1e-6), rounds=21)
+    said = [r.message for r in caplog.records if "memberships still near 1/K" in r.message]
+    assert said == ["memberships still near 1/K after 20 rounds: raise method.eta_2=1e-06"]
+    assert strategy.round_log.extra["entropy"] == pytest.approx(1, abs=1e-6)
+    caplog.clear()
+    strategy, _ = run(config(eta_2=20.0), rounds=21)
+    assert not [r for r in caplog.records if "memberships" in r.message]
+    p = strategy.state.C
+    assert strategy.round_log.extra["entropy"] == pytest.approx(
+        float(-(p * p.log()).sum(1).mean() / np.log(3))
+    )
