@@ -82,10 +82,9 @@ class PPFL(PersonalizedStrategy):
         h, n, i = self.config, self.roster.num_total, self.row
         a = h.lam * laplacian(self._affinity, s.C)                                       # [S1]
         w = yield {k: BothBlocks(s.theta, s.C[i[k]], a[i[k]], n) for k in self.sample(rng)}  # [S2]
-        theta = self._mean(w)                                                            # [S3]
-        new = State(theta, with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)            # [S4]
-        self.note(entropy=spread(new.C, t, h.eta_2))
-        self.note(stationarity=stationarity(in_round(h, t).local, n / len(a), h.eta_2, s, new))
+        new = State(self._mean(w), with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)    # [S3] [S4]
+        measure = stationarity(in_round(h, t).local, n / len(a), h.eta_2, s, new)
+        self.note(entropy=spread(new.C, t, h.eta_2), stationarity=measure)
         return new
 
     def _rbcd(self, s: State, rng: np.random.Generator) -> Round:
@@ -94,8 +93,7 @@ class PPFL(PersonalizedStrategy):
             w = yield {k: ThetaBlock(s.theta, s.C[i]) for k, i in self.row.items()}      # [S6]
             return replace(s, theta=self._mean(w))
         g = yield {k: MembershipBlock(s.theta, s.C[i], n) for k, i in self.row.items()}  # [S7]
-        G = 2 * (h.lam * laplacian(self._affinity, s.C))
-        G = G + with_rows(torch.zeros_like(s.C), {self.row[k]: g[k].c for k in g})
+        G = 2 * h.lam * laplacian(self._affinity, s.C) + with_rows(0 * s.C, {self.row[k]: g[k].c for k in g})
         return replace(s, C=mirror_step(s.C, G, h.eta_2, h.floor))                       # [S8]
 
     def _mean(self, w: dict[int, Trained]) -> Params:
