@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from fedpers.core.params import zeros_like
+from fedpers.families.disclosures import CORRECTIONS
 from fedpers.method import (
     Data,
     LocalConfig,
@@ -63,6 +64,7 @@ class ScaffoldClient(PersonalizedClient):
     """Trains the received model with its drift taken out of the gradients."""
 
     config: ScaffoldConfig
+    disclosure = CORRECTIONS
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Control variates start at 0."""

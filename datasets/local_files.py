@@ -83,13 +83,22 @@ def _npz(path: Path, client: str | None) -> dict[str, Part]:
 
 
 def _table(path: Path, target: str | None, client: str | None) -> Part:
+    return from_columns(read_columns(path), target, client, str(path))
+
+
+def read_columns(path: Path) -> Columns:
+    """The columns of a .csv or .parquet file by name.
+
+    Raises:
+        DataError: there is no such file, or it is of another kind.
+    """
     readers: dict[str, Callable[[Path], Columns]] = {".csv": _csv, ".parquet": _parquet}
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.suffix not in readers:
         kinds = "a folder, .npz, .csv, .parquet or package.module:function"
         raise DataError(f"{path}: unknown kind of file; give {kinds}")
-    return from_columns(readers[path.suffix](path), target, client, str(path))
+    return readers[path.suffix](path)
 
 
 def from_columns(columns: Columns, target: str | None, client: str | None, where: str) -> Part:

@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | bench | list | report | export | data | keys | deal`."""
+"""The command line: `fedpers run | bench | list | report | export | predict | data | keys | deal`."""
 
 import argparse
 import errno
@@ -100,6 +100,15 @@ def parser() -> argparse.ArgumentParser:
     out = "folder of NAME.safetensors and NAME.json; default: RUN/export"
     export.add_argument("--out", type=Path, help=out)
 
+    use = _add(commands, "predict", _predict, "a client's own model, on its device, for new rows of data")
+    use.add_argument("rows", type=Path, help=".csv, .parquet, or .npz with x")
+    use.add_argument("--state", type=Path, help="the device's state folder; default: its default")
+    use.add_argument("--client", help="folder in it; may be left out if there is one")
+    use.add_argument("--run", help="id of the run; default: the newest")
+    use.add_argument("--model", type=Path, help="instead of a device's: a file of fedpers export")
+    use.add_argument("--target", help="column of the known answers; default: the device's")
+    use.add_argument("--out", type=Path, help="a .csv file; default: the screen")
+
     data = commands.add_parser("data", help="download data sets")
     fetch = _add(data.add_subparsers(required=True, metavar="ACTION"), "fetch", _fetch, "download a data set")
     fetch.add_argument("name")
@@ -131,6 +140,12 @@ def _export(args: Any) -> None:
 
     for path in export(args.run, args.model, args.out, args.client, args.onnx):
         print(path)
+
+
+def _predict(args: Any) -> None:
+    from fedpers.app.predict import predict
+
+    predict(args.rows, args.state, args.client, args.run, args.model, args.target, args.out)
 
 
 def _fetch(args: Any) -> None:

@@ -10,6 +10,10 @@ BODY_CHANGE = Disclosure("the change of the body", delta="part")
 COMPONENTS = Disclosure("all components after local work", delta="thetas", since="thetas")
 BLOCK = Disclosure("the shared block after local steps", delta="w", since="w")
 
+CORRECTIONS = Disclosure(
+    "the change of the model, and that of its control variate",
+    no_dp="two changes are sent; the second grows as the learning rate shrinks, and no clip fits both",
+)
 NOTHING = Disclosure(
     "nothing of use: a copy of what it was sent",
     no_dp="method=local sends nothing that was learned, so there is nothing to hide",
