@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from fedpers.results.membership_recovery import as_shares, recovery
 from fedpers.results.plots import style
@@ -34,6 +33,8 @@ def rows_and_columns(last: np.ndarray, true: np.ndarray | None) -> tuple[np.ndar
         last: [N, K] memberships at the end.
         true: [N, K'] shares, or None.
     """
+    from scipy.optimize import linear_sum_assignment
+
     columns = np.arange(last.shape[1])
     if true is not None and true.shape[1] == last.shape[1]:
         columns = linear_sum_assignment(np.abs(true[:, :, None] - last[:, None, :]).sum(0))[1]
