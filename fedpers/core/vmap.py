@@ -43,6 +43,11 @@ def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Ten
     return tuple([_add_batch_dim(t, 0, level) for t in found])
 
 
+def stack_of(t: Tensor) -> Tensor:
+    """The plain stack [C, ...] whose row inside vmap is t; only where `mapped_once`."""
+    return get_unwrapped(t).movedim(maybe_get_bdim(t), 0)
+
+
 def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
     """Inside vmap: this client's row of `make(*args)`, where `args` are seen as stacks."""
     if args:
