@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from fedpers.config import registry, schema
 from fedpers.core.aggregation import USED_BY, AggregationConfig
@@ -211,8 +211,8 @@ def _shared(values: Mapping[str, Any], names: set[str], cls: Any, problems: list
     found = {k: v for k, v in values.items() if k in names}
     rest = [k for k in values if k not in names]
     if "local" in rest:
-        hints = get_type_hints(cls)
-        found = {k: values["local"] for k in names if hints[k].__name__ == "LocalConfig"} | found
+        trainings = [f.name for f in fields(cls) if "LocalConfig" in str(f.type)]
+        found = {k: values["local"] for k in trainings} | found
     everybody = (
         {f.name for row in registry.METHODS.values() for f in fields(row.config_class())} if rest else []
     )
