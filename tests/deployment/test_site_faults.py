@@ -21,13 +21,13 @@ from tests.deployment.site import SERVER, SPARE, Site, assert_equal, inside, wai
 pytestmark = [pytest.mark.deployment, pytest.mark.slow, pytest.mark.xdist_group("site")]  # one site
 SEED = int(os.environ.get("FAULT_SEED", "0"))
 METHOD = ["method=pflego", "model=mlp", "seed=3", "eval_every=0"]
-KILLED = [*METHOD, "rounds=5", "checkpoint_every=1"]
+KILLED = [*METHOD, "rounds=4", "checkpoint_every=1"]
 
 
 def moment(site: Site, out: Path, what: str) -> None:
     """Wait until a round of a run has ended, then for a while: the round and the while are drawn."""
     rng = random.Random(f"{SEED} {what}")
-    after, wait = rng.randint(1, 3), rng.uniform(0.0, 4.0)
+    after, wait = rng.randint(1, 2), rng.uniform(0.0, 3.0)
     wait_until(lambda: (checkpoint.last_round(out) or 0) >= after)
     time.sleep(wait)
 
