@@ -18,7 +18,6 @@ from fedpers.core.pytree import tree_map
 from fedpers.core.rng import Stream
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
-from fedpers.engines.memory.client_store import FileStore
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.results import checkpoint
 
@@ -48,10 +47,8 @@ def open_run(run: Path) -> StoredRun:
     method(cfg.method_name).strategy_class()  # its records, which a checkpoint holds
     if cfg.data.name == "device":
         return _of_devices(cfg, run)
-    store: Any = RowStore(run / "memory", cfg.engine.memory_mb)
-    if cfg.engine.name == "ray":
-        store = FileStore(run / "memory", max(cfg.checkpoint_every, 1))
-    t, state = checkpoint.load(run, None if cfg.engine.name == "ray" else store)
+    store = RowStore(run / "memory", cfg.engine.memory_mb)
+    t, state = checkpoint.load(run, store)
     parts = assemble(cfg)
     cohort = Cohort(parts.client, parts.federation, store, parts.plan)
     parts.strategy.state, parts.strategy.rounds_done = state, t

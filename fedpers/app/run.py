@@ -49,8 +49,8 @@ class Checkpointer(Observer):
         every, last = self.run.cfg.checkpoint_every, t == self.run.cfg.rounds
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
-            if self.run.cfg.engine.name == "ray":
-                flush_files()  # the states that go with it
+            if self.run.store is None:
+                flush_files()  # the states that go with it, in files of the clients' own
             strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
             checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges)
 
@@ -111,15 +111,16 @@ def execute(
 def _make(cfg: RunConfig, out: Path) -> dict[str, Any]:
     from fedpers.app import backends
 
-    prepared = prepare(cfg, out)
+    prepared = prepare(cfg, out, remember=True)
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
 
+    store = prepared.store
+    assert store is not None
     if cfg.engine.name == "ray":
-        backends.run_ray(cfg, prepared.parts, out / "memory", body)
+        backends.run_ray(cfg, prepared.parts, store, body)
     else:
-        store = prepared.store or RowStore(None, cfg.engine.memory_mb)
         backends.run_inprocess(cfg.engine, prepared.parts, store, body)
     return prepared.summary
 
@@ -140,15 +141,19 @@ def _logged(out: Path) -> Iterator[None]:
         handler.close()
 
 
-def prepare(cfg: RunConfig, out: Path) -> Prepared:
-    """Build a run and restore what its checkpoint has, if it is to be resumed."""
+def prepare(cfg: RunConfig, out: Path, remember: bool = False) -> Prepared:
+    """Build a run and restore what its checkpoint has, if it is to be resumed.
+
+    Args:
+        cfg: the run.
+        out: the run directory.
+        remember: whether clients' states are kept here; else the clients keep them.
+    """
     parts = assemble(cfg)
-    store = None
-    if cfg.engine.name == "inprocess":
-        store = RowStore(out / "memory", cfg.engine.memory_mb, parts.plan.device)
-    t = 0
+    device, t = parts.plan.device, 0
+    store = RowStore(out / "memory", cfg.engine.memory_mb, device) if remember else None
     if cfg.resume:
-        t, state = checkpoint.load(out, store, parts.plan.device)
+        t, state = checkpoint.load(out, store, device)
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
     return Prepared(cfg, out, parts, recorder, store)

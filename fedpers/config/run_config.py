@@ -16,7 +16,8 @@ RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # 
 
 
 ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
-    **dict.fromkeys(("runner", "workers", "memory_mb", "precision", "convolution"), ("inprocess",)),
+    **dict.fromkeys(("runner", "workers", "precision", "convolution"), ("inprocess",)),
+    "memory_mb": ("inprocess", "ray"),
     **dict.fromkeys(("num_cpus", "num_gpus"), ("ray",)),
     "address": ("ray", "deployment"),
     **dict.fromkeys(
@@ -33,7 +34,7 @@ class EngineConfig:
     runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
     chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
     workers: int = 1  # inprocess: processes that share the clients
-    memory_mb: float = 512.0  # inprocess: RAM for clients' states; the rest: files
+    memory_mb: float = 512.0  # inprocess, ray: RAM for clients' states; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
     num_cpus: float = 1.0  # ray: CPUs that one actor takes
