@@ -65,6 +65,8 @@ class DataConfig:
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
     omniglot_clients: str = "alphabet"  # alphabet | drawer
+    # python
+    digest: str | None = None  # python: of the Federation, so that a folder is not gone on with on another
     # device: what the clients' own data is
     input_shape: tuple[int, ...] = ()  # of one sample
     task: str = "classification"  # classification | binary | regression
@@ -106,6 +108,7 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
     "file": ("libsvm", "femnist"),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
+    "digest": ("python",),
     "num_classes": ("synthetic_classes", "device"),
     **dict.fromkeys(("input_shape", "task"), ("device",)),
     **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),

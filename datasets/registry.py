@@ -55,4 +55,7 @@ DATASETS: dict[str, DataSet] = {
         clients="device:absent",
         natural="only",
     ),
+    "python": DataSet(
+        "a Federation that fedpers.run is given; from Python only", clients="device:ungiven", natural="only"
+    ),
 }

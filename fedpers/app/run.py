@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
+from fedpers.app.observers import Guests, Observers, invited
 from fedpers.app.run_folder import admitted_run, opened
-from fedpers.config.run_config import RunConfig
+from fedpers.config.run_config import RunConfig, to_mapping
+from fedpers.core.data import Federation
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
-from fedpers.flower.strategy import Observer, RoundLog
+from fedpers.flower.observer import Observer
 from fedpers.results import checkpoint
-from fedpers.results.files import flush_files
+from fedpers.results.files import flush_files, replace_json
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
 from fedpers.results.summary import best, read_summary
@@ -32,6 +33,7 @@ class Prepared:
     parts: Parts
     recorder: Recorder
     store: RowStore | None  # None: clients keep their states elsewhere, as files
+    guests: Guests = field(default_factory=lambda: Guests(()))  # observers of the user
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -51,30 +53,14 @@ class Checkpointer(Observer):
             checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
 
 
-class Observers(Observer):
-    """Several observers, told in order."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = observers
-
-    def on_round(self, t: int, log: RoundLog) -> None:
-        """Pass on."""
-        for o in self.observers:
-            o.on_round(t, log)
-
-    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
-        """Pass on."""
-        for o in self.observers:
-            o.on_evaluation(t, clients, arrays)
-
-    def after_round(self, t: int) -> None:
-        """Pass on."""
-        for o in self.observers:
-            o.after_round(t)
-
-
 def execute(
-    cfg: RunConfig, out: Path, *, repeat: bool = False, command: Sequence[str] = ()
+    cfg: RunConfig,
+    out: Path,
+    *,
+    repeat: bool = False,
+    command: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
+    federation: Federation | None = None,
 ) -> dict[str, Any]:
     """Make one run in the folder `out`, from its beginning or, with cfg.resume, from `out`'s checkpoint.
 
@@ -83,12 +69,14 @@ def execute(
         out: the run directory; a run that is there already is refused, unless it is to be resumed.
         repeat: the same run may be there; it is gone on with, and left alone if it is finished.
         command: the user's overrides, to be kept with the run.
+        observers: told of the run, beside those that `cfg` names.
+        federation: the data, instead of what `cfg` says.
 
     Returns:
         The content of summary.json.
 
     Raises:
-        ConfigError: the folder is not free.
+        ConfigError: the folder is not free, or an observer cannot be made.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
     if cfg.engine.name == "deployment":  # its server app claims the folder
@@ -96,17 +84,18 @@ def execute(
 
         admitted_run(cfg, out, repeat=False)
         return run_on_devices(cfg, out)
+    guests = invited(cfg.observers, observers)
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
         with _logged(out):
-            return _make(admitted, out)
+            return _make(prepare(admitted, out, federation, guests))
 
 
-def _make(cfg: RunConfig, out: Path) -> dict[str, Any]:
+def _make(prepared: Prepared) -> dict[str, Any]:
     from fedpers.app import backends
 
-    prepared = prepare(cfg, out)
+    cfg, out = prepared.cfg, prepared.out
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
@@ -135,9 +124,11 @@ def _logged(out: Path) -> Iterator[None]:
         handler.close()
 
 
-def prepare(cfg: RunConfig, out: Path) -> Prepared:
+def prepare(
+    cfg: RunConfig, out: Path, federation: Federation | None = None, guests: Guests | None = None
+) -> Prepared:
     """Build a run and restore what its checkpoint has, if it is to be resumed."""
-    parts = assemble(cfg)
+    parts = assemble(cfg, federation)
     store = None
     if cfg.engine.name == "inprocess":
         store = RowStore(out / "memory", cfg.engine.memory_mb, parts.plan.device)
@@ -146,15 +137,30 @@ def prepare(cfg: RunConfig, out: Path) -> Prepared:
         t, state = checkpoint.load(out, store, parts.plan.device)
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
-    return Prepared(cfg, out, parts, recorder, store)
+    return Prepared(cfg, out, parts, recorder, store, guests or invited(cfg.observers))
 
 
 def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
-    """All rounds on a grid, watched by `first`, recorder, checkpointer and progress bar."""
+    """All rounds on a grid, watched by `first`, recorder, checkpointer, progress bar and guests."""
+    guests = run.guests
+    guests.on_start(run.out, to_mapping(run.cfg))
+    try:
+        _play(run, grid, first)
+    except BaseException as error:
+        guests.on_end({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+        raise
+    guests.on_end(run.summary)
+    if guests.failures:
+        run.summary["observer_failures"] = dict(guests.failures)
+        replace_json(run.out / "summary.json", run.summary)
+
+
+def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     strategy = run.parts.strategy
     title, rows = run.cfg.method_name, run.recorder.rows
+    run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
-        observers = [*first, run.recorder, Checkpointer(run), progress]
+        observers = [*first, run.recorder, Checkpointer(run), progress, run.guests]
         if run.cfg.optimum:
             gap = observe_optimality_gap(strategy, grid)
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded

@@ -108,6 +108,8 @@ class Runner:
         client, header = population.client, request.header
         if self.config.runner == "loop" or not client.vectorized:
             return None, UNREAD, []
+        if client.metrics and (header.assess or header.kind == "evaluate"):
+            return None, UNREAD, []  # scikit-learn knows one client's arrays
         auto = self.config.runner == "auto" and population.device == "cpu"
         evaluates = header.kind == "evaluate" and not client.adapts
         if auto and population.convolves and not evaluates:
