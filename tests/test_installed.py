@@ -1,0 +1,77 @@
+"""The wheel, installed, as a stranger uses it: fresh processes, outside of the repository."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.wheels import build, copy_tree
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]  # one wheel, one environment
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel, which sees the packages of this one beneath."""
+    root = tmp_path_factory.mktemp("installed")
+    copy_tree(root / "tree")
+    wheel = build(root / "tree")
+    venv.create(root / "venv", with_pip=False, symlinks=True)
+    program = root / "venv" / "bin" / "python"
+    ask = [str(program), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    own = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    beneath = [p for p in sys.path if p.endswith("site-packages")] or [sysconfig.get_path("purelib")]
+    (own / "beneath.pth").write_text("\n".join(beneath) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(program)]
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
+    done = subprocess.run([*pip, *words], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (own / "fedpers" / "strategies" / "fedavg.py").is_file()
+    return program
+
+
+def run(python: Path, folder: Path, code: str) -> str:
+    """What a script prints that runs in `folder`, with no trace of the repository around it."""
+    check = "import fedpers, sys\nassert fedpers.__file__.startswith(sys.prefix), fedpers.__file__\n"
+    (folder / "script.py").write_text(check + textwrap.dedent(code))
+    return called(folder, str(python), "script.py")
+
+
+def called(folder: Path, *command: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "FEDPERS"))}
+    done = subprocess.run(
+        list(command),
+        cwd=folder,
+        env=kept | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_five_lines(python: Path, tmp_path: Path) -> None:
+    code = """
+    run = fedpers.run("fedavg", data="digits", rounds=2, seeds=2, out="runs/a", observers=["mine:Says"])
+    assert sorted(run.frame().seed.unique()) == [0, 1]
+    assert run.plot().path.is_file()
+    assert fedpers.compare(["runs"]).table().loc["fedavg"].runs == 2
+    assert fedpers.load("runs/a").seeds == (0, 1)
+    print(run.model(), fedpers.__version__)
+    """
+    (tmp_path / "mine.py").write_text(
+        "import fedpers\nclass Says(fedpers.Observer):\n    def on_end(self, summary): print('heard')\n"
+    )
+    assert run(python, tmp_path, code).count("heard") == 2
+
+
+def test_a_new_method_and_its_tests(python: Path, tmp_path: Path) -> None:
+    called(tmp_path, str(python.with_name("fedpers")), "new-method", "mine")
+    out = called(tmp_path, str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "fedpers_mine")
+    assert "14 passed" in out
