@@ -24,7 +24,7 @@ _HOMES = {
     "compare": "fedpers.app.python_api",
     "Run": "fedpers.app.stored_runs",
     "Comparison": "fedpers.app.stored_runs",
-    "load_exported": "fedpers.app.export",
+    "load_exported": "fedpers.app.exported",
     "Federation": "fedpers.core.data",
     "Observer": "fedpers.flower.observer",
     "FedpersError": "fedpers.core.errors",

@@ -1,5 +1,5 @@
 # What type checkers and editors see; __init__.py imports each name when it is first used.
-from fedpers.app.export import load_exported as load_exported
+from fedpers.app.exported import load_exported as load_exported
 from fedpers.app.python_api import compare as compare
 from fedpers.app.python_api import load as load
 from fedpers.app.python_api import run as run

@@ -15,13 +15,15 @@ UNDECLARED = {  # imported, and why pyproject.toml does not name it
     "jax": "comes with fedjax, which bounds its version",
 }
 NOT_IMPORTED = {  # declared, and why nothing imports it
-    "grpcio-health-checking": "a bound that spares pip ten downloads"
+    "grpcio-health-checking": "a bound that spares pip ten downloads",
+    "onnx": "what onnxscript writes, for torch",
 }
 MODULES = {  # {module: distribution} of what is often not installed
     "fedjax": "fedjax",
     "pfl": "pfl",
     "wandb": "wandb",
     "mlflow": "mlflow-skinny",
+    "onnxscript": "onnxscript",
 }
 
 
@@ -41,7 +43,7 @@ def declared() -> set[str]:
     """The distributions that running needs, peers too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    used = ("peers", "bench", "parquet", "wandb", "mlflow")
+    used = ("peers", "bench", "parquet", "wandb", "mlflow", "onnx")
     wanted = [*project["dependencies"], *(text for name in used for text in extras[name])]
     return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower().replace("_", "-") for text in wanted}
 

@@ -162,10 +162,22 @@ def test_a_federation_of_the_caller(tmp_path):
 
 
 def test_a_model_of_a_run_predicts(runs):
-    model, params = runs[0].model(seed=1)
-    assert model(params, torch.zeros(2, 64)).shape == (2, 10)
+    assert runs[0].model(seed=1)(torch.zeros(2, 64)).shape == (2, 10)
     with pytest.raises(fedpers.ConfigError, match="seed=7: there is none"):
         runs[0].model(seed=7)
+    with pytest.raises(fedpers.ConfigError, match="client"):
+        runs[0].model(client=4)
+
+
+def test_a_clients_model_is_the_one_that_was_evaluated(tmp_path):
+    data = federation()
+    run = fedpers.run("local", data=data, rounds=2, model="logistic", out=tmp_path)
+    for k in range(3):
+        test = data.client(k).test
+        assert run.model(client=k).accuracy(test.x, test.y) == pytest.approx(run.clients().accuracy[k])
+    again = fedpers.load(tmp_path, data=data).model(client=1)
+    x = data.client(1).test.x
+    assert torch.equal(again(x), run.model(client=1)(x))
 
 
 # ---- what is public -----------------------------------------------------------------------------

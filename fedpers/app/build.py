@@ -86,6 +86,8 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
         eval_clients=cfg.eval_clients,
         eval_protocol=cfg.eval_protocol,
         new_clients=cfg.new_clients,
+        new_epochs=cfg.new_epochs,
+        new_lr=cfg.new_lr,
         failures=cfg.failures,
         num_clients=num_clients,
         device=choose_device(cfg.device),

@@ -50,7 +50,8 @@ class Checkpointer(Observer):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
             if self.run.cfg.engine.name == "ray":
                 flush_files()  # the states that go with it
-            checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
+            strategy = self.run.parts.strategy
+            checkpoint.save(self.run.out, t, strategy.state, self.run.store, strategy.exchanges)
 
 
 def execute(

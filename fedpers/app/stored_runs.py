@@ -14,6 +14,8 @@ from fedpers.results.summary import METRICS
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from fedpers.app.exported import ExportedModel
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -60,20 +62,23 @@ class Run:
         rows = {self.method: [r.rows for r in self._stored()]}
         return Picture(compare(rows, Path(path) if path else folder / "curves.png"))
 
-    def model(self, name: str | None = None, *, seed: int | None = None) -> Any:
-        """What `fedpers export` writes of the last checkpoint, ready to predict.
+    def model(
+        self, name: str | None = None, *, client: int | None = None, seed: int | None = None
+    ) -> "ExportedModel":
+        """What `fedpers export` writes of the last checkpoint, ready to predict: model(x).
 
         Args:
             name: which of the server's models; may be left out where the method has one.
+            client: instead, the number of a client: the model that it predicts with.
             seed: of which run; default: the first.
 
         Raises:
-            ConfigError: the method has no such model, or no run has that seed.
+            ConfigError: there is no such model or client, or no run has that seed.
             CheckpointError: the run has no checkpoint.
         """
-        from fedpers.app.export import export, load_exported
+        from fedpers.app.export import model_of
 
-        return load_exported(export(self._path(seed), name))
+        return model_of(self._path(seed), name, client, self.data)
 
     def _path(self, seed: int | None) -> Path:
         by_seed = dict(zip(self.seeds, self.paths, strict=True))

@@ -88,6 +88,8 @@ class RunConfig:
     optimum: bool = False  # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     new_clients: int = 0  # the last ones never train
+    new_epochs: int = 0  # of a new client, on its own data before it predicts
+    new_lr: float = 0.05  # rate of these
     checkpoint_every: int = 10  # 0 = never
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -109,6 +111,8 @@ class RunConfig:
                 eval_every=(0, None),
                 eval_clients=(1, None),
                 new_clients=(0, None),
+                new_epochs=(0, None),
+                new_lr=(0, None),
                 checkpoint_every=(0, None),
             )
             + self._off_line()

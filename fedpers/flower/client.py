@@ -17,6 +17,7 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
 from fedpers.flower.messages import SKELETON, Header, Host, Request
+from fedpers.flower.newcomers import Unseen, train_locally
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -104,11 +105,29 @@ class PersonalizedClient(NumPyClient, ABC):
         `metrics` is a column more.
         """
         found: dict[str, Tensor] = {}
-        shared = self.choose(shared, state, data.train)
-        if self.adapts_to(shared):
+        order, shared = shared, self._chosen(shared, state, data.train)
+        if isinstance(order, Unseen) or self.adapts_to(shared):
             found |= self._measure(shared, state, data, "_before")
-            shared, state = self.adapt(shared, state, data.train, rng)
+            shared, state = self._adapted(order, shared, state, data.train, rng)
         return found | self._measure(shared, state, data, "")
+
+    def ready(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """(shared, state) that the client predicts with, after it has chosen and adapted."""
+        return self._adapted(order, self._chosen(order, state, data), state, data, rng)
+
+    def _chosen(self, order: Any, state: Any, data: Data) -> Any:
+        return self.choose(order.order if isinstance(order, Unseen) else order, state, data)
+
+    def _adapted(self, order: Any, shared: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        if self.adapts_to(shared):
+            shared, state = self.adapt(shared, state, data, rng)
+        if isinstance(order, Unseen):
+            shared, state = train_locally(self._outputs, self.model, (shared, state), data, rng, order)
+        return shared, state
+
+    def _outputs(self, shared: Any, state: Any, x: Tensor) -> Tensor:
+        params = self.personal(shared, state)
+        return self.predict(shared, state, x) if params is None else self.model(params, x)
 
     def _measure(self, shared: Any, state: Any, data: ClientData, suffix: str) -> dict[str, Tensor]:
         found, params = {}, self.personal(shared, state)

@@ -21,6 +21,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.rng import server_rng
 from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.messages import Header
+from fedpers.flower.newcomers import Unseen
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.roster import Roster, rows_of
 from fedpers.flower.transport import Orders, Replies, connect
@@ -63,6 +64,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
         self._last_round: int | None = None
+        self._exchange = 0
 
     # ---- what a method writes -------------------------------------------------------------------
 
@@ -118,6 +120,11 @@ class PersonalizedStrategy(Strategy, ABC):
     def num_examples(self, k: int) -> float:
         """n_k, the training samples of client k."""
         return float(self.roster.num_examples[self.row[k]])
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges that the last round had; evaluation counts as the next one."""
+        return self._exchange
 
     def evaluates(self, t: int) -> bool:
         """Whether clients are evaluated after round t."""
@@ -218,8 +225,13 @@ class PersonalizedStrategy(Strategy, ABC):
         if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
             rng = server_rng(self.plan.seed, 0)
             ids = sorted(rng.choice(self.roster.ids, self.plan.eval_clients, False).tolist())
-        orders = {k: self.evaluation_message(self.state, k) for k in (*ids, *self.unseen)}
+        orders = {k: self.order_to_predict(k) for k in (*ids, *self.unseen)}
         return self._address("evaluate", server_round, orders)
+
+    def order_to_predict(self, k: int) -> Any:
+        """What client k is sent to predict with; a new one may have to train on its own data before."""
+        order, epochs = self.evaluation_message(self.state, k), self.plan.new_epochs
+        return Unseen(order, epochs, self.plan.new_lr) if epochs and k in self.unseen else order
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect the clients' metrics, a row a client, in `client_metrics`."""

@@ -16,7 +16,7 @@ from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimi
 class SplitStrategy(PersonalizedStrategy, ABC):
     """Averages the shared part; personal parts stay where they are."""
 
-    config: Any  # `personal`: which part is the clients' own, "head" or "body"
+    config: Any  # `personal`: which part is the clients' own, as `cut` takes it
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
         """The shared part of the initial model."""
