@@ -27,7 +27,7 @@ import numpy as np
 
 from fedpers.clients.lsgd import LocalSteps, LSGDConfig
 from fedpers.core.errors import ConfigError
-from fedpers.core.params import Params, mean
+from fedpers.core.params import Params
 from fedpers.families.unified.messages import Block, Counts
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import LSGDRates, lsgd_step
@@ -38,6 +38,7 @@ class LSGD(BlockStrategy):
     """Averages the clients' copies of the shared block, all alike."""
 
     config: LSGDConfig
+    not_robust = ""
     takes_all = False
 
     def at(self, s: State) -> Params:
@@ -59,9 +60,9 @@ class LSGD(BlockStrategy):
         shares = self._shares(s.rates, k) if h.output == "average" else ()
         order = LocalSteps(s.w.y, etas, self.M, self.at(s) if shares else {}, shares)
         replies = yield dict.fromkeys(self.sample(rng), order)                           # [S1]
-        w = mean([r.w for r in replies.values()])                                        # [S2]
-        average = mean([r.mean for r in replies.values()])
-        return State(Block(w, average), s.constants, s.rates, s.counts.plus(self._cost()))
+        w = self.average([r.w for r in replies.values()], start=s.w.y)                   # [S2]
+        mean = self.average([r.mean for r in replies.values()], start=order.mean) if shares else {}
+        return State(Block(w, mean), s.constants, s.rates, s.counts.plus(self._cost()))
 
     def _shares(self, rates: LSGDRates, k: int) -> tuple[float, ...]:
         if self.num_sampled < self.M:

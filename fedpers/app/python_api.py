@@ -62,6 +62,9 @@ def run(
     if federation is not None:
         _check_given(federation, configs[0])
     first = configs[0]
+    if given and first.engine.name == "deployment":
+        text = "the run is made beside the SuperLink, where objects of this process are not; give names"
+        raise ConfigError(f"observers: {text}")
     folder = Path(out).expanduser() if out else _new_folder(first.method_name, first.data.name)
     paths = [folder / f"seed={s}" if len(numbers) > 1 else folder for s in numbers]
     for cfg, path in zip(configs, paths, strict=True):

@@ -11,11 +11,13 @@ from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
 from fedpers.app.observers import Guests, Observers, invited
+from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
+from fedpers.flower.accounting import Spending
 from fedpers.flower.observer import Observer
 from fedpers.results import checkpoint
 from fedpers.results.files import flush_files, replace_json
@@ -35,6 +37,7 @@ class Prepared:
     store: RowStore | None  # None: clients keep their states elsewhere, as files
     guests: Guests = field(default_factory=lambda: Guests(()))  # observers of the user
     summary: dict[str, Any] = field(default_factory=dict)
+    spending: Spending | None = None  # None: without privacy
 
 
 class Checkpointer(Observer):
@@ -50,8 +53,8 @@ class Checkpointer(Observer):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
             if self.run.cfg.engine.name == "ray":
                 flush_files()  # the states that go with it
-            strategy = self.run.parts.strategy
-            checkpoint.save(self.run.out, t, strategy.state, self.run.store, strategy.exchanges)
+            strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
+            checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges)
 
 
 def execute(
@@ -80,6 +83,7 @@ def execute(
         ConfigError: the folder is not free, or an observer cannot be made.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
+    check_privacy(cfg)
     if cfg.engine.name == "deployment":  # its server app claims the folder
         from fedpers.deploy.submit import run_on_devices
 
@@ -162,10 +166,17 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
         observers = [*first, run.recorder, Checkpointer(run), progress, run.guests]
+        if run.cfg.privacy.on:
+            run.spending = Spending(run.cfg.privacy)
+            if strategy.rounds_done:
+                run.spending.load(checkpoint.newest(run.out))
+            observers.insert(0, run.spending)
         if run.cfg.optimum:
             gap = observe_optimality_gap(strategy, grid)
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded
             run.recorder.facts["optimum"] = gap.facts()
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=Observers(observers))
     run.recorder.facts |= strategy.facts(strategy.state)
+    if run.spending is not None:
+        run.recorder.facts["privacy"] = run.spending.facts()
     run.summary = run.recorder.close()

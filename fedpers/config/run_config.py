@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from fedpers.config import observers, registry, schema
 from fedpers.core import scores
+from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers")  # may change later
@@ -77,6 +79,8 @@ class RunConfig:
     data: DataConfig
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -162,13 +166,24 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
     """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
     below = {
         group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
-        for group in ("data", "engine")
+        for group in ("data", "engine", "aggregation", "privacy")
     }
-    return unused(run.data, below["data"]) + [
+    found = unused(run.data, below["data"])
+    found += [
         f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
         f"{', '.join(ENGINES_OF[key])} would use it"
         for key in below["engine"]
         if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
+    ]
+    kind = run.aggregation.name
+    found += [
+        f"aggregation.{key}: without effect for aggregation={kind}; aggregation={USED_BY[key]} would use it"
+        for key in below["aggregation"]
+        if USED_BY.get(key, kind) != kind
+    ]
+    quiet = [] if run.privacy.on else below["privacy"]
+    return found + [
+        f"privacy.{key}: without effect for privacy=off; privacy=dp would use it" for key in quiet
     ]
 
 
@@ -235,6 +250,8 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
             "model": {"name": run.model.name, **run.model.options},
             "data": asdict(run.data),
             "engine": asdict(run.engine),
+            "aggregation": asdict(run.aggregation),
+            "privacy": asdict(run.privacy),
         }
     )
 

@@ -18,6 +18,7 @@ from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
 from fedpers.flower.messages import SKELETON, Header, Host, Request
 from fedpers.flower.newcomers import Unseen, train_locally
+from fedpers.flower.privacy import UNDECLARED, Disclosure
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -32,6 +33,7 @@ class PersonalizedClient(NumPyClient, ABC):
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
+    disclosure: ClassVar[Disclosure] = UNDECLARED  # what leaves in training, and what may be promised of it
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
     metrics: tuple[str, ...] = ()  # names of `core.scores.SCORES` that it adds; a run may name some
 
@@ -94,6 +96,11 @@ class PersonalizedClient(NumPyClient, ABC):
     def local_model(self, order: Any, reply: Any) -> Any:
         """What a participant predicts with right after its local training: its reply, or its order."""
         return reply if self.reply_is_shared else order
+
+    @classmethod
+    def exposed(cls, config: Any) -> list[str]:
+        """What these settings would send beside the declared delta: the remedy of each, one line."""
+        return []
 
     # ---- evaluation -----------------------------------------------------------------------------
 

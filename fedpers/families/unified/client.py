@@ -10,6 +10,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.params import Params, scale, sq_dist, zeros_like
 from fedpers.core.rng import Stream
+from fedpers.families.disclosures import COIN_STEPS
 from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import (
     Anchor,
@@ -34,6 +35,7 @@ class BlockClient(PersonalizedClient, ABC):
     config: BlockConfig
     keeps: ClassVar[str] = "y"  # the sequences of a Block that the method has
     private = ("y", "z", "v", "G")
+    disclosure = COIN_STEPS
     per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 
     def __init__(self, config: Any, model: Model) -> None:

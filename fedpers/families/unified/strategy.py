@@ -56,6 +56,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     per_step: ClassVar[int] = 1
     momentum: ClassVar[bool] = False  # its rates need μ > 0
     takes_all = True
+    not_robust = "its theory needs the exact mean of gradients and control variates"
 
     # ---- what an optimiser writes ---------------------------------------------------------------
 
