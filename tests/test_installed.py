@@ -75,3 +75,59 @@ def test_a_new_method_and_its_tests(python: Path, tmp_path: Path) -> None:
     called(tmp_path, str(python.with_name("fedpers")), "new-method", "mine")
     out = called(tmp_path, str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "fedpers_mine")
     assert "14 passed" in out
+
+
+def test_own_csv_classification(python: Path, tmp_path: Path) -> None:
+    code = """
+    import numpy as np, pandas as pd
+    rng, frames = np.random.default_rng(0), []
+    for client in ("anna", "ben", "cora"):
+        label = rng.choice(["cat", "dog"], 60)
+        x = rng.normal(size=(60, 3)) + 4 * (label == "cat")[:, None]
+        frames.append(pd.DataFrame(x, columns=list("abc")).assign(label=label, client=client))
+    pd.concat(frames).to_csv("animals.csv", index=False)
+    run = fedpers.run(
+        "fedavg", data={"name": "files", "path": "animals.csv"}, model="logistic", rounds=5, out="run",
+        metrics=["balanced_accuracy", "auc"],
+    )
+    table = run.clients()
+    assert len(table) == 3 and table.auc.min() > 0.9, table
+    assert run.model(client=1).params is not None
+    """
+    run(python, tmp_path, code)
+
+
+def test_own_parquet_regression(python: Path, tmp_path: Path) -> None:
+    code = """
+    import numpy as np, pandas as pd
+    from pathlib import Path
+    Path("meters").mkdir()
+    rng = np.random.default_rng(0)
+    for k, n in enumerate((40, 60)):
+        x = rng.normal(size=(n, 2))
+        frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "load": x @ [1.0, -2.0]})
+        frame.to_parquet(f"meters/house{k}.parquet")
+    data = {"name": "files", "path": "meters", "target": "load", "task": "regression"}
+    run = fedpers.run("local", data=data, model="linear", rounds=8, out="run", metrics=["r2"])
+    assert run.clients().r2.min() > 0.9, run.clients()
+    """
+    run(python, tmp_path, code)
+
+
+def test_an_image_folder(python: Path, tmp_path: Path) -> None:
+    code = """
+    import numpy as np
+    from pathlib import Path
+    from PIL import Image
+    rng = np.random.default_rng(0)
+    for client in ("anna", "ben"):
+        for kind, level in (("dark", 60), ("light", 190)):
+            folder = Path("photos", client, kind)
+            folder.mkdir(parents=True)
+            for i in range(12):
+                noise = rng.integers(-40, 40, (8, 8))
+                Image.fromarray((level + noise).astype("uint8")).save(folder / f"{i}.png")
+    run = fedpers.run("fedper", data={"name": "files", "path": "photos"}, model="mlp", rounds=5, out="run")
+    assert run.clients().accuracy.min() == 1.0, run.clients()
+    """
+    run(python, tmp_path, code)

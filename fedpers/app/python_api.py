@@ -125,13 +125,14 @@ def _new_folder(method: str, data: str) -> Path:
 
 
 def _words(settings: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """key=value for every setting; a mapping's `name` chooses the group's file, the rest follows."""
+    """key=value for every setting; a group's mapping chooses its file by `library`, else by `name`."""
     for key, value in settings.items():
         here = f"{path}{key}"
         if isinstance(value, Mapping) and value:
-            if "name" in value and not path:
-                yield f"{here}={value['name']}"
-            rest = {k: v for k, v in value.items() if k != "name" or path}
+            chosen = "library" if "library" in value else "name"
+            if chosen in value and not path:
+                yield f"{here}={value[chosen]}"
+            rest = {k: v for k, v in value.items() if k != chosen or path}
             yield from _words(rest, f"{here}.")
         else:
             yield f"{here}={_text(value)}"
