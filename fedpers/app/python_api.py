@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def run(
     folder = Path(out).expanduser() if out else _new_folder(first.method_name, first.data.name)
     paths = [folder / f"seed={s}" if len(numbers) > 1 else folder for s in numbers]
     for cfg, path in zip(configs, paths, strict=True):
+        cfg = replace(cfg, out=str(path))
         execute(cfg, path, repeat=True, command=words, observers=given, federation=federation)
     return loaded(paths, federation)
 

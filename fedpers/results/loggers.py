@@ -43,7 +43,8 @@ class WandbObserver(Observer):
             import wandb
         except ImportError as error:
             raise ConfigError(f"observers=[wandb] needs: pip install 'fedpers[wandb]' ({error})") from error
-        self._wandb, self._run = wandb, None
+        self._wandb: Any = wandb
+        self._run: Any = None
 
     def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
         """Begin a run, or go on with that of this folder."""
@@ -61,7 +62,7 @@ class WandbObserver(Observer):
     def on_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log a row's numbers at the step of its round."""
         for row in rows:
-            self._run.log(_numbers(row), step=row["round"])  # type: ignore[attr-defined]
+            self._run.log(_numbers(row), step=row["round"])
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Keep the final numbers and close the run."""
@@ -84,7 +85,8 @@ class MlflowObserver(Observer):
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise ConfigError(f"observers=[mlflow] needs: pip install 'fedpers[mlflow]' ({error})") from error
-        self._client, self._id = MlflowClient(), ""
+        self._client: Any = MlflowClient()
+        self._id = ""
 
     def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
         """Begin a run in the experiment, which is made where it is not there."""
