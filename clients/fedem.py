@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
+from fedpers.families.disclosures import COMPONENTS
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -42,6 +43,7 @@ class FedEMClient(PersonalizedClient):
     """Weighs its samples by responsibility, then trains every component on its share of them."""
 
     config: FedEMConfig
+    disclosure = COMPONENTS
     private = ("pi",)
     reply_is_shared = True
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.rng import SameBatches
+from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
     Peer,
@@ -53,11 +54,11 @@ class FedeRiCoClient(PersonalizedClient):
     """Owns a model; tries those of others, trains those that explain its data, mixes outputs."""
 
     config: FedeRiCoConfig
+    disclosure = PEERS
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Peer:
         """A model of its own for every client, unless all are to start alike."""
-        own = self.config.start == "independent"
-        phi = self.model.init(rng.integer_seed()) if own else params                     # [C1]
+        phi = params if self.config.start == "common" else self.model.init(rng.integer_seed())   # [C1]
         return new_peer(phi, params, self._owner or LocalConfig())
 
     @property
@@ -84,8 +85,7 @@ class FedeRiCoClient(PersonalizedClient):
         g = tuple(weighted(self._work_on(phi, data, batches), v)
                   for v, phi in zip(w, models, strict=True))                             # [C5]
         M = len(s.w) - 1 if h.mode == "em" else h.num_neighbours
-        rank = s.w + 2.0 * ~s.seen if mask else s.w
-        wanted = draw_peers(rank, order.ids[0], M, h.epsilon, rng)                       # [C6]
+        wanted = draw_peers(s.w + 2.0 * ~s.seen if mask else s.w, order.ids[0], M, h.epsilon, rng)   # [C6]
         state = replace(state, scores=s)
         if M == 0:                                     # nobody to send to: the step is due now
             state, g = owner_step(state, Step(g[0], w[0]), self._owner, h.normalise), ()

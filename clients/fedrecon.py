@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.params import split, sub
+from fedpers.families.disclosures import BODY_CHANGE
 from fedpers.families.split_models.client import SharedPart
 from fedpers.method import (
     Data,
@@ -52,6 +53,7 @@ class FedReconClient(PersonalizedClient):
     """Finds the head for the received body, then the body for that head."""
 
     config: FedReconConfig
+    disclosure = BODY_CHANGE
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

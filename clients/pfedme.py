@@ -5,6 +5,7 @@ from typing import Any
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
+from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.learning.losses import proximal
 from fedpers.method import (
@@ -45,6 +46,7 @@ class PFedMeClient(PersonalizedClient):
     """Steps down the Moreau envelope of its loss."""
 
     config: PFedMeConfig
+    disclosure = MODEL
     private = ("theta",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.families.disclosures import MEMBERSHIP
 from fedpers.families.mixtures.messages import (
     BothBlocks,
     MembershipBlock,
@@ -67,6 +68,7 @@ class PPFLClient(PersonalizedClient):
     """Finds its place among the canonical models, and trains them; the server keeps its c_i."""
 
     config: PPFLConfig
+    disclosure = MEMBERSHIP
     mixture = property(lambda self: Mixture.of(self.config, self.model))
 
     def answer(self, order: Any, state: OptimizerState | None, data: Data, rng: Stream) -> tuple[Any, Any]:
@@ -86,9 +88,7 @@ class PPFLClient(PersonalizedClient):
         p = data.num / order.num_total if self.config.membership_weighting == "p" else 1.0
         return p * self.mixture.membership_gradient(order.theta, batch, order.c)
 
-    def _train(
-        self, theta: Params, c: Tensor, state: OptimizerState | None, data: Data, rng: Stream
-    ) -> tuple[Trained, OptimizerState | None]:
+    def _train(self, theta: Params, c: Tensor, state: Any, data: Data, rng: Stream) -> tuple[Trained, Any]:
         h, f = self.config, self.mixture.loss_at(c)
         w, opt = minimise_from(f, theta, state or init_optimizer(theta, h.local), data, rng, h.local)  # [C3]
         return Trained(w, c), opt if h.keep_momentum else None                           # [C4]

@@ -26,3 +26,12 @@ _root = _Path(__file__).resolve().parent.parent
 if (_root / "strategies").is_dir() and (_root / "pyproject.toml").is_file():
     __path__.append(str(_root))
 del _Path, _os, _root
+
+
+def __getattr__(name: str) -> object:
+    """`fedpers.load_exported`, found when it is asked for: the package itself imports nothing."""
+    if name != "load_exported":
+        raise AttributeError(f"module 'fedpers' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module("fedpers.app.exported"), name)

@@ -23,7 +23,6 @@ Reductions: M = 1 is FedAvg; responsibilities that are 0 or 1 give hard clusteri
 import numpy as np
 
 from fedpers.clients.fedem import Components, FedEMConfig
-from fedpers.core.params import weighted_mean
 from fedpers.families.clustered.centers import new_centers
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
@@ -39,6 +38,7 @@ class FedEM(PersonalizedStrategy):
     """Averages each component over the clients, weighted by numbers of samples."""
 
     config: FedEMConfig
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The first component is the model's initial one, the others have seeds of their own."""
@@ -51,7 +51,8 @@ class FedEM(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Components(s.thetas))                          # [S2]
         n = [self.num_examples(k) for k in w]
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
-        return State(tuple(weighted_mean(part, n) for part in parts))                    # [S3]
+        pairs = zip(parts, s.thetas, strict=True)
+        return State(tuple(self.average(part, n, m) for part, m in pairs))              # [S3]
 
     def evaluation_message(self, s: State, k: int) -> Components:
         """All components; each client mixes them by its own weights."""

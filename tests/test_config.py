@@ -74,7 +74,7 @@ def test_yaml_of_a_method_says_what_its_dataclass_says(method):
     assert plain == {"name": method, **OmegaConf.to_container(OmegaConf.create(default))}
 
 
-@pytest.mark.parametrize("group", ["data", "model", "engine"])
+@pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy"])
 def test_every_file_of_a_group_is_valid(group):
     for name in compose.choices(group):
         extra = ["data.file=a9a"] if name == "libsvm" else []
@@ -92,6 +92,8 @@ def test_yaml_top_level_says_what_the_dataclass_says():
         "data",
         "model",
         "engine",
+        "aggregation",
+        "privacy",
         "experiment",
         "paper",
     }

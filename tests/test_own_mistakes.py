@@ -239,7 +239,7 @@ MODELS = [
     (["model.path=tests.own_nets:CNN", "model.kwargs=3"], ["model.kwargs is 3", "{name: value"]),
     (["model.path=tests.own_nets:CNN", "model.head=fcc"], ["model.head 'fcc'", "did you mean 'fc'"]),
     (["model.path=tests.own_nets:CNN", "model.head=conv"], ["a Conv2d", "nn.Linear"]),
-    (["model.path=tests.own_nets:CNN", "model.kwargs={num_classes:4}"], ["4 outputs", "needs 3", "num_classes: 3"]),
+    (["model.path=tests.own_nets:CNN", "model.kwargs={num_classes:4}"], ["4 outputs", "needs 3"]),
     (["model.path=tests.own_nets:Plain", "model.head=hidden"], ["'hidden' has 8 outputs", "needs 3"]),
     (["model.path=tests.own_nets:Softmax"], ["'out'", "logits without softmax"]),
     (["model.path=tests.own_nets:Tuple"], ["gives tuple", "(2, outputs)"]),

@@ -22,7 +22,7 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.datasets.registry import DATASETS, data_sets
 
 CONF = "fedpers.conf"
-GROUPS = ("method", "data", "model", "engine", "experiment")
+GROUPS = ("method", "data", "model", "engine", "aggregation", "privacy", "experiment")
 
 
 def load(overrides: Sequence[str] = ()) -> RunConfig:

@@ -5,8 +5,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from fedpers.config import registry, schema
+from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError
+from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
@@ -75,6 +77,8 @@ class RunConfig:
     data: DataConfig
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -85,6 +89,8 @@ class RunConfig:
     optimum: bool = False  # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     new_clients: int = 0  # the last ones never train
+    new_epochs: int = 0  # of a new client, on its own data before it predicts
+    new_lr: float = 0.05  # rate of these
     checkpoint_every: int = 10  # 0 = never
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -105,6 +111,8 @@ class RunConfig:
                 eval_every=(0, None),
                 eval_clients=(1, None),
                 new_clients=(0, None),
+                new_epochs=(0, None),
+                new_lr=(0, None),
                 checkpoint_every=(0, None),
             )
             + self._off_line()
@@ -152,13 +160,24 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
     """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
     below = {
         group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
-        for group in ("data", "engine")
+        for group in ("data", "engine", "aggregation", "privacy")
     }
-    return unused(run.data, below["data"]) + [
+    found = unused(run.data, below["data"])
+    found += [
         f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
         f"{', '.join(ENGINES_OF[key])} would use it"
         for key in below["engine"]
         if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
+    ]
+    kind = run.aggregation.name
+    found += [
+        f"aggregation.{key}: without effect for aggregation={kind}; aggregation={USED_BY[key]} would use it"
+        for key in below["aggregation"]
+        if USED_BY.get(key, kind) != kind
+    ]
+    quiet = [] if run.privacy.on else below["privacy"]
+    return found + [
+        f"privacy.{key}: without effect for privacy=off; privacy=dp would use it" for key in quiet
     ]
 
 
@@ -226,6 +245,8 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
             "model": {"name": run.model.name, **run.model.options},
             "data": asdict(run.data),
             "engine": asdict(run.engine),
+            "aggregation": asdict(run.aggregation),
+            "privacy": asdict(run.privacy),
         }
     )
 

@@ -45,6 +45,11 @@ class Data:
         """How many samples are no padding, a scalar."""
         return self.mask.sum()
 
+    def of_class(self, num_classes: int) -> Tensor:
+        """[n, K] 1 where a sample is of the class, in the mask's type; padding is of none."""
+        classes = torch.arange(num_classes, device=self.y.device)
+        return (self.y[:, None] == classes).to(self.mask.dtype) * self.mask[:, None]
+
     @cached_property
     def rows(self) -> tuple[int, torch.dtype, int, torch.dtype] | None:
         """Numbers in a sample's x and in its y, and their types; None if not side by side in plain memory."""

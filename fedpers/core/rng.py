@@ -11,6 +11,7 @@ from torch import Tensor
 
 SERVER = 0  # first key of the server's streams
 CLIENT = 1  # first key of the clients' streams
+NOISE = 2  # first key of the streams of privacy's noise
 
 
 def server_rng(seed: int, t: int) -> np.random.Generator:
@@ -74,6 +75,13 @@ class Stream:
 def _entropy(key: list[int]) -> Any:
     """The key, as an array if that is the same to NumPy: a third less time."""
     return np.array(key, dtype=np.uint32) if max(key) < 2**32 else key
+
+
+def noise_stream(seed: int, t: int, client: int, exchange: int) -> Stream:
+    """What is drawn for the noise on one reply; independent of what the client's training draws."""
+    stream = Stream(seed, t, client, exchange)
+    stream.key = [seed, NOISE, t, client, exchange]
+    return stream
 
 
 class SameBatches(Stream):
