@@ -79,7 +79,8 @@ def tokens_of(text: str) -> np.ndarray:
     """The number of each character in ALPHABET; that of the last for any other."""
     table = np.full(256, len(ALPHABET) - 1, dtype=np.uint8)
     table[np.frombuffer(ALPHABET.encode("latin-1"), dtype=np.uint8)] = np.arange(len(ALPHABET))
-    return np.asarray(table[np.frombuffer(text.encode("latin-1", "replace"), dtype=np.uint8)])
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    return np.asarray(table[np.minimum(codes, 255)])
 
 
 def windows(tokens: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:

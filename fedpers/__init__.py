@@ -11,7 +11,10 @@ __version__ = "0.1.0"
 # it is asked not to; that costs nothing measurable. It reads this at its first product.
 _os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-_LAZY = {"Federation": "fedpers.core.data"}  # names that are imported when they are first used
+_LAZY = {  # public names, imported when they are first used: the package itself imports nothing
+    "Federation": "fedpers.core.data",
+    "load_exported": "fedpers.app.exported",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -26,12 +29,3 @@ _root = _Path(__file__).resolve().parent.parent
 if (_root / "strategies").is_dir() and (_root / "pyproject.toml").is_file():
     __path__.append(str(_root))
 del _Path, _os, _root
-
-
-def __getattr__(name: str) -> object:
-    """`fedpers.load_exported`, found when it is asked for: the package itself imports nothing."""
-    if name != "load_exported":
-        raise AttributeError(f"module 'fedpers' has no attribute '{name}'")
-    import importlib
-
-    return getattr(importlib.import_module("fedpers.app.exported"), name)

@@ -12,6 +12,7 @@ import fedpers
 from fedpers.core.data import Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream
+from fedpers.datasets.federation import load_federation
 from fedpers.engines.population import Exact
 from fedpers.learning.local_training import minimise
 from fedpers.learning.model import build_model
@@ -239,3 +240,26 @@ def test_timm_by_name():
     )
     params = model.init(0)
     assert params["head.weight"].shape[0] == 5 and model.is_head("head.weight")
+
+
+def test_an_exported_model_predicts_as_its_client_does(tmp_path):
+    from fedpers.app.export import personal_model
+    from fedpers.app.run import execute
+    from fedpers.config import compose
+
+    g = np.random.default_rng(0)
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x=g.normal(size=(20, *SHAPE)), y=np.arange(20) % 3)
+    keys = ["data=files", f"data.path={tmp_path}", "model=module", "model.path=tests.own_nets:CNN"]
+    keys += ["model.head=fc", "model.kwargs.width=2", "method=fedper", "rounds=2", "device=cpu"]
+    cfg = compose.load(keys)
+    assert cfg.model.options["kwargs"] == {"width": 2}
+    execute(cfg, tmp_path / "run")
+    path = personal_model(tmp_path / "run", 1).write(tmp_path)
+    exported = fedpers.load_exported(path)
+    part = load_federation(cfg.data, cfg.seed).client(1).test
+    rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
+    row = dict(zip(rows[0].split(","), rows[-1].split(","), strict=True))
+    assert row["client"] == "1"
+    loss = nn.functional.cross_entropy(exported(part.x), part.y)  # one call, nothing of the run
+    assert float(row["test_loss"]) == pytest.approx(float(loss), rel=1e-4)
