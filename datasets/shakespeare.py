@@ -13,7 +13,7 @@ from numpy.random import Generator
 from fedpers.core.errors import DataError
 from fedpers.datasets.cache import Arrays, cached
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.raw import Raw, damaged, missing
+from fedpers.datasets.raw import Raw, damaged
 
 # LEAF's 80 characters in its order (models/utils/language_utils.py); any other is the last one
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -28,7 +28,10 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     root = cfg.folder()
     files = sorted((root / "shakespeare").glob("*.json"))
     if not files:
-        raise missing("shakespeare", root, root / "shakespeare" / "all_data.json")
+        raise DataError(
+            f"data set 'shakespeare' is not in {root / 'shakespeare'}: put LEAF's json of raw texts there "
+            "(data/shakespeare/data/raw_data/all_data.json of its repository), or say where: data.root=FOLDER"
+        )
     name = f"shakespeare-{cfg.stride}-{cfg.test_fraction}"
     arrays = cached(name, root, files, lambda: decode(files, cfg.stride, cfg.test_fraction))
     return Raw(

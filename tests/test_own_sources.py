@@ -95,6 +95,17 @@ def test_a_dataset_object_and_a_frame_stand_for_arrays(table):
     torch.testing.assert_close(whole[0], whole[1])
 
 
+def test_options_can_be_given_on_the_command_line():
+    keys = ["data=huggingface", "data.name=ag_news", "data.options={name:plain}"]
+    keys += ["data.partition=natural", "data.num_clients=null", "data.partitioner=IidPartitioner"]
+    data = compose.load([*keys, "data.partitioner_options={num_partitions:3}"]).data
+    assert (data.name, data.options, data.partitioner_options) == (
+        "ag_news",
+        {"name": "plain"},
+        {"num_partitions": 3},
+    )
+
+
 def test_no_network_is_one_message(monkeypatch):
     pytest.importorskip("datasets")
     import datasets

@@ -50,7 +50,8 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         task=federation.task,
         **cfg.model.options,
     )
-    check_inputs(model, federation.tokens, federation.input_shape)
+    if cfg.data.name != "device":  # whose inputs nobody here has seen
+        check_inputs(model, federation.tokens, federation.input_shape)
     plan = make_plan(cfg, num_clients)
     row = method(cfg.method_name)
     if row.strategy_class().takes_all:

@@ -16,7 +16,7 @@ from fedpers.learning.layers import Shape
 from fedpers.learning.module import STATISTICS, ModuleNetwork, cut_head, tracking
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: kwargs may be anything
 class Recipe:
     """How a module is made; it can be sent to another process."""
 
