@@ -132,3 +132,53 @@ def test_an_image_folder(python: Path, tmp_path: Path) -> None:
     assert run.clients().accuracy.min() == 1.0, run.clients()
     """
     run(python, tmp_path, code)
+
+
+def test_a_cnn_of_the_users_with_batchnorm_and_dropout(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        textwrap.dedent(
+            """
+            from torch import nn
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.body = nn.Sequential(
+                        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2)
+                    )
+                    self.fc = nn.Linear(256, 2)
+
+                def forward(self, x):
+                    return self.fc(self.body(x))
+            """
+        )
+    )
+    code = """
+    import numpy as np, torch
+    rng, clients = np.random.default_rng(0), []
+    for n in (30, 40):
+        y = rng.integers(0, 2, n)
+        clients.append((rng.normal(size=(n, 1, 8, 8)) + 2 * y[:, None, None, None], y))
+    data = fedpers.Federation.from_arrays(clients)
+    model = {"name": "module", "path": "nets:Net", "head": "fc"}
+    run = fedpers.run("fedper", data=data, model=model, rounds=3, out="run")
+    assert run.clients().accuracy.min() > 0.8, run.clients()
+    test = data.client(1).test
+    assert run.model(client=1).accuracy(test.x, test.y) == run.clients().accuracy[1]
+    """
+    run(python, tmp_path, code)
+
+
+def test_a_hugging_face_dataset(python: Path, tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="datasets is not installed: pip install 'fedpers[huggingface]'")
+    code = """
+    import datasets, numpy as np
+    rng, label = np.random.default_rng(0), np.random.default_rng(1).integers(0, 2, 80)
+    x = rng.normal(size=(80, 2)) + 4 * label[:, None]
+    columns = {"a": x[:, 0], "b": x[:, 1], "label": label, "client": ["anna", "ben"] * 40}
+    datasets.Dataset.from_dict(columns).save_to_disk("mine")
+    data = {"library": "huggingface", "name": "mine", "partition": "natural", "num_clients": None}
+    run = fedpers.run("fedavg", data=data, model="logistic", rounds=5, out="run")
+    assert len(run.clients()) == 2 and run.clients().accuracy.min() > 0.8, run.clients()
+    """
+    run(python, tmp_path, code)

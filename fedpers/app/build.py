@@ -13,7 +13,7 @@ from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy, Plan
-from fedpers.learning.model import Model, build_model
+from fedpers.learning.model import Model, build_model, check_inputs
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         task=federation.task,
         **cfg.model.options,
     )
+    if cfg.data.name != "device":  # whose inputs nobody here has seen
+        check_inputs(model, federation.tokens, federation.input_shape)
     plan = make_plan(cfg, num_clients)
     row = method(cfg.method_name)
     if row.strategy_class().takes_all:

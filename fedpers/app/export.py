@@ -107,10 +107,18 @@ def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
         raise ConfigError(f"client {client}: the run has clients 0 to {N - 1}")
     strategy, half, when = stored.parts.strategy, stored.parts.client, (stored.round, stored.exchanges)
     order, kept = strategy.order_to_predict(client), cohort.state(client, when)
-    with torch.no_grad():
-        rng = Stream(stored.cfg.seed, when[0], client, when[1])
-        shared, kept = half.ready(order, kept, cohort.data(client).train, rng)
+    model, train = stored.parts.model, cohort.data(client).train
+    rng = Stream(stored.cfg.seed, when[0], client, when[1])
+    with torch.no_grad(), model.network.turn(train, rng):
+        shared, kept = half.ready(order, kept, train, rng)
         params = half.personal(shared, kept)
+        if params is not None:
+            params = model.with_statistics(params, train.x)
+    if params is None and model.network.tracked:
+        raise ConfigError(
+            f"{stored.cfg.method_name} predicts with several models, each with statistics of BatchNorm "
+            "of its own; they cannot leave their run: use a model without BatchNorm"
+        )
     about = {"client": client}
     if params is not None:
         return _model(stored, f"client_{client}", "model", _own(params), about)

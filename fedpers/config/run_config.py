@@ -1,6 +1,5 @@
 """What a run is: frozen dataclasses that every YAML value is checked against."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -9,7 +8,7 @@ from fedpers.config import observers, registry, schema
 from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
-from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.errors import ConfigError
 from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
@@ -229,14 +228,15 @@ def _model(values: Any, problems: list[str]) -> Any:
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         problems.append(f"model={show(values)}: expected the name of a model")
         return ModelConfig("")
-    from fedpers.learning.model import COMMON, MODELS  # it imports torch
+    from fedpers.learning.model import COMMON  # it imports torch
+    from fedpers.learning.networks import options_of
 
     name, options = values["name"], {k: v for k, v in values.items() if k != "name"}
-    if name not in MODELS:
-        problems.append(unknown("model", name, MODELS))
-    else:
-        known = [*list(inspect.signature(MODELS[name]).parameters)[1:], *COMMON]
+    try:
+        known = [*options_of(name, options.get("library")), *COMMON]
         problems += schema.unknown_keys(options, known, "model")
+    except ConfigError as error:
+        problems += error.problems
     return ModelConfig(name, options)
 
 

@@ -21,6 +21,7 @@ from fedpers.core.arrays import (
     as_array,
     cut,
     numbered,
+    of_table,
     renamed,
     usable,
     whole_numbers,
@@ -112,6 +113,7 @@ class Federation:
         task: str = "classification",
         test_fraction: float = 0.2,
         valid_fraction: float = 0.1,
+        target: str = "label",
         missing: str = "refuse",
         tokens: bool = False,
         seed: int = 0,
@@ -122,11 +124,13 @@ class Federation:
 
         Args:
             clients: one entry a client, or {name: entry}: (x, y), which is cut, or a dict with train and
-                test (and maybe valid), each (x, y). x is [n, ...], of images [n, C, H, W]; bytes become
-                x/255. y is [n]: numbers or words for classes, values or [n, out] for a regression.
+                test (and maybe valid), each (x, y); a pandas table or a Dataset of Hugging Face may stand
+                for (x, y). x is [n, ...], of images [n, C, H, W]; bytes become x/255. y is [n]: numbers or
+                words for classes, values or [n, out] for a regression.
             task: classification | binary | regression.
             test_fraction: of each client's samples, where no test samples are given.
             valid_fraction: of the rest, where no validation samples are given.
+            target: the column of y in tables.
             missing: rows without a value: refuse | drop.
             tokens: x are numbers of tokens, for models of text.
             seed: of the cut.
@@ -139,7 +143,7 @@ class Federation:
         named = clients if isinstance(clients, Mapping) else {str(k): c for k, c in enumerate(clients)}
         cuts = (test_fraction, valid_fraction)
         splits = [
-            _splits(entry, f"client '{k}'", cuts, missing, np.random.default_rng([seed, i]))
+            _splits(entry, f"client '{k}'", cuts, missing, target, np.random.default_rng([seed, i]))
             for i, (k, entry) in enumerate(named.items())
         ]
         return cls(name=name, task=task, **_fields(list(named), splits, name, task, tokens, dtype))
@@ -202,7 +206,12 @@ class Held:
 
 
 def _splits(
-    entry: Any, where: str, fractions: tuple[float, float], missing: str, rng: np.random.Generator
+    entry: Any,
+    where: str,
+    fractions: tuple[float, float],
+    missing: str,
+    target: str,
+    rng: np.random.Generator,
 ) -> list[Pair]:
     """Training, validation and test samples of one client, checked and, where not given so, cut."""
     given = dict(entry) if isinstance(entry, Mapping) else {WHOLE: entry}
@@ -211,7 +220,7 @@ def _splits(
             f'{where}: has {", ".join(map(str, given)) or "nothing"}; give (x, y), or {{"train": (x, y), '
             '"test": (x, y)}'
         )
-    pairs = {split: _usable(pair, f"{where} ({split})", missing) for split, pair in given.items()}
+    pairs = {split: _usable(pair, f"{where} ({split})", missing, target) for split, pair in given.items()}
     if WHOLE in pairs:
         x, y = pairs[WHOLE]
         pairs = {split: (x[rows], y[rows]) for split, rows in cut(len(y), *fractions, rng).items()}
@@ -222,7 +231,12 @@ def _splits(
     return [pairs[split] for split in SPLITS]
 
 
-def _usable(pair: Any, where: str, missing: str) -> Pair:
+def _usable(pair: Any, where: str, missing: str, target: str) -> Pair:
+    names = getattr(pair, "column_names", getattr(pair, "columns", None))  # Hugging Face's, pandas'
+    if names is not None and not isinstance(pair, tuple | list):
+        columns = {str(name): as_array(list(pair[name]), where) for name in names}
+        x, y, known = of_table(columns, target, where)
+        return usable(x, y, where, missing, known)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(f"{where}: is {type(pair).__name__}; give a pair (x, y)")
     x, y = (as_array(part, f"{where}, {name}") for part, name in zip(pair, "xy", strict=True))
