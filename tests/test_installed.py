@@ -144,12 +144,13 @@ def test_a_cnn_of_the_users_with_batchnorm_and_dropout(python: Path, tmp_path: P
                 def __init__(self):
                     super().__init__()
                     self.body = nn.Sequential(
-                        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2)
+                        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()
                     )
+                    self.drop = nn.Dropout(0.2)
                     self.fc = nn.Linear(256, 2)
 
                 def forward(self, x):
-                    return self.fc(self.body(x))
+                    return self.fc(self.drop(self.body(x)))
             """
         )
     )
