@@ -6,6 +6,7 @@ from typing import Any, Literal
 from fedpers.core.params import split, sub
 from fedpers.families.disclosures import BODY_CHANGE
 from fedpers.families.split_models.client import SharedPart
+from fedpers.families.split_models.heads import fit_head
 from fedpers.method import (
     Data,
     Frozen,
@@ -71,9 +72,8 @@ class FedReconClient(PersonalizedClient):
         return BodyChange(sub(order.part, g)), ClientState(state.initial, head)                 # [C4]
 
     def _reconstruct(self, g: Params, state: ClientState, data: Data, rng: Stream) -> Params:
-        loss = Frozen(self.model.loss, g)
         start = state.initial if self.config.start == "initial" else state.head          # [C1]
-        return minimise(loss, start, data, rng, self.config.head)                        # [C2]
+        return fit_head(self.model, g, start, data, rng, self.config.head)               # [C2]
 
     def personal(self, shared: SharedPart, state: ClientState) -> Params:
         """The body under the client's head."""

@@ -70,8 +70,14 @@ def test_yaml_of_a_method_says_what_its_dataclass_says(method):
     if "objective" in written:  # its keys depend on its name
         assert written["objective"].items() <= plain["objective"].items()
         written["objective"] = plain["objective"]
-    assert written == plain
+    assert {k: _with_round_options(v) for k, v in written.items()} == plain
     assert plain == {"name": method, **OmegaConf.to_container(OmegaConf.create(default))}
+
+
+def _with_round_options(value):
+    """A local training's keys with those that are about rounds, which no method's file repeats."""
+    rare = {"keep_momentum": False, "schedule": "constant", "horizon": 0}
+    return rare | value if isinstance(value, dict) and "batch_size" in value else value
 
 
 @pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy"])

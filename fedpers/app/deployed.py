@@ -77,7 +77,7 @@ def run(cfg: RunConfig, out: Path, grid: Grid) -> None:
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
     prepared = Prepared(cfg, out, parts, recorder, ledger, invited(cfg.observers))  # type: ignore[arg-type]
-    drive(prepared, devices, [Counted(devices)])
+    drive(prepared, devices, [Counted(devices)])  # type: ignore[arg-type]
 
 
 def of_devices(cfg: RunConfig, run: Path) -> tuple[int, Any, Federation]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from fedpers.config import observers, registry, schema
 from fedpers.core import scores
@@ -201,10 +201,28 @@ def _method(
         return name, None
     names = {f.name for f in fields(cls)}
     settings = {k: v for k, v in values.items() if k != "name" or "name" in names}
-    shared = {k: v for k, v in (hyper.get("all") or {}).items() if k in names}
+    shared = _shared(hyper.get("all") or {}, names, cls, problems)
     for extra in (shared, hyper.get(name) or {}):
         settings = _overlay(settings, extra, "method", explicit)
     return name, schema.build(cls, settings, "method", problems)
+
+
+def _shared(values: Mapping[str, Any], names: set[str], cls: Any, problems: list[str]) -> dict[str, Any]:
+    """The part of hyper.all that a method has; `local` stands for all its local trainings.
+
+    A key that no method has is a problem: it would change nothing without a word.
+    """
+    found = {k: v for k, v in values.items() if k in names}
+    rest = [k for k in values if k not in names]
+    if "local" in rest:
+        hints = get_type_hints(cls)
+        found = {k: values["local"] for k in names if hints[k].__name__ == "LocalConfig"} | found
+    everybody = (
+        {f.name for row in registry.METHODS.values() for f in fields(row.config_class())} if rest else []
+    )
+    unused = [k for k in rest if k not in everybody]
+    problems += schema.unknown_keys(unused, everybody, "hyper.all") if unused else []
+    return found
 
 
 def _overlay(

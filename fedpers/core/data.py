@@ -68,6 +68,10 @@ class Data:
         """The clients of a block."""
         return [self]
 
+    def with_inputs(self, x: Tensor) -> "Data":
+        """The same samples with other inputs x [n, ...], such as their features."""
+        return Data(x, self.y, self.mask)
+
     def take(self, index: Tensor, weight: Tensor) -> list["Data"]:
         """Batches of rows index [S, B]; `weight` [S, B] becomes their mask."""
         rows = index.reshape(-1)

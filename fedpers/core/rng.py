@@ -98,6 +98,17 @@ class SameBatches(Stream):
         return self._kept
 
 
+class FixedBatch(Stream):
+    """A stream whose every minibatch is one and the same: `rows` [B] of the data, of `weight` [B]."""
+
+    def __init__(self, rng: Stream, rows: Tensor, weight: Tensor) -> None:
+        self.rows, self.weight, self.ragged, self.size = rows, weight, rng.ragged, len(rows)
+
+    def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
+        """`steps` times the batch."""
+        return self.rows.expand(steps, -1), self.weight.expand(steps, -1)
+
+
 def batch_weight(n: int, batch_size: int, steps: int) -> np.ndarray:
     """[steps, B] float32: 0 where the last batch of a pass over n samples is short, else 1."""
     size = min(batch_size, n)

@@ -18,6 +18,7 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.flower.privacy import Mechanism
 from fedpers.learning.model import initial_params
+from fedpers.learning.training_round import answer, own_state
 
 UNREAD = object()  # in place of a client's state: it was not read yet
 
@@ -106,13 +107,13 @@ class Population:
     def _served(self, request: Request, state: Any, data: ClientData, rng: Stream) -> Answer:
         header, n = request.header, len(data.train)
         if header.kind == "evaluate":
-            metrics = _numbers(self.client.assess(request.order, state, data, rng))
+            metrics = _numbers(self.client.assess(request.order, own_state(state), data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = self.client.answer(request.order, state, data.train, rng)
+        reply, kept = answer(self.client, request.order, state, data.train, rng, when[0])
         found: dict[str, Any] | None = None
         if header.assess:
             model = self.client.local_model(request.order, reply)
-            found = _numbers(self.client.assess(model, kept, data, rng))
+            found = _numbers(self.client.assess(model, own_state(kept), data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
@@ -127,7 +128,7 @@ class Population:
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, self.client.work(request.order, n))
+        return Answer(body, n, self.client.work_done(request.order, reply, n))
 
     def _noise(self, request: Request, change: Any) -> Stream:
         """A simulation's noise: it can be repeated, as all of a run."""

@@ -76,6 +76,14 @@ class PersonalizedClient(NumPyClient, ABC):
         """Samples whose gradient `answer` takes on n training samples."""
         return 0
 
+    def work_done(self, order: Any, reply: Any, n: int) -> int:
+        """`work`, where the reply tells that the client took fewer gradients than it might have."""
+        return self.work(order, n)
+
+    def trains_without_momentum(self, order: Any) -> bool:
+        """Whether `answer` to this order takes gradients but no step of a local optimiser."""
+        return False
+
     @property
     def adapts(self) -> bool:
         """Whether the client adapts locally before it predicts (see `adapt`)."""
