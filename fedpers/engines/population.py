@@ -109,7 +109,7 @@ class Population:
         if header.kind == "evaluate":
             metrics = _numbers(self.client.assess(request.order, own_state(state), data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = answer(self.client, request.order, state, data.train, rng, when[0])
+        reply, kept = answer(self.client, request.order, state, data.train, rng, request.when[0])
         found: dict[str, Any] | None = None
         if header.assess:
             model = self.client.local_model(request.order, reply)
