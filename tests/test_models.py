@@ -130,7 +130,7 @@ def test_the_config_of_a_module_names_all_its_options(name: str) -> None:
     path = Path(__file__).parents[1] / "conf" / "model" / f"{name}.yaml"
     options = yaml.safe_load(path.read_text())
     library = options.get("library")
-    assert options.keys() - {"name"} == {*options_of(options["name"], library), "init"}
+    assert options.keys() - {"name"} == {*options_of(options["name"], library)}
     code = inspect.signature(builder(options["name"], library)).parameters
     assert all(options[k] == p.default for k, p in code.items() if k in options and p.default is not p.empty)
 
