@@ -246,13 +246,11 @@ def _model(values: Any, problems: list[str]) -> Any:
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         problems.append(f"model={show(values)}: expected the name of a model")
         return ModelConfig("")
-    from fedpers.learning.model import COMMON  # it imports torch
-    from fedpers.learning.networks import options_of
+    from fedpers.learning.networks import options_of  # it imports torch
 
     name, options = values["name"], {k: v for k, v in values.items() if k != "name"}
     try:
-        known = [*options_of(name, options.get("library")), *COMMON]
-        problems += schema.unknown_keys(options, known, "model")
+        problems += schema.unknown_keys(options, options_of(name, options.get("library")), "model")
     except ConfigError as error:
         problems += error.problems
     return ModelConfig(name, options)

@@ -24,7 +24,6 @@ from fedpers.learning.networks import NETWORKS, builder, options_of
 
 TASKS = ("classification", "binary", "regression")
 MODELS = NETWORKS  # what `model=` may be
-COMMON = ("init", "bias")  # options that every model has
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ def _problems(
 ) -> list[str]:
     problems = []
     try:
-        known = [*options_of(name, options.get("library")), *COMMON]
+        known = options_of(name, options.get("library"))
         wrong = [option for option in options if option not in known]
         problems += [unknown(f"option of model '{name}'", option, known) for option in wrong]
     except ConfigError as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,7 +80,7 @@ class ModuleNetwork(Network):
         cut_head(module, self.recipe.head)
         return {BODY + name: p.detach().clone() for name, p in module.named_parameters()} | found
 
-    @property
+    @cached_property
     def norms(self) -> frozenset[str]:
         """Names of the parameters of normalisation layers."""
         return frozenset(
@@ -89,7 +90,7 @@ class ModuleNetwork(Network):
             for name, _ in layer.named_parameters(recurse=False)
         )
 
-    @property
+    @cached_property
     def tracked(self) -> list[str]:
         """Names of BatchNorm's running statistics in the skeleton."""
         return [f"{place}.{name}" for place, layer in tracking(self.skeleton) for name in STATISTICS]

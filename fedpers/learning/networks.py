@@ -111,6 +111,7 @@ def builder(name: str, library: str | None = None) -> Callable[..., Network]:
 
 
 def options_of(name: str, library: str | None = None) -> list[str]:
-    """The keys that the network may be given, beside the name."""
+    """The keys that the model may be given, beside the name; a module's head is its own, with bias or not."""
     given = list(inspect.signature(builder(name, library)).parameters)[1:]
-    return [key for key in given if key not in ("num_outputs", "name")] + (["library"] if library else [])
+    own = [key for key in given if key not in ("num_outputs", "name")]
+    return [*own, *(["library"] if library else []), *([] if "num_outputs" in given else ["bias"]), "init"]
