@@ -67,6 +67,8 @@ class DataConfig:
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
     omniglot_clients: str = "alphabet"  # alphabet | drawer
+    # python
+    digest: str | None = None  # python: of the Federation, so that a folder is not gone on with on another
     # files: your own data
     library: str | None = None  # huggingface: `name` is that of a set of its hub, or a folder
     options: Mapping[str, Any] = field(default_factory=dict)  # huggingface, sets of other packages
@@ -127,6 +129,7 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
     "file": ("libsvm", "femnist"),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
+    "digest": ("python",),
     "num_classes": ("synthetic_classes", "device"),
     "input_shape": ("device",),
     "task": ("device", *OWN),

@@ -73,6 +73,9 @@ DATASETS: dict[str, DataSet] = {
         clients="device:absent",
         natural="only",
     ),
+    "python": DataSet(
+        "a Federation that fedpers.run is given; from Python only", clients="device:ungiven", natural="only"
+    ),
 }
 
 LIBRARIES = ("huggingface",)  # what `data.library` may be: data.name is theirs

@@ -91,7 +91,8 @@ def test_yaml_top_level_says_what_the_dataclass_says():
     written = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     run = compose.load()
     keys = written.keys() - {"defaults", "hydra"}
-    assert {k: getattr(run, k) for k in keys} == {k: written[k] for k in keys}
+    stored = to_mapping(run)
+    assert {k: stored[k] for k in keys} == {k: written[k] for k in keys}
     assert {f for f in RunConfig.__dataclass_fields__ if f not in keys} == {
         "method_name",
         "method",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
+from fedpers.core import scores
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.flower.client import PersonalizedClient
@@ -62,6 +63,9 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
     client = row.client_class()(cfg.method, model)
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
+    if problems := scores.problems(cfg.metrics, federation.task):
+        raise ConfigError(*problems)
+    client.metrics = scores.of_one(cfg.metrics)
     return Parts(strategy, client, federation, model, plan)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | bench | list | report | export | predict | data | keys | deal`."""
+"""The command line: `fedpers run | bench | list | report | export | predict | new-method | data | keys`..."""
 
 import argparse
 import errno
@@ -11,15 +11,6 @@ from typing import Any
 from fedpers import __version__
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.deploy import commands as deployment
-
-# Flower and Ray report usage, look for updates and install packages unless they are told not to.
-for _name, _value in {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}.items():
-    os.environ.setdefault(_name, _value)
 
 USER_MISTAKE, INTERRUPTED = 2, 130  # exit statuses
 DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR,
@@ -108,6 +99,9 @@ def parser() -> argparse.ArgumentParser:
     use.add_argument("--model", type=Path, help="instead of a device's: a file of fedpers export")
     use.add_argument("--target", help="column of the known answers; default: the device's")
     use.add_argument("--out", type=Path, help="a .csv file; default: the screen")
+    new = _add(commands, "new-method", _new_method, "a package with a method of your own, tests included")
+    new.add_argument("name", help="small letters, digits and underscores")
+    new.add_argument("--out", type=Path, help="its folder; default: fedpers_NAME here")
 
     data = commands.add_parser("data", help="download data sets")
     fetch = _add(data.add_subparsers(required=True, metavar="ACTION"), "fetch", _fetch, "download a data set")
@@ -146,6 +140,14 @@ def _predict(args: Any) -> None:
     from fedpers.app.predict import predict
 
     predict(args.rows, args.state, args.client, args.run, args.model, args.target, args.out)
+
+
+def _new_method(args: Any) -> None:
+    from fedpers.app.new_method import new_method
+
+    folder = new_method(args.name, args.out)
+    print(f"{folder}: install it with  python -m pip install --editable {folder}")
+    print(f"then  python -m pytest {folder}  and  fedpers run method={args.name}")
 
 
 def _fetch(args: Any) -> None:

@@ -12,6 +12,7 @@ from fedpers.app.exported import FORMAT, ExportedModel, settings_of
 from fedpers.app.run_folder import CONFIG, stored_config
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig
+from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import tree_map
@@ -33,8 +34,8 @@ class StoredRun:
     cohort: Cohort | None  # None: the clients are devices
 
 
-def open_run(run: Path) -> StoredRun:
-    """The run in a folder, at its last checkpoint.
+def open_run(run: Path, federation: Federation | None = None) -> StoredRun:
+    """The run in a folder, at its last checkpoint; `federation` is the data that it was given, if it was.
 
     Raises:
         ConfigError: `run` is no run.
@@ -49,7 +50,7 @@ def open_run(run: Path) -> StoredRun:
         return _of_devices(cfg, run)
     store = RowStore(run / "memory", cfg.engine.memory_mb)
     t, state = checkpoint.load(run, store)
-    parts = assemble(cfg)
+    parts = assemble(cfg, federation)
     cohort = Cohort(parts.client, parts.federation, store, parts.plan)
     parts.strategy.state, parts.strategy.rounds_done = state, t
     parts.strategy.connect(InProcessGrid(cohort))
@@ -66,6 +67,19 @@ def _of_devices(cfg: RunConfig, run: Path) -> StoredRun:
 
 
 # ---- one model ----------------------------------------------------------------------------------
+
+
+def model_of(
+    run: Path, name: str | None = None, client: int | None = None, federation: Federation | None = None
+) -> ExportedModel:
+    """What `export` would write: the server's model `name`, or the one that a client predicts with.
+
+    Raises:
+        ConfigError: `run` is no run, has no such model or client, or both are named.
+        CheckpointError: it has no checkpoint, or a damaged one.
+    """
+    stored = open_run(run, federation)
+    return next(iter(_chosen(stored, name, None if client is None else str(client))))
 
 
 def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:

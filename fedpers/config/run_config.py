@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from fedpers.config import registry, schema
+from fedpers.config import observers, registry, schema
+from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError
 from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
-RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
+RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers")  # may change later
 
 
 ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
@@ -87,6 +88,7 @@ class RunConfig:
     eval_every: int = 1  # 0 = after the last round only
     eval_clients: int | None = None  # a fixed sample of them; null = all
     eval_train: bool = False  # on clients' training data as well
+    metrics: tuple[str, ...] = ()  # beyond accuracy: names of core.scores
     optimum: bool = False  # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     new_clients: int = 0  # the last ones never train
@@ -96,6 +98,7 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     failures: Literal["raise", "skip"] = "raise"
+    observers: tuple[str, ...] = ()  # names, or pkg.mod:Class
     out: str | None = None  # the run directory
     resume: str | None = None  # the run directory to go on with
     experiment: str | None = None  # name in conf/experiment
@@ -117,6 +120,8 @@ class RunConfig:
                 checkpoint_every=(0, None),
             )
             + self._off_line()
+            + observers.problems(self.observers)
+            + scores.problems(self.metrics)
         )
 
     def _off_line(self) -> list[str]:

@@ -27,6 +27,7 @@ from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.plan import Plan
+from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
 from fedpers.deploy.local_data import feature_names, load_local
 from fedpers.deploy.orders import NONE, Order
@@ -137,6 +138,7 @@ def _seat(config: str, source: str, target: str | None) -> Seat:
     client = method(cfg.method_name).client_class()(cfg.method, model_of(cfg))
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
+    client.metrics = of_one(cfg.metrics)
     cuda = cfg.device != "cpu" and torch.cuda.is_available()
     plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype, privacy=cfg.privacy)
     return Seat(client, one_device(data, cfg), plan, _facts(data, cfg), feature_names(source, target))

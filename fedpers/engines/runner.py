@@ -110,6 +110,8 @@ class Runner:
         client, header = population.client, request.header
         if self.config.runner == "loop" or not client.vectorized or self._alone(population):
             return None, UNREAD, []
+        if client.metrics and (header.assess or header.kind == "evaluate"):
+            return None, UNREAD, []  # scikit-learn knows one client's arrays
         auto = self.config.runner == "auto" and population.device == "cpu"
         trains = client.adapts or type(request.order) is Unseen
         evaluates = header.kind == "evaluate" and not trains

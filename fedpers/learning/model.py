@@ -98,6 +98,14 @@ class Model:
             return losses.squeeze(1)
         return (outputs - target).square().mean(1)
 
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Probabilities [n, K] of classes (of a binary task [n, 2]); values [n, K] for regression."""
+        if self.task == "classification":
+            return outputs.softmax(1)
+        if self.task == "binary":
+            return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], 1)
+        return outputs
+
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
         """1 where the prediction is right, else 0, [n]; nan for regression."""
         if self.task == "regression":
