@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import split
+from fedpers.families.disclosures import BODY
 from fedpers.families.global_model.fine_tuning import fine_tune
 from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
@@ -43,6 +44,7 @@ class FedBABUClient(PersonalizedClient):
     """Trains the body under the fixed head; remembers nothing."""
 
     config: FedBABUConfig
+    disclosure = BODY
 
     def answer(self, order: BodyAndHead, state: None, data: Data, rng: Stream) -> tuple[TrainedBody, None]:
         """One local training of the body."""

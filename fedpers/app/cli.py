@@ -90,10 +90,13 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, help=out)
     report.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
 
-    export = _add(commands, "export", _export, "a whole model of a run, for others to use")
+    export = _add(commands, "export", _export, "models of a run, for others to use")
     export.add_argument("run", type=Path, help="a run directory")
     model = "its name, such as global or center_0; may be left out if the method has one"
     export.add_argument("--model", help=model)
+    client = "a client's personal model instead: its number in clients.csv, or all"
+    export.add_argument("--client", help=client)
+    export.add_argument("--onnx", action="store_true", help="write NAME.onnx besides (extra onnx)")
     out = "folder of NAME.safetensors and NAME.json; default: RUN/export"
     export.add_argument("--out", type=Path, help=out)
 
@@ -126,7 +129,8 @@ def _report(args: Any) -> None:
 def _export(args: Any) -> None:
     from fedpers.app.export import export
 
-    print(export(args.run, args.model, args.out))
+    for path in export(args.run, args.model, args.out, args.client, args.onnx):
+        print(path)
 
 
 def _fetch(args: Any) -> None:

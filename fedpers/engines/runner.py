@@ -21,6 +21,7 @@ from fedpers.engines.chunk_size import ChunkSize
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Request
+from fedpers.flower.newcomers import Unseen
 from fedpers.learning.convolution import as_products
 from fedpers.learning.kernels.dispatch import autograd_only
 
@@ -109,7 +110,8 @@ class Runner:
         if self.config.runner == "loop" or not client.vectorized:
             return None, UNREAD, []
         auto = self.config.runner == "auto" and population.device == "cpu"
-        evaluates = header.kind == "evaluate" and not client.adapts
+        trains = client.adapts or type(request.order) is Unseen
+        evaluates = header.kind == "evaluate" and not trains
         if auto and population.convolves and not evaluates:
             return None, UNREAD, []  # a stack of convolutions, each client's own, is slower on a CPU
         sizes = population.padded_sizes(request.k)

@@ -9,6 +9,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.families.disclosures import PART
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
 
@@ -46,6 +47,7 @@ class SplitClient(PersonalizedClient, ABC):
     config: Any  # `personal`: which part is the client's own, as `cut` takes it
     private = ("own",)
     reply_is_shared = True
+    disclosure = PART
 
     @abstractmethod
     def train(self, shared: Params, own: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
