@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.method import (
     Data,
@@ -42,11 +43,11 @@ class FedALAConfig:
 
 @record
 class ClientState:
-    """The client's own model, its weights of aggregation, and whether those were settled once."""
+    """The client's own model, its weights of aggregation, and how often it has trained."""
 
     own: Params
     W: Params                             # of the mixed layers, entries in [0, 1]
-    settled: Tensor                       # scalar, 0 or 1
+    visits: Tensor                        # scalar
 
 
 def upper(params: Params, p: int) -> list[str]:
@@ -65,6 +66,7 @@ class FedALAClient(PersonalizedClient):
     """Mixes the received model into its own, entry by entry as its data want it, and trains."""
 
     config: FedALAConfig
+    disclosure = MODEL
     private = ("W",)
     vectorized = False                    # learns for as long as its own losses move
 
@@ -77,14 +79,12 @@ class FedALAClient(PersonalizedClient):
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """Learn the weights, mix, train."""
-        W, settled = state.W, state.settled
-        apart = any(not torch.equal(state.own[k], order.params[k]) for k in W)
-        if self.config.eta and apart:     # else their gradient is 0
+        W = state.W
+        if self.config.eta and state.visits > 0:       # at first there is no own model to mix with
             W = self._learn(order.params, state, data, rng)
-            settled = torch.ones_like(settled)
         start = mix(state.own, order.params, W)                                          # [C3]
         new = minimise(self.model.loss, start, data, rng, self.config.local)             # [C4]
-        return Weights(new), ClientState(new, W, settled)                                # [C5]
+        return Weights(new), ClientState(new, W, state.visits + 1)                       # [C5]
 
     def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> Params:
         """W_i after one pass over some of the samples; the first time, after as many as it takes."""
@@ -97,7 +97,7 @@ class FedALAClient(PersonalizedClient):
             return self.model.loss(mix(state.own, shared, w), batch)
 
         slope, one_pass = grad(loss), replace(h.local, epochs=1, steps=0)
-        while len(losses) < (1 if state.settled else MOST):
+        while len(losses) < (1 if state.visits > 1 else MOST):
             for batch in minibatches(some, rng, one_pass):
                 g = slope(W, batch)
                 W = {k: (w - h.eta * g[k]).clamp(0, 1) for k, w in W.items()}            # [C2]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpers.families.disclosures import OWN_MODEL
 from fedpers.method import (
     Data,
     LocalConfig,
@@ -49,6 +50,7 @@ class FedAMPClient(PersonalizedClient):
     """Trains its own model near the one that the server mixed for it."""
 
     config: FedAMPConfig
+    disclosure = OWN_MODEL
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnModel:
         """All clients start from the same initial model."""

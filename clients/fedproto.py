@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fedpers.families.disclosures import PROTOTYPES
 from fedpers.method import (
     Data,
     LocalConfig,
@@ -63,6 +64,7 @@ class FedProtoClient(PersonalizedClient):
     """Trains its own model near common prototypes, and sends its own prototypes alone."""
 
     config: FedProtoConfig
+    disclosure = PROTOTYPES
     private = ("params",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

@@ -14,18 +14,17 @@ Learning", AAAI 2023, https://arxiv.org/abs/2212.01197, Algorithm 1.
                                                        [C4] Θ_i = local SGD from Θ̂_i
     [S3] Θ = Σ_i n_i Θ_i / Σ_i n_i             <----   [C5] send Θ_i, keep it
 
-All W_i start at 1. Client i predicts with Θ_i.
+All W_i start at 1; a client that was never drawn before takes Θ whole. Client i predicts with Θ_i.
 
 Deviations from the paper: the loss has settled when its last ten values, each over all samples drawn,
 have a standard deviation below `threshold`, and after 100 passes at the latest (the paper says "until
 converged", its code compares losses of single batches without an end).
-Reductions: η = 0 is FedAvg bit for bit.
+Reductions: η = 0 is FedAvg.
 """
 
 import numpy as np
 
 from fedpers.clients.fedala import FedALAConfig, Weights
-from fedpers.core.params import weighted_mean
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Round
 
@@ -34,13 +33,14 @@ class FedALA(GlobalModelStrategy):
     """Averages whole models, weighted by numbers of samples."""
 
     config: FedALAConfig
+    not_robust = ""
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         theta = yield dict.fromkeys(selected, s)                                         # [S2]
         n = [self.num_examples(i) for i in theta]
-        return Weights(weighted_mean([theta[i].params for i in theta], n))               # [S3]
+        return Weights(self.average([theta[i].params for i in theta], n, s.params))      # [S3]
 
     def evaluation_message(self, s: Weights, k: int) -> None:
         """Clients predict with their own models."""

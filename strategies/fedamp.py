@@ -42,6 +42,7 @@ class FedAMP(PersonalizedStrategy):
     """Mixes models by how near they are."""
 
     config: FedAMPConfig
+    not_robust = "its server takes no mean; it mixes a model for each client"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Nobody has sent a model yet."""

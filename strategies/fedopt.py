@@ -46,6 +46,7 @@ class FedOpt(GlobalModelStrategy):
     """Moves the global model by the server's own optimiser."""
 
     config: FedAvgMConfig | FedAdamConfig
+    not_robust = "its optimiser remembers the means of all rounds before"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:  # type: ignore[override]
         """The model's initial parameters, and the optimiser before its first step."""

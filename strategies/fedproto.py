@@ -35,6 +35,7 @@ class FedProto(PersonalizedStrategy):
     """Averages prototypes; models stay where they are."""
 
     config: FedProtoConfig
+    not_robust = "a class may be known to few clients, none of which could be outvoted"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> Prototypes:
         """No class has a prototype yet.

@@ -23,7 +23,6 @@ Reductions: μ = 0 is FedAvg bit for bit; so is any μ where the model has no bo
 import numpy as np
 
 from fedpers.clients.moon import MoonConfig, Weights
-from fedpers.core.params import weighted_mean
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Round
 
@@ -32,10 +31,11 @@ class Moon(GlobalModelStrategy):
     """Averages whole models, weighted by numbers of samples."""
 
     config: MoonConfig
+    not_robust = ""
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
         n = [self.num_examples(i) for i in w]
-        return Weights(weighted_mean([w[i].params for i in w], n))                       # [S3]
+        return Weights(self.average([w[i].params for i in w], n, s.params))              # [S3]

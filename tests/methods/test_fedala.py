@@ -49,11 +49,13 @@ def test_rounds_equal_a_numpy_restatement(threshold):
     assert any((state.W["head.weight"] < 0.999).any() for state in cohort.store.states.values())
 
 
-def test_without_learning_it_is_fedavg_bit_for_bit():
+def test_without_learning_it_is_fedavg():
+    """Up to rounding: FedAvg's clients are trained as one stack."""
     local, plan = LocalConfig(lr=0.3, epochs=2, batch_size=4), {"seed": 5, "clients_per_round": 4}
     ours, _ = simulated("fedala", FedALAConfig(eta=0.0, local=local), FED, MODEL, 3, **plan)
     theirs, _ = simulated("fedavg", config("fedavg", local=local), FED, MODEL, 3, **plan)
-    assert same(ours.state.params, theirs.state.params)
+    for name, value in theirs.state.params.items():
+        torch.testing.assert_close(ours.state.params[name], value, rtol=0, atol=1e-13)
 
 
 def test_mixing_takes_whole_models_at_its_ends():

@@ -38,7 +38,7 @@ def test_without_attraction_it_is_local_training_bit_for_bit():
 
 
 def test_clients_of_one_rule_find_each_other():
-    cfg = FedAMPConfig(0.1, 0.05, 0.5, LocalConfig(lr=0.1, steps=10, batch_size=0))
+    cfg = FedAMPConfig(0.01, 0.005, 0.03, LocalConfig(lr=0.1, steps=10, batch_size=0))
     server, _ = simulated("fedamp", cfg, FED, MODEL, 8)
     others = server.explain(server.state)["collaboration"] * (1 - np.eye(6))
     group = np.equal.outer(TWO[:, 0], TWO[:, 0])
