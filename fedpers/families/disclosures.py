@@ -10,10 +10,6 @@ BODY_CHANGE = Disclosure("the change of the body", delta="part")
 COMPONENTS = Disclosure("all components after local work", delta="thetas", since="thetas")
 BLOCK = Disclosure("the shared block after local steps", delta="w", since="w")
 
-CORRECTIONS = Disclosure(
-    "the change of the model, and that of its control variate",
-    no_dp="two changes are sent; the second grows as the learning rate shrinks, and no clip fits both",
-)
 NOTHING = Disclosure(
     "nothing of use: a copy of what it was sent",
     no_dp="method=local sends nothing that was learned, so there is nothing to hide",
@@ -43,6 +39,20 @@ PEERS = Disclosure(
     "its own model, and how much it gains from those of others",
     no_dp="its own model is handed to other clients and scored on their data; the weights are sent too",
     no_sum="single models go from client to client",
+)
+CORRECTED = Disclosure(
+    "the change of the global model, and of a control variate",
+    no_dp="the control variate is sent beside the change, and is a mean gradient itself",
+)
+PROTOTYPES = Disclosure(
+    "the mean features of each class, and how many samples it has",
+    no_dp="prototypes and the numbers of samples are sent class by class, without a bound on what one tells",
+    no_sum="numbers of samples and weighted prototypes could be summed; they are sent singly",
+)
+OWN_MODEL = Disclosure(
+    "its own model, which the server compares with those of others and mixes into theirs",
+    no_dp="the server mixes models by single distances, so what one client gets tells of another",
+    no_sum="single models are compared",
 )
 COIN_STEPS = Disclosure(
     "gradients or control variates of the shared block, at random times",
