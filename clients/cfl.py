@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
 from fedpers.families.clustered.centers import nearest_center, pick
+from fedpers.families.disclosures import COMPARED
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -47,6 +48,7 @@ class CFLClient(PersonalizedClient):
     """Trains the received model and sends the difference; remembers nothing."""
 
     config: CFLConfig
+    disclosure = COMPARED
 
     def answer(self, order: MemberModel, state: None, data: Data, rng: Stream) -> tuple[ModelChange, None]:
         """One local training from the received weights."""

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.params import split, sub
+from fedpers.families.disclosures import BODY_CHANGE
 from fedpers.families.split_models.client import SharedPart
+from fedpers.families.split_models.heads import fit_head
 from fedpers.method import (
     Data,
     Frozen,
@@ -52,6 +54,7 @@ class FedReconClient(PersonalizedClient):
     """Finds the head for the received body, then the body for that head."""
 
     config: FedReconConfig
+    disclosure = BODY_CHANGE
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
@@ -69,9 +72,8 @@ class FedReconClient(PersonalizedClient):
         return BodyChange(sub(order.part, g)), ClientState(state.initial, head)                 # [C4]
 
     def _reconstruct(self, g: Params, state: ClientState, data: Data, rng: Stream) -> Params:
-        loss = Frozen(self.model.loss, g)
         start = state.initial if self.config.start == "initial" else state.head          # [C1]
-        return minimise(loss, start, data, rng, self.config.head)                        # [C2]
+        return fit_head(self.model, g, start, data, rng, self.config.head)               # [C2]
 
     def personal(self, shared: SharedPart, state: ClientState) -> Params:
         """The body under the client's head."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedpers.families.split_models.client import SplitClient
+from fedpers.families.split_models.heads import fit_head
 from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, minimise
 
 
@@ -23,9 +24,9 @@ class FedRepClient(SplitClient):
 
     def train(self, phi: Params, head: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
         """Head steps, then body steps."""
-        h, loss = self.config, self.model.loss
-        head = minimise(Frozen(loss, phi), head, data, rng, h.head)                      # [C1]
-        phi = minimise(Frozen(loss, head), phi, data, rng, h.body)                       # [C2]
+        h = self.config
+        head = fit_head(self.model, phi, head, data, rng, h.head)                        # [C1]
+        phi = minimise(Frozen(self.model.loss, head), phi, data, rng, h.body)                       # [C2]
         return phi, head                                                                 # [C3] [C4]
 
     def work(self, order: Any, n: int) -> int:

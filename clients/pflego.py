@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedpers.core.params import add, split
-from fedpers.method import Data, Params, PersonalizedClient, Stream, bounds, grad, record
+from fedpers.families.disclosures import BODY_GRADIENT
+from fedpers.families.split_models.heads import fit_head
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, record
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class PFLEGOClient(PersonalizedClient):
     """Steps on its head with cached features, then returns one exact gradient of the body."""
 
     config: PFLEGOConfig
+    disclosure = BODY_GRADIENT
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
@@ -67,10 +70,8 @@ class PFLEGOClient(PersonalizedClient):
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
         h, theta, head = self.config, order.theta, state.head
         if h.tau > 1:
-            features = self.model.body(theta, data.x)                                    # [C1]
-            slope = grad(self.model.head_loss)
-            for _ in range(h.tau - 1):
-                head = add(head, slope(head, features, data), -h.beta)                   # [C2]
+            steps = LocalConfig(h.beta, steps=h.tau - 1, batch_size=0)
+            head = fit_head(self.model, theta, head, data, rng, steps)                   # [C1] [C2]
         g = grad(self.model.loss)(head | theta, data)                                    # [C3]
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from fedpers.core.arrays import MISSING
 from fedpers.core.errors import unknown
 from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.registry import DATASETS
@@ -65,6 +66,13 @@ class DataConfig:
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
     omniglot_clients: str = "alphabet"  # alphabet | drawer
+    # files: your own data
+    path: str | None = None  # a folder with a file or folder a client, or one file
+    target: str = "label"  # the column of y
+    client: str = "client"  # one file: the column that names each row's client
+    missing: str = "refuse"  # rows without a value: refuse | drop
+    tokens: bool = False  # x are numbers of tokens, for models of text
+    image_size: tuple[int, ...] = ()  # of images: [height, width]; empty: as they are, all alike
     # device: what the clients' own data is
     input_shape: tuple[int, ...] = ()  # of one sample
     task: str = "classification"  # classification | binary | regression
@@ -92,6 +100,7 @@ class DataConfig:
         return [*_names(self), *_ranges(self), *_together(self)]
 
 
+OWN = ("files",)
 _FEDSOFT, _PPFL = "synthetic_fedsoft", "synthetic_ppfl"
 USED_BY = {  # key: the partitions and sets that use it; any other key is used by all
     "min_size": ("dirichlet", "natural"),
@@ -107,7 +116,10 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     "file": ("libsvm", "femnist"),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
     "num_classes": ("synthetic_classes", "device"),
-    **dict.fromkeys(("input_shape", "task"), ("device",)),
+    "input_shape": ("device",),
+    "task": ("device", *OWN),
+    **dict.fromkeys(("target", "client", "missing", "tokens", "image_size"), OWN),
+    "path": ("files",),
     **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
     "num_sources": (_PPFL, _FEDSOFT),
     "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),
@@ -143,6 +155,7 @@ def _names(cfg: DataConfig) -> Iterator[str]:
         "partition": PARTITIONS,
         "mixture": MIXTURES,
         "label_space": ("global", "local"),
+        "missing": MISSING,
         "task": TASKS,
         "omniglot_split": ("after_rotation", "before_rotation"),
         "omniglot_clients": ("alphabet", "drawer"),
@@ -192,9 +205,21 @@ def _together(cfg: DataConfig) -> Iterator[str]:
     if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
         yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
     yield from _mixture(cfg)
+    yield from _own(cfg)
     total = sum(cfg.clients_per_group)
     if cfg.partition == "groups" and cfg.clients_per_group and total != cfg.num_clients:
         yield f"data.clients_per_group sums to {total}, data.num_clients is {cfg.num_clients}"
+
+
+def _own(cfg: DataConfig) -> Iterator[str]:
+    if cfg.name == "files" and not cfg.path:
+        yield "data=files needs data.path=..., a folder with a file a client, or one file"
+    if cfg.tokens and (cfg.standardise or cfg.unit_norm):
+        yield "data.tokens=true: tokens are no measurements; leave data.standardise and data.unit_norm false"
+    if len(cfg.image_size) > 2 or any(side < 1 for side in cfg.image_size):
+        yield f"data.image_size is {list(cfg.image_size)}; it must be [height, width] in pixels"
+    if cfg.task == "regression" and cfg.label_space == "local":
+        yield "data.label_space=local numbers each client's classes, and regression has none; leave it global"
 
 
 def _mixture(cfg: DataConfig) -> Iterator[str]:

@@ -50,6 +50,7 @@ DATASETS: dict[str, DataSet] = {
     "synthetic_sine": DataSet(
         "FedeRiCo's toy: intervals of a sine curve", clients="synthetic:sine", natural="only"
     ),
+    "files": DataSet("your own files: data.path=DIR", "files:load", natural="yes"),
     "device": DataSet(
         "each client's own data on its own device (engine=deployment)",
         clients="device:absent",

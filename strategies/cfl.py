@@ -46,6 +46,7 @@ class CFL(PersonalizedStrategy):
     """FedAvg in clusters, which are cut in two where their members pull in different directions."""
 
     config: CFLConfig
+    not_robust = "it forms clusters from single changes before it takes a mean"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """One cluster of everybody."""

@@ -42,6 +42,7 @@ class IFCA(PersonalizedStrategy):
     """Averages each cluster's model over the clients that chose it."""
 
     config: IFCAConfig
+    not_robust = "a client that lies about its cluster is in no mean where it could be outvoted"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Cluster models from a seed each."""

@@ -54,6 +54,7 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
     row = method(cfg.method_name)
     if row.strategy_class().takes_all:
         _check_that_all_take_part(cfg, num_clients - cfg.new_clients)
+    _check_aggregation(cfg, row.strategy_class())
     strategy = row.strategy_class()(cfg.method, model, plan)
     strategy.holdout = federation.holdout
     client = row.client_class()(cfg.method, model)
@@ -72,6 +73,12 @@ def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:
         raise ConfigError(f"participation={cfg.participation}: {text}")
 
 
+def _check_aggregation(cfg: RunConfig, strategy: type[PersonalizedStrategy]) -> None:
+    if cfg.aggregation.name != "mean" and strategy.not_robust:
+        kind, name = cfg.aggregation.name, cfg.method_name
+        raise ConfigError(f"aggregation={kind} method={name}: {strategy.not_robust}; use aggregation=mean")
+
+
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
     """The part of the configuration that is the same for every method."""
     return Plan(
@@ -88,6 +95,8 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
         num_clients=num_clients,
         device=choose_device(cfg.device),
         dtype=cfg.dtype,
+        privacy=cfg.privacy,
+        aggregation=cfg.aggregation,
     )
 
 

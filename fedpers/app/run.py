@@ -11,10 +11,12 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
+from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
+from fedpers.flower.accounting import Spending
 from fedpers.flower.strategy import Observer, RoundLog
 from fedpers.results import checkpoint
 from fedpers.results.files import flush_files
@@ -33,6 +35,7 @@ class Prepared:
     recorder: Recorder
     store: RowStore | None  # None: clients keep their states elsewhere, as files
     summary: dict[str, Any] = field(default_factory=dict)
+    spending: Spending | None = None  # None: without privacy
 
 
 class Checkpointer(Observer):
@@ -48,8 +51,8 @@ class Checkpointer(Observer):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
             if self.run.cfg.engine.name == "ray":
                 flush_files()  # the states that go with it
-            strategy = self.run.parts.strategy
-            checkpoint.save(self.run.out, t, strategy.state, self.run.store, strategy.exchanges)
+            strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
+            checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges)
 
 
 class Observers(Observer):
@@ -92,6 +95,7 @@ def execute(
         ConfigError: the folder is not free.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
+    check_privacy(cfg)
     if cfg.engine.name == "deployment":  # its server app claims the folder
         from fedpers.deploy.submit import run_on_devices
 
@@ -156,10 +160,17 @@ def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
     title, rows = run.cfg.method_name, run.recorder.rows
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
         observers = [*first, run.recorder, Checkpointer(run), progress]
+        if run.cfg.privacy.on:
+            run.spending = Spending(run.cfg.privacy)
+            if strategy.rounds_done:
+                run.spending.load(checkpoint.newest(run.out))
+            observers.insert(0, run.spending)
         if run.cfg.optimum:
             gap = observe_optimality_gap(strategy, grid)
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded
             run.recorder.facts["optimum"] = gap.facts()
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=Observers(observers))
     run.recorder.facts |= strategy.facts(strategy.state)
+    if run.spending is not None:
+        run.recorder.facts["privacy"] = run.spending.facts()
     run.summary = run.recorder.close()

@@ -21,7 +21,7 @@ from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
 
 CONF = "fedpers.conf"
-GROUPS = ("method", "data", "model", "engine", "experiment")
+GROUPS = ("method", "data", "model", "engine", "aggregation", "privacy", "experiment")
 
 
 def load(overrides: Sequence[str] = ()) -> RunConfig:

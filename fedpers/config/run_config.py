@@ -3,11 +3,13 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from fedpers.config import registry, schema
+from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
@@ -76,6 +78,8 @@ class RunConfig:
     data: DataConfig
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -157,13 +161,24 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
     """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
     below = {
         group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
-        for group in ("data", "engine")
+        for group in ("data", "engine", "aggregation", "privacy")
     }
-    return unused(run.data, below["data"]) + [
+    found = unused(run.data, below["data"])
+    found += [
         f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
         f"{', '.join(ENGINES_OF[key])} would use it"
         for key in below["engine"]
         if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
+    ]
+    kind = run.aggregation.name
+    found += [
+        f"aggregation.{key}: without effect for aggregation={kind}; aggregation={USED_BY[key]} would use it"
+        for key in below["aggregation"]
+        if USED_BY.get(key, kind) != kind
+    ]
+    quiet = [] if run.privacy.on else below["privacy"]
+    return found + [
+        f"privacy.{key}: without effect for privacy=off; privacy=dp would use it" for key in quiet
     ]
 
 
@@ -182,10 +197,28 @@ def _method(
         return name, None
     names = {f.name for f in fields(cls)}
     settings = {k: v for k, v in values.items() if k != "name" or "name" in names}
-    shared = {k: v for k, v in (hyper.get("all") or {}).items() if k in names}
+    shared = _shared(hyper.get("all") or {}, names, cls, problems)
     for extra in (shared, hyper.get(name) or {}):
         settings = _overlay(settings, extra, "method", explicit)
     return name, schema.build(cls, settings, "method", problems)
+
+
+def _shared(values: Mapping[str, Any], names: set[str], cls: Any, problems: list[str]) -> dict[str, Any]:
+    """The part of hyper.all that a method has; `local` stands for all its local trainings.
+
+    A key that no method has is a problem: it would change nothing without a word.
+    """
+    found = {k: v for k, v in values.items() if k in names}
+    rest = [k for k in values if k not in names]
+    if "local" in rest:
+        hints = get_type_hints(cls)
+        found = {k: values["local"] for k in names if hints[k].__name__ == "LocalConfig"} | found
+    everybody = (
+        {f.name for row in registry.METHODS.values() for f in fields(row.config_class())} if rest else []
+    )
+    unused = [k for k in rest if k not in everybody]
+    problems += schema.unknown_keys(unused, everybody, "hyper.all") if unused else []
+    return found
 
 
 def _overlay(
@@ -230,6 +263,8 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
             "model": {"name": run.model.name, **run.model.options},
             "data": asdict(run.data),
             "engine": asdict(run.engine),
+            "aggregation": asdict(run.aggregation),
+            "privacy": asdict(run.privacy),
         }
     )
 

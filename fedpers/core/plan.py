@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpers.core.aggregation import AggregationConfig
+from fedpers.core.privacy import PrivacyConfig
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -21,3 +24,5 @@ class Plan:
     new_lr: float = 0.05  # rate of these
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    privacy: PrivacyConfig = PrivacyConfig()  # noqa: RUF009  (it is frozen)
+    aggregation: AggregationConfig = AggregationConfig()  # noqa: RUF009

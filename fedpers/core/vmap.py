@@ -20,6 +20,11 @@ def mapped_once() -> bool:
     return maybe_current_level() in (None, 1) and not torch.is_grad_enabled()
 
 
+def readable(tensor: Tensor) -> bool:
+    """Whether Python may branch on the value: it is no row of a stack."""
+    return not is_batchedtensor(tensor)
+
+
 def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """This client's rows of what `f` makes of plain stacks [C, ...]: all clients' inside vmap, else of one.
 
@@ -36,6 +41,11 @@ def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Ten
     with temporarily_clear_interpreter_stack():
         found = f(*stacks)
     return tuple([_add_batch_dim(t, 0, level) for t in found])
+
+
+def stack_of(t: Tensor) -> Tensor:
+    """The plain stack [C, ...] whose row inside vmap is t; only where `mapped_once`."""
+    return get_unwrapped(t).movedim(maybe_get_bdim(t), 0)
 
 
 def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:

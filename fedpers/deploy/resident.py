@@ -31,6 +31,7 @@ from fedpers.core.serialization import pack, unpack
 from fedpers.deploy.local_data import load_local
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.private_state import PrivateState
+from fedpers.deploy.secret_noise import SecretNoise
 from fedpers.engines.population import Population
 from fedpers.flower.messages import Answer, Header, Request
 from fedpers.learning.model import Model, build_model
@@ -83,6 +84,8 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     store = _store(device.state, device.client, order.run, seat.plan.device, device.lost_state)
     store.recall = order.recall
     population = Population(seat.client, seat.federation, store, seat.plan)
+    if population.mechanism is not None:
+        population.mechanism.stream = SecretNoise(store.folder)
     body = unpack(skeleton, [np.load(io.BytesIO(a), allow_pickle=False) for a in arrays], seat.plan.device)
     with torch.no_grad():
         given = population.one(Request(order.k, body, Header.of(header)))
@@ -129,7 +132,7 @@ def _seat(config: str, source: str, target: str | None) -> Seat:
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
     cuda = cfg.device != "cpu" and torch.cuda.is_available()
-    plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype)
+    plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype, privacy=cfg.privacy)
     return Seat(client, _only(data, cfg), plan, _facts(data, cfg))
 
 

@@ -10,12 +10,14 @@ from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import own_leaves
-from fedpers.core.rng import Stream
+from fedpers.core.rng import Stream, noise_stream
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
+from fedpers.flower.privacy import Mechanism
 from fedpers.learning.model import initial_params
+from fedpers.learning.training_round import answer, own_state
 
 UNREAD = object()  # in place of a client's state: it was not read yet
 
@@ -28,6 +30,7 @@ class Population:
     ) -> None:
         self.client, self.federation, self.store, self.plan = client, federation, store, plan
         self.device = plan.device
+        self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
         self._data: dict[int, ClientData] = {}
         self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
 
@@ -98,13 +101,13 @@ class Population:
         if state is UNREAD:
             state = self.state(k, when)
         if header.kind == "evaluate":
-            metrics = _numbers(self.client.assess(request.order, state, data, rng))
+            metrics = _numbers(self.client.assess(request.order, own_state(state), data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = self.client.answer(request.order, state, data.train, rng)
+        reply, kept = answer(self.client, request.order, state, data.train, rng, when[0])
         found: dict[str, Any] | None = None
         if header.assess:
             model = self.client.local_model(request.order, reply)
-            found = _numbers(self.client.assess(model, kept, data, rng))
+            found = _numbers(self.client.assess(model, own_state(kept), data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
@@ -114,10 +117,16 @@ class Population:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
+        if self.mechanism is not None:
+            reply = self.mechanism.release(request, reply)
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, self.client.work(request.order, n))
+        return Answer(body, n, self.client.work_done(request.order, reply, n))
+
+    def _noise(self, request: Request, change: Any) -> Stream:
+        """A simulation's noise: it can be repeated, as all of a run."""
+        return noise_stream(self.plan.seed, request.header.t, request.k, request.header.e)
 
 
 def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
-from fedpers.core.vmap import lift
+from fedpers.core.vmap import lift, mapped_once, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
 
@@ -80,6 +80,14 @@ class Block:
             self.scratch[key] = like.new_empty(shape)
         return self.scratch[key][:count]
 
+    def with_inputs(self, x: Tensor) -> "Block":
+        """The same samples with other inputs, x [C, size, ...]."""
+        x = x.contiguous()
+        rows = zip(x.unbind(0), self.parts, self.sizes, strict=True)
+        block = Block([Data(row[:n], p.y, p.mask) for row, p, n in rows], self.size)
+        block._kept["x"] = x
+        return block
+
     def gather(self, name: str, index: Tensor) -> Tensor:
         """Rows index [C, ...] of field `name`, each client's own, [C, ..., *row]."""
         rows = [getattr(p, name) for p in self.parts]
@@ -136,6 +144,12 @@ class StackedData(Data):
     def block(self) -> Block | None:
         """All clients of the chunk; None where fields were replaced."""
         return self._block
+
+    def with_inputs(self, x: Tensor) -> Data:
+        """The same samples with other inputs; still a block, unless somebody differentiates through x."""
+        if self._block is None or not mapped_once():
+            return StackedData(x, self.y, self.mask)
+        return StackedData.of(self._client, self._block.with_inputs(stack_of(x)))
 
     def take(self, index: Tensor, weight: Tensor) -> list[Data]:
         """Batches of rows index [S, B]."""

@@ -16,6 +16,7 @@ from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
 from fedpers.flower.messages import SKELETON, Header, Host, Request
 from fedpers.flower.newcomers import Unseen, train_locally
+from fedpers.flower.privacy import UNDECLARED, Disclosure
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -30,6 +31,7 @@ class PersonalizedClient(NumPyClient, ABC):
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
+    disclosure: ClassVar[Disclosure] = UNDECLARED  # what leaves in training, and what may be promised of it
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
@@ -71,6 +73,14 @@ class PersonalizedClient(NumPyClient, ABC):
         """Samples whose gradient `answer` takes on n training samples."""
         return 0
 
+    def work_done(self, order: Any, reply: Any, n: int) -> int:
+        """`work`, where the reply tells that the client took fewer gradients than it might have."""
+        return self.work(order, n)
+
+    def trains_without_momentum(self, order: Any) -> bool:
+        """Whether `answer` to this order takes gradients but no step of a local optimiser."""
+        return False
+
     @property
     def adapts(self) -> bool:
         """Whether the client adapts locally before it predicts (see `adapt`)."""
@@ -91,6 +101,11 @@ class PersonalizedClient(NumPyClient, ABC):
     def local_model(self, order: Any, reply: Any) -> Any:
         """What a participant predicts with right after its local training: its reply, or its order."""
         return reply if self.reply_is_shared else order
+
+    @classmethod
+    def exposed(cls, config: Any) -> list[str]:
+        """What these settings would send beside the declared delta: the remedy of each, one line."""
+        return []
 
     # ---- evaluation -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedpers.core.aggregation import aggregate
 from fedpers.core.data import Data
 from fedpers.core.metrics import tabulate
 from fedpers.core.params import Params
@@ -52,6 +53,9 @@ class PersonalizedStrategy(Strategy, ABC):
     """
 
     takes_all: ClassVar[bool] = False  # True: every client is in every round, none is drawn
+    not_robust: ClassVar[str] = (  # why no other mean can stand in for `average`; "": it can
+        "its server does more with replies than to take their mean"
+    )
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
         self.config, self.model, self.plan = config, model, plan
@@ -111,6 +115,15 @@ class PersonalizedStrategy(Strategy, ABC):
         if r >= len(ids):
             return list(ids)
         return sorted(ids[i] for i in rng.choice(len(ids), size=r, replace=False))
+
+    def average(
+        self, items: Sequence[Params], weights: Sequence[float] | None = None, start: Params | None = None
+    ) -> Params:
+        """The weighted mean of what clients sent, or the robust one that the run asks for.
+
+        `weights` None is all alike; `start` is what the clients started from, None for changes.
+        """
+        return aggregate(items, weights or [1.0] * len(items), start, self.plan.aggregation)
 
     @property
     def num_sampled(self) -> int:

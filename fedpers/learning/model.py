@@ -101,6 +101,10 @@ class Model:
         losses = self.sample_losses(self.head(params, features), data.y)
         return (losses * data.mask).sum() / data.num
 
+    def features_loss(self, params: Params, data: Data) -> Tensor:
+        """`loss` of a head on data whose inputs are the features [n, M]."""
+        return self.head_loss(params, data.x, data)
+
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """-log softmax(outputs)_y, [n]."""

@@ -29,7 +29,7 @@ class ClientStates(Protocol):
         """Go back to what `save` wrote into `folder`."""
 
 
-def save(out: Path, t: int, state: Any, store: ClientStates | None, exchanges: int = 0) -> None:
+def save(out: Path, t: int, state: Any, *stores: ClientStates | None, exchanges: int = 0) -> None:
     """Write the checkpoint of round t, which had so many exchanges, under `out`; then remove older ones.
 
     Raises:
@@ -41,12 +41,12 @@ def save(out: Path, t: int, state: Any, store: ClientStates | None, exchanges: i
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         write_record(part / STATE, {"state": state, "exchanges": exchanges})
-        if store is not None:
+        for store in filter(None, stores):
             store.save(part)
         shutil.rmtree(final, ignore_errors=True)
         part.rename(final)
         _sync(folder)
-        if store is not None:
+        for store in filter(None, stores):
             store.committed()
     except OSError as error:
         raise CheckpointError(f"cannot write {final}: {error}; free space or choose another out=") from error
@@ -74,7 +74,16 @@ def exchanges(out: Path) -> int:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    return int(read_record(_newest(out)[1] / STATE).get("exchanges", 0))
+    return int(read_record(newest(out) / STATE).get("exchanges", 0))
+
+
+def newest(out: Path) -> Path:
+    """The folder of the newest checkpoint.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    return _newest(out)[1]
 
 
 def _newest(out: Path) -> tuple[int, Path]:

@@ -1,12 +1,15 @@
 """Client half of methods that cut the model in two."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.families.disclosures import PART
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
 
@@ -25,8 +28,15 @@ class OwnPart:
     own: Params
 
 
-def cut(model: Model, params: Params, personal: str) -> tuple[Params, Params]:
-    """(shared part, personal part) of a whole model; `personal` is "head" or "body"."""
+def cut(model: Model, params: Params, personal: str | Sequence[str]) -> tuple[Params, Params]:
+    """(shared part, personal part) of a whole model.
+
+    Args:
+        personal: "head", "body", or patterns of parameters' names, such as ["*norm*"].
+    """
+    if not isinstance(personal, str):
+        own, shared = split(params, lambda name: any(fnmatchcase(name, p) for p in personal))
+        return shared, own
     head, body = split(params, model.is_head)
     return (body, head) if personal == "head" else (head, body)
 
@@ -34,9 +44,10 @@ def cut(model: Model, params: Params, personal: str) -> tuple[Params, Params]:
 class SplitClient(PersonalizedClient, ABC):
     """Trains both parts, sends the shared one and keeps its own."""
 
-    config: Any  # `personal`: which part is the client's own, "head" or "body"
+    config: Any  # `personal`: which part is the client's own, as `cut` takes it
     private = ("own",)
     reply_is_shared = True
+    disclosure = PART
 
     @abstractmethod
     def train(self, shared: Params, own: Params, data: Data, rng: Stream) -> tuple[Params, Params]:

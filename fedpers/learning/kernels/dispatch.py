@@ -5,7 +5,7 @@ or with frozen parameters. Where there is no kernel (no compiler, another device
 all functions return None, and autograd does the work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -24,6 +24,7 @@ from fedpers.learning.losses import Frozen, Loss, Proximal
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
+ON_DATA = (Model.loss, Model.features_loss)  # what a kernel can be for: functions of (parameters, data)
 _kernels: ContextVar[bool] = ContextVar("kernels", default=True)
 
 
@@ -46,7 +47,7 @@ def plan_of(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
     """The plan of a local training without autograd and its tensors; None if there is no kernel for it."""
-    found = _parts_of(loss, Model.loss, params, opt.step)
+    found = _parts_of(loss, ON_DATA, params, opt.step)
     if found is None or data.block is None or not isinstance(lr, float):
         return None
     plan, start = found
@@ -56,16 +57,18 @@ def plan_of(
     return (plan, start) if native.fits(plan, start, data.block.parts) else None
 
 
-def _parts_of(loss: Loss, kind: Any, params: Params, like: Tensor) -> tuple[Plan, Training] | None:
-    """The parts of a loss: `kind` (a method of Model) of a dense model, a proximal term, frozen parameters.
+def _parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> tuple[Plan, Training] | None:
+    """The parts of a loss: one of `kinds` (methods of Model), a proximal term, frozen parameters.
 
     None if the loss is made of anything else.
     """
     proximal = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
     frozen = proximal.loss if isinstance(proximal.loss, Frozen) else Frozen(proximal.loss, {})
     model: Any = getattr(frozen.loss, "__self__", None)
-    own = getattr(frozen.loss, "__func__", None) is kind  # and not a subclass's
-    layers = (HEADS if kind is Model.head_loss else layers_of(model)) if own else None
+    kind = getattr(frozen.loss, "__func__", None)
+    if kind not in kinds:  # nor is a subclass's own
+        return None
+    layers = layers_of(model) if kind is Model.loss else HEADS
     whole = frozen.fixed | params
     if layers is None:
         return None
@@ -136,8 +139,8 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
     *inner, data = args
     if not inner or not isinstance(data, Data) or not isinstance(inner[0], dict) or not inner[0]:
         return None
-    kind, x = (Model.loss, data.x) if len(inner) == 1 else (Model.head_loss, inner[1])
-    found = _parts_of(loss, kind, inner[0], next(iter(inner[0].values())))
+    kinds, x = (ON_DATA, data.x) if len(inner) == 1 else ((Model.head_loss,), inner[1])
+    found = _parts_of(loss, kinds, inner[0], next(iter(inner[0].values())))
     if found is None or not native.fits(*found, [Data(x, data.y, data.mask)]):
         return None
     plan, start = found

@@ -343,7 +343,7 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             float total = 0;
             for (long i = 0; i < B; i++) total += share[i];
             if (!(total > 0) && kind != GRADIENT) continue; /* the gradient of nothing is no number */
-            inputs(&n, &m, x[c], rows, share, B);
+            if (!s || ih[1] || wh[1]) inputs(&n, &m, x[c], rows, share, B); /* else those of the step before */
             for (long i = 0; i < B; i++)
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * width[0];
             outputs(&n, &m, B);

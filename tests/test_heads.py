@@ -1,0 +1,104 @@
+"""Training a head on cached features: the same steps as through the body, in one call of a kernel."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedpers.checks.toy_data import toy_federation
+from fedpers.clients.pflego import PFLEGOClient, PFLEGOConfig
+from fedpers.core.params import split
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.runner import RunnerConfig
+from fedpers.families.split_models.heads import fit_head
+from fedpers.learning.gradients import grad, stacked
+from fedpers.learning.kernels import native
+from fedpers.learning.local_training import minimise
+from fedpers.learning.losses import Frozen
+from fedpers.learning.model import build_model
+from fedpers.method import LocalConfig, Plan, Stream
+from fedpers.strategies.pflego import PFLEGO
+
+FED = toy_federation(5, (9, 14, 6, 9, 11))
+MODEL = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[7])
+LOCALS = {
+    "full batch": LocalConfig(0.1, steps=6, batch_size=0),
+    "minibatches": LocalConfig(0.1, epochs=3, batch_size=4),
+    "momentum": LocalConfig(0.1, steps=5, batch_size=4, momentum=0.9, weight_decay=0.01),
+    "Adam": LocalConfig(0.05, epochs=2, batch_size=5, optimizer="adam"),
+}
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by the kernel, by autograd
+def test_cached_features_change_no_step(local, dtype):
+    fed = toy_federation(1, (14,), dtype=dtype)
+    data, params = fed.client(0).train, {k: v.to(dtype) for k, v in MODEL.init(1).items()}
+    head, body = split(params, MODEL.is_head)
+    with torch.no_grad():
+        got = fit_head(MODEL, body, head, data, Stream(0, 1, 0), local)
+        want = minimise(Frozen(MODEL.loss, body), head, data, Stream(0, 1, 0), local)
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6  # rounding of the two ways
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=0, atol=tolerance)
+        assert not torch.allclose(got[name], head[name])
+
+
+def rounds(tau, runner, monkeypatch, calls):
+    """Server state and clients' heads after two rounds; `calls` collects what the kernel was asked for."""
+    train = native.train
+    monkeypatch.setattr(native, "train", lambda *a: calls.append(a[3].shape) or train(*a))
+    cfg = PFLEGOConfig(tau=tau, beta=0.2, rho=0.1)
+    strategy = PFLEGO(cfg, MODEL, Plan(seed=3, clients_per_round=4, eval_every=0))
+    cohort = Cohort(PFLEGOClient(cfg, MODEL), FED, RamStore(), strategy.plan, RunnerConfig(runner))
+    strategy.configure_evaluate = lambda *a: []
+    strategy.start(InProcessGrid(cohort), num_rounds=2)
+    monkeypatch.undo()
+    return strategy.state.part, {k: s.head for k, s in cohort.store.states.items()}
+
+
+def test_all_head_steps_of_a_stack_are_one_call(monkeypatch):
+    """However many steps: one call for them and one for the joint gradient, a stack."""
+    if native._library() is None:
+        pytest.skip("no C compiler")
+    counts = []
+    for tau in (2, 12):
+        calls = []
+        rounds(tau, "stack", monkeypatch, calls)
+        counts.append(len(calls))
+        assert {shape[1] for shape in calls} == {1, tau - 1}
+    assert counts[0] == counts[1]
+
+
+def test_a_stack_of_cached_features_is_each_client_alone(monkeypatch):
+    """Unequal clients, padded in a stack; four of five take part."""
+    body, heads = rounds(6, "stack", monkeypatch, [])
+    alone, own = rounds(6, "loop", monkeypatch, [])
+    for name, value in alone.items():
+        torch.testing.assert_close(body[name], value, rtol=0, atol=1e-6)
+    assert heads.keys() == own.keys()
+    for k, head in own.items():
+        for name, value in head.items():
+            torch.testing.assert_close(heads[k][name], value, rtol=0, atol=1e-6)
+
+
+def test_a_gradient_through_cached_features_is_not_lost():
+    """Whoever differentiates through a training gets plain tensors and no block."""
+    data = FED.client(1).train
+    head, body = split(MODEL.init(1), MODEL.is_head)
+    local = LOCALS["full batch"]
+
+    def after(body):
+        fitted = fit_head(MODEL, body, head, data, Stream(0, 1, 1), replace(local, steps=2))
+        return MODEL.loss(body | fitted, data)
+
+    step = 1e-3
+    with stacked():
+        found = grad(after)(body)
+    name = next(iter(body))
+    moved = torch.zeros_like(body[name])
+    moved[0, 0] = step
+    ends = [float(after(body | {name: body[name] + sign * moved})) for sign in (1, -1)]
+    assert float(found[name][0, 0]) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=2e-2, abs=2e-4)
