@@ -132,20 +132,6 @@ def test_torch_exports_what_was_loaded(runs: Path) -> None:
         assert torch.allclose(program(x), model(x), rtol=1e-6, atol=1e-6)
 
 
-def test_onnx_says_what_it_needs_or_writes(runs: Path, tmp_path: Path, capsys) -> None:
-    status = main(["export", str(runs / "fedavg"), "--client", "0", "--onnx", "--out", str(tmp_path)])
-    if status:
-        assert "pip install 'fedpers[onnx]'" in capsys.readouterr().err
-        pytest.importorskip("onnxscript")
-    onnx = pytest.importorskip("onnx")
-    reference = pytest.importorskip("onnx.reference").ReferenceEvaluator(
-        onnx.load(tmp_path / "client_0.onnx")
-    )
-    x = torch.rand(3, 1, 8, 8)
-    (theirs,) = reference.run(None, {reference.input_names[0]: x.numpy()})
-    assert np.allclose(theirs, load_exported(tmp_path / "client_0.json")(x), rtol=1e-4, atol=1e-5)
-
-
 def test_mistakes_are_named(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="client 6: the run has clients 0 to 5"):
         personal_model(runs / "fedavg", 6)

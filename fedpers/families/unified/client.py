@@ -26,6 +26,7 @@ from fedpers.families.unified.messages import (
 )
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.newcomers import Unseen
 from fedpers.learning.model import Model
 
 
@@ -113,9 +114,13 @@ class BlockClient(PersonalizedClient, ABC):
         f = self.objective(shared.M)
         return f.personal(shared.w, self.block(state)) if f.one_model else None
 
-    def assess(self, shared: SharedBlock, state: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
+    def assess(
+        self, shared: SharedBlock | Unseen, state: Any, data: ClientData, rng: Stream
+    ) -> dict[str, Tensor]:
         """Adds `apart`, ‖β_m - u‖: how far the client's own block is from the shared model."""
         found = super().assess(shared, state, data, rng)
+        if isinstance(shared, Unseen):
+            shared = shared.order
         f = self.objective(shared.M)
         if f.one_space and self.config.report:
             found["apart"] = sq_dist(self.block(state), f.shared(shared.w)).sqrt()
