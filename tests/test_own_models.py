@@ -260,6 +260,6 @@ def test_an_exported_model_predicts_as_its_client_does(tmp_path):
     part = load_federation(cfg.data, cfg.seed).client(1).test
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     row = dict(zip(rows[0].split(","), rows[-1].split(","), strict=True))
-    assert row["client"] == "1"
+    assert row["partition_id"] == "1"
     loss = nn.functional.cross_entropy(exported(part.x), part.y)  # one call, nothing of the run
     assert float(row["loss"]) == pytest.approx(float(loss), rel=1e-4)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 
 import fedpers
 from fedpers.config import compose
@@ -151,6 +152,7 @@ def test_other_packages_add_sets(monkeypatch):
         assert load_federation(run.data, 0).num_clients == 3
     finally:
         registry.data_sets.cache_clear()
+        ConfigStore.instance().repo["data"].pop("halves.yaml", None)
 
 
 # ---- Shakespeare and tables ---------------------------------------------------------------------
