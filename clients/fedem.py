@@ -11,6 +11,7 @@ from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
+EM_STEPS = 50  # of a new client on its weights
 
 @dataclass(frozen=True)
 class FedEMConfig:
@@ -29,6 +30,21 @@ class Components:
     """Order and reply: all components."""
 
     thetas: tuple[Params, ...]
+
+
+@record
+class ForNewcomer:
+    """To predict with, for a client that never trained: it has no mixture weights yet."""
+
+    thetas: tuple[Params, ...]
+
+
+@record
+class Fitted:
+    """The components and the weights that a new client has found for them."""
+
+    thetas: tuple[Params, ...]
+    pi: Tensor               # [M]
 
 
 @record
@@ -74,14 +90,24 @@ class FedEMClient(PersonalizedClient):
 
         return minimise(weighted, theta, numbered, rng, self.config.local)               # [C3]
 
-    def predict(self, shared: Components, state: ClientState, x: Tensor) -> Tensor:
+    def choose(self, shared: Any, state: ClientState, data: Data) -> Any:
+        """A new client's weights: EM on its training data, the components fixed ([C1], [C2] of each step)."""
+        if not isinstance(shared, ForNewcomer):
+            return shared
+        pi = state.pi
+        for _ in range(EM_STEPS):
+            pi = (self.responsibilities(shared.thetas, pi, data) * data.mask).sum(1) / data.num
+        return Fitted(shared.thetas, pi)
+
+    def predict(self, shared: Any, state: ClientState, x: Tensor) -> Tensor:
         """Outputs whose loss is that of the mixture of the components' probabilities.
 
         Logarithms of probabilities for classes, log-odds for a binary task; for regression the
         mean of the mixture.
         """
         outputs = torch.stack([self.model(theta, x) for theta in shared.thetas])
-        log_pi = state.pi.log()[:, None, None]
+        pi = shared.pi if isinstance(shared, Fitted) else state.pi
+        log_pi = pi.log()[:, None, None]
         if self.model.task == "regression":
             return (log_pi.exp() * outputs).sum(0)
         if self.model.task == "binary":

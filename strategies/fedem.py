@@ -22,7 +22,7 @@ Reductions: M = 1 is FedAvg; responsibilities that are 0 or 1 give hard clusteri
 
 import numpy as np
 
-from fedpers.clients.fedem import Components, FedEMConfig
+from fedpers.clients.fedem import Components, FedEMConfig, ForNewcomer
 from fedpers.core.params import weighted_mean
 from fedpers.families.clustered.centers import new_centers
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -53,9 +53,9 @@ class FedEM(PersonalizedStrategy):
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
         return State(tuple(weighted_mean(part, n) for part in parts))                    # [S3]
 
-    def evaluation_message(self, s: State, k: int) -> Components:
-        """All components; each client mixes them by its own weights."""
-        return Components(s.thetas)
+    def evaluation_message(self, s: State, k: int) -> Components | ForNewcomer:
+        """All components; each client mixes them by its own weights, which a new one has to find."""
+        return Components(s.thetas) if k in self.row else ForNewcomer(s.thetas)
 
     def models(self, s: State) -> dict[str, Params]:
         """The components."""

@@ -81,9 +81,10 @@ class IFCA(PersonalizedStrategy):
         return self.num_examples(i) if self.config.weighting == "samples" else 1.0
 
     def evaluation_message(self, s: State, k: int) -> ClusterModels:
-        """All cluster models; a client chooses by itself."""
+        """All cluster models; a client, also one that never trained, chooses by itself."""
         like = next(iter(s.centers[0].values()))
-        return ClusterModels(s.centers, s.identity[self.row[k]].to(like))
+        known = s.identity[self.row[k]] if k in self.row else torch.full((self.config.S,), 1 / self.config.S)
+        return ClusterModels(s.centers, known.to(like))
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """The cluster identities [N, S], as one-hot importance weights."""

@@ -35,11 +35,15 @@ def recovery(membership: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def columns(arrays: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The column `recovery`, its mean over clients, where found and true memberships are there."""
-    true = truth.get("membership", truth.get("group"))
-    if "membership" not in arrays or true is None:
-        return {}
-    return {"recovery": float(recovery(arrays["membership"], true).mean())}
+    """The column `recovery`, its mean over clients, where found and true memberships are there.
+
+    What a method found is its array `membership`, or `importance` (rows of sum 1, but for a smoother).
+    """
+    true, found = (
+        truth.get("membership", truth.get("group")),
+        arrays.get("membership", arrays.get("importance")),
+    )
+    return {} if found is None or true is None else {"recovery": float(recovery(found, true).mean())}
 
 
 def _widen(shares: np.ndarray, width: int) -> np.ndarray:
