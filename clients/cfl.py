@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
+from fedpers.families.clustered.centers import nearest_center, pick
+from fedpers.families.disclosures import COMPARED
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -29,6 +31,13 @@ class MemberModel:
 
 
 @record
+class AllClusters:
+    """Order to a client that is in no cluster: choose one of these models."""
+
+    centers: tuple[Params, ...]
+
+
+@record
 class ModelChange:
     """Reply: how local training moved it."""
 
@@ -39,11 +48,18 @@ class CFLClient(PersonalizedClient):
     """Trains the received model and sends the difference; remembers nothing."""
 
     config: CFLConfig
+    disclosure = COMPARED
 
     def answer(self, order: MemberModel, state: None, data: Data, rng: Stream) -> tuple[ModelChange, None]:
         """One local training from the received weights."""
         w = minimise(self.model.loss, order.params, data, rng, self.config.local)        # [C1]
         return ModelChange(sub(w, order.params)), None                                   # [C2]
+
+    def choose(self, shared: MemberModel | AllClusters, state: None, data: Data) -> MemberModel:
+        """A new client predicts with the model that fits its training data best."""
+        if isinstance(shared, MemberModel):
+            return shared
+        return MemberModel(pick(shared.centers, nearest_center(self.model, shared.centers, data)))
 
     def personal(self, shared: MemberModel, state: None) -> Params:
         """The model of the client's cluster."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.method import (
     Data,
@@ -40,6 +41,7 @@ class DittoClient(PersonalizedClient):
     """Trains its personal model near the global one, and the global one for the others."""
 
     config: DittoConfig
+    disclosure = MODEL
     private = ("v",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

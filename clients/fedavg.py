@@ -1,8 +1,10 @@
 """FedAvg, client half. The algorithm box is in strategies/fedavg.py."""
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.families.global_model.fine_tuning import fine_tune
 from fedpers.method import Data, LocalConfig, Stream, bounds, minimise
 
 
@@ -12,10 +14,19 @@ class FedAvgConfig:
 
     local: LocalConfig = field(default_factory=LocalConfig)
     finetune_epochs: int = 0              # local epochs before a client predicts; > 0 is FedAvg+
+    finetune: Literal["full", "head", "head_full"] = "full"      # what they train: all, the last
+                                          # layer, or the last layer and then all
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         return bounds(self, finetune_epochs=(0, None))
+
+
+@dataclass(frozen=True)
+class FedAvgFTConfig(FedAvgConfig):
+    """FedAvg+ by a name of its own, for comparisons."""
+
+    finetune_epochs: int = 5              # local epochs before a client predicts
 
 
 class FedAvgClient(GlobalModelClient):
@@ -34,6 +45,7 @@ class FedAvgClient(GlobalModelClient):
         return self.config.finetune_epochs > 0
 
     def adapt(self, shared: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
-        """Fine-tuning for `finetune_epochs`."""
-        cfg = replace(self.config.local, epochs=self.config.finetune_epochs, steps=0)
-        return Weights(minimise(self.model.loss, shared.params, data, rng, cfg)), None
+        """Fine-tuning for `finetune_epochs` (in each of two phases, if the head comes first)."""
+        h = self.config
+        cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
+        return Weights(fine_tune(self.model, shared.params, h.finetune, data, rng, cfg)), None

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import split
+from fedpers.families.disclosures import BODY
+from fedpers.families.global_model.fine_tuning import fine_tune
 from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
@@ -42,6 +44,7 @@ class FedBABUClient(PersonalizedClient):
     """Trains the body under the fixed head; remembers nothing."""
 
     config: FedBABUConfig
+    disclosure = BODY
 
     def answer(self, order: BodyAndHead, state: None, data: Data, rng: Stream) -> tuple[TrainedBody, None]:
         """One local training of the body."""
@@ -61,10 +64,8 @@ class FedBABUClient(PersonalizedClient):
     def adapt(self, shared: BodyAndHead, state: None, data: Data, rng: Stream) -> tuple[BodyAndHead, None]:
         """Fine-tuning of the whole model, its head or its body."""
         h, whole = self.config, shared.theta | shared.head
-        trained = {"full": whole, "head": shared.head, "body": shared.theta}[h.finetune]
-        loss = Frozen(self.model.loss, whole)
         cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
-        tuned = whole | minimise(loss, trained, data, rng, cfg)                          # [C3]
+        tuned = fine_tune(self.model, whole, h.finetune, data, rng, cfg)                 # [C3]
         head, theta = split(tuned, self.model.is_head)
         return BodyAndHead(theta, head), None
 

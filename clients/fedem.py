@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
+from fedpers.families.disclosures import COMPONENTS
+from fedpers.learning.mixing import mixture
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
-EM_STEPS = 50  # of a new client on its weights
 
 @dataclass(frozen=True)
 class FedEMConfig:
@@ -19,6 +19,7 @@ class FedEMConfig:
 
     num_components: int = 3               # M
     local: LocalConfig = field(default_factory=LocalConfig)
+    tell_weights: bool = False            # clients send π_t, which is kept in arrays.npz
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -33,23 +34,16 @@ class Components:
 
 
 @record
-class ForNewcomer:
-    """To predict with, for a client that never trained: it has no mixture weights yet."""
+class Trained:
+    """Reply with `tell_weights`: all components, and π_t, which no noise hides."""
 
     thetas: tuple[Params, ...]
-
-
-@record
-class Fitted:
-    """The components and the weights that a new client has found for them."""
-
-    thetas: tuple[Params, ...]
-    pi: Tensor               # [M]
+    told: Tensor             # [M]
 
 
 @record
 class ClientState:
-    """The client's mixture weights π_t; they never leave the client."""
+    """The client's mixture weights π_t; they leave the client only if `tell_weights` says so."""
 
     pi: Tensor               # [M], on the simplex
 
@@ -58,6 +52,7 @@ class FedEMClient(PersonalizedClient):
     """Weighs its samples by responsibility, then trains every component on its share of them."""
 
     config: FedEMConfig
+    disclosure = COMPONENTS
     private = ("pi",)
     reply_is_shared = True
 
@@ -68,7 +63,7 @@ class FedEMClient(PersonalizedClient):
 
     def answer(
         self, order: Components, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Components, ClientState]:
+    ) -> tuple[Components | Trained, ClientState]:
         """One E-step on all samples, then one local training of each component."""
         q = self.responsibilities(order.thetas, state.pi, data)                          # [C1]
         pi = (q * data.mask).sum(1) / data.num                                           # [C2]
@@ -76,7 +71,9 @@ class FedEMClient(PersonalizedClient):
         numbered = Data(data.x, numbers, data.mask)
         pairs = zip(order.thetas, q.unbind(0), strict=True)
         thetas = [self._train(theta, q_m, data, numbered, rng) for theta, q_m in pairs]
-        return Components(tuple(thetas)), ClientState(pi)                                # [C4]
+        trained = tuple(thetas)
+        reply = Trained(trained, pi) if self.config.tell_weights else Components(trained)
+        return reply, ClientState(pi)                                                    # [C4]
 
     def responsibilities(self, thetas: tuple[Params, ...], pi: Tensor, data: Data) -> Tensor:
         """q [M, n]: the posterior of the components for each sample."""
@@ -90,30 +87,19 @@ class FedEMClient(PersonalizedClient):
 
         return minimise(weighted, theta, numbered, rng, self.config.local)               # [C3]
 
-    def choose(self, shared: Any, state: ClientState, data: Data) -> Any:
-        """A new client's weights: EM on its training data, the components fixed ([C1], [C2] of each step)."""
-        if not isinstance(shared, ForNewcomer):
-            return shared
-        pi = state.pi
-        for _ in range(EM_STEPS):
-            pi = (self.responsibilities(shared.thetas, pi, data) * data.mask).sum(1) / data.num
-        return Fitted(shared.thetas, pi)
-
-    def predict(self, shared: Any, state: ClientState, x: Tensor) -> Tensor:
+    def predict(self, shared: Components | Trained, state: ClientState, x: Tensor) -> Tensor:
         """Outputs whose loss is that of the mixture of the components' probabilities.
 
         Logarithms of probabilities for classes, log-odds for a binary task; for regression the
         mean of the mixture.
         """
         outputs = torch.stack([self.model(theta, x) for theta in shared.thetas])
-        pi = shared.pi if isinstance(shared, Fitted) else state.pi
-        log_pi = pi.log()[:, None, None]
-        if self.model.task == "regression":
-            return (log_pi.exp() * outputs).sum(0)
-        if self.model.task == "binary":
-            yes, no = (torch.logsumexp(log_pi + F.logsigmoid(s * outputs), 0) for s in (1, -1))
-            return yes - no
-        return torch.logsumexp(log_pi + torch.log_softmax(outputs, -1), 0)
+        return mixture(self.model, outputs, state.pi)
+
+    @classmethod
+    def exposed(cls, config: FedEMConfig) -> list[str]:
+        """π_t, if it is to be sent."""
+        return ["set method.tell_weights=false (else clients send π_t)"] * config.tell_weights
 
     def work(self, order: Any, n: int) -> int:
         """Every component takes a whole local training."""

@@ -1,105 +1,98 @@
 """FedeRiCo, client half. The algorithm box is in strategies/federico.py."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpers.core.rng import SameBatches
-from fedpers.families.peers.messages import Forward, Newcomer, Published, Step, WeightedGradients
+from fedpers.core.vmap import readable
+from fedpers.families.disclosures import PEERS
+from fedpers.families.peers.config import FedeRiCoConfig
+from fedpers.families.peers.messages import Alone, Forward, Join, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
     Peer,
     draw_peers,
+    gradient_step,
+    heavy,
+    model_step,
     new_peer,
     no_scores,
-    owner_step,
     posterior,
     predict,
+    ranks,
     reweighed,
     score,
     weighted,
 )
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, minimise
-
-
-@dataclass(frozen=True)
-class FedeRiCoConfig:
-    """Hyper-parameters of FedeRiCo, with the paper's letters."""
-
-    mode: Literal["sampled", "em"] = "sampled"          # em: all-to-all, losses added up
-    num_neighbours: int = 3                             # M
-    epsilon: float = 0.3                                # ε: probability of uniform neighbours
-    beta: float = 0.6                                   # β: weight of the NEW loss
-    loss: Literal["mean", "sum"] = "mean"               # l_ij: κ times the mean loss, or the sum
-    kappa: float = 1.0                                  # κ
-    unseen: Literal["mask", "zero"] = "mask"            # models that i never tried
-    update: Literal["steps", "grad"] = "steps"          # local training, or one full gradient
-    local: LocalConfig = field(default_factory=lambda: LocalConfig(0.01, batch_size=50, optimizer="adam"))
-    owner: Literal["sgd", "adam"] = "sgd"               # update=grad: the owner's optimiser
-    eta: float = 0.01                                   # update=grad: η, the owner's rate
-    normalise: bool = False                             # divide what comes by max(1, Σ_j w_ji)
-    start: Literal["independent", "common"] = "independent"     # the φ_i before round 1
-    average: Literal["probabilities", "logits"] = "probabilities"
-    w_min: float = 1e-3                                 # smaller weights do not predict
-
-    def check(self) -> list[str]:
-        """The problems with these values, one line each."""
-        found = bounds(self, num_neighbours=(0, None), kappa=(0, None), eta=(0, None))
-        return found + bounds(self, epsilon=(0, 1), beta=(0, 1), w_min=(0, 1))
+from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, minimise
 
 
 class FedeRiCoClient(PersonalizedClient):
     """Owns a model; tries those of others, trains those that explain its data, mixes outputs."""
 
     config: FedeRiCoConfig
+    disclosure = PEERS
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Peer:
         """A model of its own for every client, unless all are to start alike."""
-        own = self.config.start == "independent"
-        phi = self.model.init(rng.integer_seed()) if own else params                     # [C1]
-        return new_peer(phi, params, self._owner or LocalConfig())
-
-    @property
-    def _owner(self) -> LocalConfig | None:
-        h = self.config
-        return LocalConfig(lr=h.eta, optimizer=h.owner) if h.update == "grad" else None
+        phi = params if self.config.start == "common" else self.model.init(rng.integer_seed())   # [C1]
+        return new_peer(phi, params, self.config.owner_optimiser)
 
     def answer(self, order: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
-        """Publish, try and train what was asked for, or step with what came."""
+        """Publish, train alone, try and train what was asked for, or step with what came."""
         if isinstance(order, Forward):
-            return self._train(order, state, data, rng)
-        if isinstance(order, Step):
-            state = owner_step(state, order, self._owner, self.config.normalise)         # [C8]
-        elif self.config.start == "common":
+            return self._collaborate(order, state, data, rng)
+        if isinstance(order, Join | Alone) and self.config.start == "common":
             state = replace(state, phi=order.phi)
-        return Published(state.phi), state                                               # [C9]
+        if isinstance(order, Alone):
+            own = self._work_on(state.phi, data, SameBatches(rng))
+            state = self._step(state, own, data.mask.new_ones((), dtype=torch.float64))  # [C2]
+        if isinstance(order, Step):
+            state = self._step(state, order.G, order.weight)                             # [C9]
+        return Published(state.phi), state                                               # [C10]
 
-    def _train(self, order: Forward, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
+    def _collaborate(self, order: Forward, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
         h, models, batches = self.config, (state.phi, *order.models), SameBatches(rng)
-        losses = torch.stack([self._score(phi, data) for phi in models])                 # [C2]
-        beta, mask = (None, False) if h.mode == "em" else (h.beta, h.unseen == "mask")
-        s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C3] [C4]
-        w = s.w.gather(0, order.ids)
-        g = tuple(weighted(self._work_on(phi, data, batches), v)
-                  for v, phi in zip(w, models, strict=True))                             # [C5]
-        M = len(s.w) - 1 if h.mode == "em" else h.num_neighbours
-        rank = s.w + 2.0 * ~s.seen if mask else s.w
-        wanted = draw_peers(rank, order.ids[0], M, h.epsilon, rng)                       # [C6]
+        beta, mask = h.beta if h.memory == "average" else None, h.unseen == "mask"
+        losses = torch.stack([self._score(phi, data) for phi in models])                 # [C3]
+        s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C4] [C5]
+        w = heavy(s.w.gather(0, order.ids), h.w_min)
+        g = tuple(self._share(v, phi, data, batches)
+                  for v, phi in zip(w, models, strict=True))                             # [C6]
+        M = h.neighbours(len(s.w))
+        wanted = draw_peers(ranks(s, mask), order.ids[0], M, h.epsilon, rng)             # [C7]
         state = replace(state, scores=s)
         if M == 0:                                     # nobody to send to: the step is due now
-            state, g = owner_step(state, Step(g[0], w[0]), self._owner, h.normalise), ()
-        return WeightedGradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C7]
+            state, g = self._step(state, g[0], w[0]), ()
+        return WeightedGradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C8]
 
     def _score(self, phi: Params, data: Data) -> Tensor:
         kappa = self.config.kappa if self.config.loss == "mean" else None
         return score(self.model, phi, data, kappa)
 
+    def _loss(self, phi: Params, data: Data) -> Tensor:
+        """What a gradient step is on: κ decides how sharp weights are, not how long a step is."""
+        return score(self.model, phi, data, 1.0 if self.config.loss == "mean" else None)
+
+    def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
+        """w times what was learnt; without weight nothing is learnt (a stack learns for all its rows)."""
+        if readable(w) and w == 0:
+            return {k: torch.zeros_like(v) for k, v in phi.items()}
+        return weighted(self._work_on(phi, data, batches), w)
+
     def _work_on(self, phi: Params, data: Data, batches: Stream) -> Params:
         """The gradient of l_i in φ_b, or φ_b after local training."""
         if self.config.update == "steps":
             return minimise(self.model.loss, phi, data, batches, self.config.local)
-        return grad(self._score)(phi, data)
+        return grad(self._loss)(phi, data)
+
+    def _step(self, state: Peer, came: Params, mass: Tensor) -> Peer:
+        """The owner's step on a weighted sum of what was learnt."""
+        if self.config.update == "grad":
+            return gradient_step(state, came, self.config.owner_optimiser)
+        return model_step(state, came, mass, self.config.normalise)
 
     def predict(self, shared: Any, state: Peer, x: Tensor) -> Tensor:
         """The mixture of the supporting models under the client's weights."""
@@ -117,4 +110,11 @@ class FedeRiCoClient(PersonalizedClient):
     def work(self, order: Any, n: int) -> int:
         """Local training, or one full gradient, of each model that was tried."""
         once = self.config.local.work(n) if self.config.update == "steps" else n
+        if isinstance(order, Alone):
+            return once
         return (1 + len(order.models)) * once if isinstance(order, Forward) else 0
+
+    def work_done(self, order: Any, reply: Any, n: int) -> int:
+        """`work` without the models whose weight is below w_min."""
+        used = torch.ones(1) if not isinstance(order, Forward) else reply.w[order.ids] >= self.config.w_min
+        return int(used.sum()) * self.work(order, n) // len(used)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import sq_dist, weighted_sum
+from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
@@ -56,6 +57,7 @@ class FedFomoClient(PersonalizedClient):
     """Moves towards the models that do better on samples it keeps back, then trains."""
 
     config: FedFomoConfig
+    disclosure = PEERS
     vectorized = False        # cuts its samples in two, by a number that differs among clients
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

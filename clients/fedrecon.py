@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.params import sub
+from fedpers.families.disclosures import BODY_CHANGE
 from fedpers.families.split_models.client import SharedPart
 from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
 from fedpers.method import (
@@ -54,6 +55,7 @@ class FedReconClient(PersonalizedClient):
     """Finds the head for the received body, then the body for that head."""
 
     config: FedReconConfig
+    disclosure = BODY_CHANGE
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

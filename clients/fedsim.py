@@ -41,7 +41,8 @@ class FedSimClient(SplitClient):
             return self.model.loss(w | {name: stretch * w[name] for name in own}, batch)
 
         w = merge(u, scale(v, 1 / stretch))
-        v, u = split(minimise(loss, w, data, rng, self.config.local), own.__contains__)  # [C1]
+        f = loss if stretch != 1 else self.model.loss    # which has a kernel
+        v, u = split(minimise(f, w, data, rng, self.config.local), own.__contains__)  # [C1]
         return u, scale(v, stretch)                                                      # [C2] [C3]
 
     def work(self, order: Any, n: int) -> int:

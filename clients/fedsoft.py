@@ -9,6 +9,7 @@ from fedpers.core.bounds import bounds
 from fedpers.core.params import combine, scale
 from fedpers.families.clustered.centers import nearest_shares
 from fedpers.families.clustered.least_squares import least_squares
+from fedpers.families.disclosures import CENTERS
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import soft_proximal
 from fedpers.learning.optimizers import init_optimizer
@@ -77,6 +78,7 @@ class FedSoftClient(PersonalizedClient):
     """Weighs the centers, then solves one problem with proximal terms towards them."""
 
     config: FedSoftConfig
+    disclosure = CENTERS
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from one common model, which is no center."""
@@ -87,8 +89,7 @@ class FedSoftClient(PersonalizedClient):
         """Importance weights for `Estimate`, one local training for `Train`."""
         if isinstance(order, Estimate):
             share = nearest_shares(self.model, order.centers, data)                      # [C1]
-            u = share.clamp(min=self.config.sigma)                                       # [C2]
-            return Importance(u, data.num), state                                        # [C3]
+            return Importance(share.clamp(self.config.sigma), data.num), state           # [C2] [C3]
         state = self._solve(order, state, data, rng)                                     # [C5]
         return LocalModel(state.w), state                                                # [C6]
 
@@ -97,9 +98,8 @@ class FedSoftClient(PersonalizedClient):
         if h.solver == "exact":
             return ClientState(least_squares(self.model, data, h.lam, ubar, cbar), state.opt)
         w = state.w if h.local_init == "own" else scale(cbar, 1 / ubar)
-        opt = init_optimizer(w, h.local) if state.opt is None else state.opt
-        objective = soft_proximal(self.model.loss, h.lam, ubar, cbar)
-        w, opt = minimise_from(objective, w, opt, data, rng, h.local)                    # [C4]
+        h_k = soft_proximal(self.model.loss, h.lam, ubar, cbar)
+        w, opt = minimise_from(h_k, w, state.opt or init_optimizer(w, h.local), data, rng, h.local)  # [C4]
         return ClientState(w, opt if h.optimizer_state == "persist" else None)
 
     def personal(self, shared: Any, state: ClientState) -> Params:

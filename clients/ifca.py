@@ -8,6 +8,7 @@ from torch.nn.functional import one_hot
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import nearest_center, pick
+from fedpers.families.disclosures import CLUSTER
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
 
 
@@ -53,6 +54,7 @@ class IFCAClient(PersonalizedClient):
     """Joins the cluster whose model fits its data best, and trains only that one."""
 
     config: IFCAConfig
+    disclosure = CLUSTER
 
     def answer(
         self, order: ClusterModels, state: None, data: Data, rng: Stream

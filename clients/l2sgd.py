@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
+from fedpers.families.disclosures import OWN_MODELS
 from fedpers.families.unified.client import batches
 from fedpers.families.unified.messages import Measure, Value
 from fedpers.learning.gradients import model_gradient
@@ -72,6 +73,7 @@ class L2SGDClient(PersonalizedClient):
     """Steps on its own model with control variates; steps towards the mean when it is averaged."""
 
     config: L2SGDConfig
+    disclosure = OWN_MODELS
     private = ("psi", "J", "J_mean")
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

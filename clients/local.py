@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpers.families.disclosures import NOTHING
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
@@ -29,6 +30,7 @@ class LocalClient(PersonalizedClient):
     """Trains its own model; nothing leaves the client."""
 
     config: LocalTrainingConfig
+    disclosure = NOTHING
     private = ("params",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

@@ -6,7 +6,8 @@ from typing import Any, Literal
 import torch
 
 from fedpers.core.bounds import above, bounds
-from fedpers.core.params import add
+from fedpers.core.params import add, blend
+from fedpers.families.disclosures import BLOCK
 from fedpers.families.unified.client import BlockClient, batches
 from fedpers.families.unified.composed import FRSettings
 from fedpers.families.unified.config import BlockConfig
@@ -22,6 +23,7 @@ class LSGDConfig(BlockConfig):
 
     eta: float | None = None              # η_k = η: step size; null: the theory's
     decreasing: bool = False              # η_k = 1/(1/η + μk) (Theorem 4)
+    output: Literal["last", "average"] = "last"   # what predicts: x_K, or the average of Theorem 1
     tau: int = 5                          # τ: local steps between two averagings
     batch_size: int = 1                   # B: samples drawn for a step; 0: all
     w_scale: Literal["one", "mean"] = "one"       # step of w: η, or η/M
@@ -40,7 +42,10 @@ class LSGDConfig(BlockConfig):
     def check(self) -> list[str]:
         """Problems of values."""
         least = bounds(self, tau=(1, None), batch_size=(0, None))
-        return [*BlockConfig.check(self), *above(self, eta=0), *least]
+        problems = [*BlockConfig.check(self), *above(self, eta=0), *least]
+        if self.decreasing and self.output == "average":
+            problems.append("output=average: its weights are for a constant step; set decreasing=false")
+        return problems
 
 
 @dataclass(frozen=True)
@@ -64,30 +69,45 @@ class LocalSteps:
     w: Params
     etas: tuple[float, ...]
     M: int
+    mean: Params                          # average of the iterates so far; {} where none is asked for
+    shares: tuple[float, ...]             # of each step's iterate in the average
 
 
 @record
 class SharedCopy:
-    """Reply: the client's copy of the shared block."""
+    """Reply: the client's copy of the shared block, and of its average."""
 
     w: Params
+    mean: Params
 
 
 class LSGDClient(BlockClient):
     """Steps on both blocks at once; sends its copy of the shared one."""
 
     config: LSGDConfig
+    disclosure = BLOCK
 
-    def iterate(
-        self, order: LocalSteps, state: Block, data: Data, rng: Stream
-    ) -> tuple[SharedCopy, Block]:
+    def iterate(self, order: LocalSteps, state: Block, data: Data, rng: Stream) -> tuple[SharedCopy, Block]:
         """τ steps, both blocks from the same batch."""
         f, h, w, beta = self.objective(order.M), self.config, order.w, state.y
         over_w, over_b = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
-        for batch, eta in zip(self._batches(data, rng), order.etas, strict=True):        # [C1]
+        mean_w, mean_b = order.mean, state.z
+        for k, batch in enumerate(self._batches(data, rng)):                             # [C1]
+            if order.shares:
+                mean_w, mean_b = (blend(a, x, order.shares[k]) for a, x in ((mean_w, w), (mean_b, beta)))
             g_w, g_b = f.grads(w, beta, batch)                                           # [C2]
-            w, beta = add(w, g_w, -eta / over_w), add(beta, g_b, -eta / over_b)          # [C3]
-        return SharedCopy(w), Block(beta)                                                   # [C4]
+            w = add(w, g_w, -order.etas[k] / over_w)                                     # [C3]
+            beta = add(beta, g_b, -order.etas[k] / over_b)
+        return SharedCopy(w, mean_w), Block(beta, mean_b)                                # [C4]
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> Block:
+        """β_m, and its average where one is asked for."""
+        beta = self.first_block(params)
+        return Block(beta, beta if self.config.output == "average" else {})
+
+    def block(self, state: Block) -> Params:
+        """β_m, or its average."""
+        return state.z if self.config.output == "average" else state.y
 
     def _batches(self, data: Data, rng: Stream) -> list[Data]:
         h = self.config

@@ -3,20 +3,16 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from fedpers.core.bounds import bounds
 from fedpers.core.params import add, sub
+from fedpers.core.rng import FixedBatch
+from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.learning.losses import proximal
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    minibatches,
-    minimise,
-    record,
-)
+from fedpers.learning.training_round import cannot_keep
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,8 @@ class PFedMeConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return bounds(self, lam=(0, None), eta=(0, None), K=(1, None), beta=(0, None))
+        found = cannot_keep(self.local, "pFedMe solves a problem of its own for every minibatch")
+        return found + bounds(self, lam=(0, None), eta=(0, None), K=(1, None), beta=(0, None))
 
 
 @record
@@ -45,6 +42,7 @@ class PFedMeClient(PersonalizedClient):
     """Steps down the Moreau envelope of its loss."""
 
     config: PFedMeConfig
+    disclosure = MODEL
     private = ("theta",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
@@ -55,16 +53,19 @@ class PFedMeClient(PersonalizedClient):
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """R steps on the envelope, each with its own proximal problem."""
-        h, w, theta = self.config, order.params, order.params
-        for batch in minibatches(data, rng, h.local):                                    # [C1]
-            theta = self._proximal_point(w, batch, rng)                                  # [C2]
-            w = add(w, sub(w, theta), -h.eta * h.lam)                                    # [C3]
+        h, w, theta, n = self.config, order.params, order.params, len(data)
+        rows, weight = rng.schedule(n, h.local.batch_size or n, h.local.epochs, h.local.steps)
+        for batch in zip(rows, weight, strict=True):                                     # [C1]
+            found = self._proximal_point(w, data, FixedBatch(rng, *batch))               # [C2]
+            some = batch[1].sum() > 0                  # a padded batch of a stack holds no sample
+            theta = {k: torch.where(some, v, theta[k]) for k, v in found.items()}
+            w = add(w, sub(w, found), -h.eta * h.lam)                                    # [C3]
         return Weights(w), ClientState(theta)                                            # [C4] [C5]
 
-    def _proximal_point(self, w: Params, batch: Data, rng: Stream) -> Params:
+    def _proximal_point(self, w: Params, data: Data, batch: FixedBatch) -> Params:
         near_w = proximal(self.model.loss, self.config.lam, w)
-        whole_batch = replace(self.config.local, epochs=self.config.K, steps=0, batch_size=0)
-        return minimise(near_w, w, batch, rng, whole_batch)
+        steps = replace(self.config.local, steps=self.config.K, batch_size=batch.size)
+        return minimise(near_w, w, data, batch, steps)
 
     def personal(self, shared: Any, state: ClientState) -> Params:
         """The personal model of the client's last visit."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedpers.core.params import add, split
+from fedpers.families.disclosures import BODY_GRADIENT
 from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, record
 
@@ -53,6 +54,7 @@ class PFLEGOClient(PersonalizedClient):
     """Steps on its head with cached features, then returns one exact gradient of the body."""
 
     config: PFLEGOConfig
+    disclosure = BODY_GRADIENT
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

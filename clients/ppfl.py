@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpers.families.disclosures import MEMBERSHIP
 from fedpers.families.mixtures.messages import (
     BothBlocks,
     MembershipBlock,
@@ -15,18 +16,7 @@ from fedpers.families.mixtures.messages import (
 from fedpers.families.mixtures.mixture import Mixture
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.families.mixtures.stationarity import block_weight
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    OptimizerState,
-    Params,
-    PersonalizedClient,
-    Stream,
-    bounds,
-    init_optimizer,
-    minibatches,
-    minimise_from,
-)
+from fedpers.method import Data, LocalConfig, PersonalizedClient, Stream, bounds, minibatches, minimise
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,6 @@ class PPFLConfig:
     rho: float = 0.5                                                # ρ_1: how often rbcd trains θ
     output: Literal["last", "random"] = "last"                      # random: an iterate by eq. 16
     smoothness: tuple[float, float] = (0.0, 0.0)                    # L_1, L_2 of eq. 16
-    keep_momentum: bool = False                                     # between rounds, on the client
     new_steps: int = 50                                             # mirror steps of a new client
     local: LocalConfig = field(default_factory=LocalConfig)         # E steps at rate η_1, batch ξ
 
@@ -67,15 +56,21 @@ class PPFLClient(PersonalizedClient):
     """Finds its place among the canonical models, and trains them; the server keeps its c_i."""
 
     config: PPFLConfig
+    disclosure = MEMBERSHIP
     mixture = property(lambda self: Mixture.of(self.config, self.model))
 
-    def answer(self, order: Any, state: OptimizerState | None, data: Data, rng: Stream) -> tuple[Any, Any]:
+    def answer(self, order: Any, state: None, data: Data, rng: Stream) -> tuple[Any, None]:
         """Algorithm 3, or one block of Algorithm 1."""
         if isinstance(order, MembershipBlock):
             xi = next(minibatches(data, rng, replace(self.config.local, steps=1)))
-            return MembershipGradient(self._gradient(order, xi, data)), state            # [C5]
+            return MembershipGradient(self._gradient(order, xi, data)), None             # [C5]
         c = self._stepped(order, data) if isinstance(order, BothBlocks) else order.c
-        return self._train(order.theta, c, state, data, rng)
+        w = minimise(self.mixture.loss_at(c), order.theta, data, rng, self.config.local)     # [C3]
+        return Trained(w, c), None                                                       # [C4]
+
+    def trains_without_momentum(self, order: Any) -> bool:
+        """A block of memberships has no local steps."""
+        return isinstance(order, MembershipBlock)
 
     def _stepped(self, order: BothBlocks, data: Data) -> Tensor:
         g = self._gradient(order, data, data) + 2 * order.pull                           # [C1]
@@ -85,13 +80,6 @@ class PPFLClient(PersonalizedClient):
         """∇_c f_i on a batch, times p_i if memberships are weighted by it."""
         p = data.num / order.num_total if self.config.membership_weighting == "p" else 1.0
         return p * self.mixture.membership_gradient(order.theta, batch, order.c)
-
-    def _train(
-        self, theta: Params, c: Tensor, state: OptimizerState | None, data: Data, rng: Stream
-    ) -> tuple[Trained, OptimizerState | None]:
-        h, f = self.config, self.mixture.loss_at(c)
-        w, opt = minimise_from(f, theta, state or init_optimizer(theta, h.local), data, rng, h.local)  # [C3]
-        return Trained(w, c), opt if h.keep_momentum else None                           # [C4]
 
     def predict(self, shared: Personal, state: Any, x: Tensor) -> Tensor:
         """The mixture by the client's membership."""

@@ -1,7 +1,7 @@
 """A set and a partition to a federation: clients with three splits, converted to tensors on first use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,20 +11,13 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError, DataError
 from fedpers.datasets.config import DataConfig
+from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Splits, cut_clients, stream
 from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
-from fedpers.datasets.registry import DATASETS
+from fedpers.datasets.registry import data_sets
 from fedpers.datasets.sources import eligible, uniform_classes
-from fedpers.datasets.split import Indices, Partition, Source
+from fedpers.datasets.split import Partition, Source
 from fedpers.datasets.transform import Transform, make_transform
-
-# One stream of random numbers for each purpose, so that a change in one leaves the others alone.
-LIMIT, DEAL, CUT, HOLDOUT, LOAD = range(5)
-
-
-def stream(seed: int, *key: int) -> Generator:
-    """A generator of its own for (seed, purpose, ...), the same on every machine."""
-    return np.random.Generator(np.random.PCG64([seed, *key]))
 
 
 def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float32) -> Federation:
@@ -37,7 +30,7 @@ def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float
     problems = cfg.check()
     if problems:
         raise ConfigError(*problems)
-    entry = DATASETS[cfg.name]
+    entry = data_sets()[cfg.kind]
     seed = seed if cfg.seed is None else cfg.seed
     if entry.clients:
         made: Federation = entry.function(cfg, seed, dtype)
@@ -45,32 +38,19 @@ def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float
     return build(cfg, entry.function(cfg, stream(seed, LOAD)), seed, dtype)
 
 
-@dataclass(frozen=True)
-class Splits:
-    """Sample numbers of each client in each split, counted through the whole set."""
-
-    train: Indices
-    valid: Indices
-    test: Indices
-    train_source: Indices
-    valid_source: Indices
-    test_source: Indices
-
-
 def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federation:
     """The federation of `raw` under data.partition."""
     part = _deal(cfg, raw, seed)
-    splits = _splits(cfg, raw, part, seed)
+    splits = cut_clients(cfg, raw, part, seed)
     clients = PartitionedClients(cfg, seed, dtype, raw, part, splits)
     local = cfg.label_space == "local"
     num_classes = _outputs(raw, part)
     width = max(len(seen) for seen in clients.classes) if local else num_classes
-    counts = np.stack(
-        [
-            np.bincount(clients.targets(i, s, k), minlength=width)
-            for k, (i, s) in enumerate(zip(splits.train, splits.train_source, strict=True))
-        ]
-    )
+    pairs = enumerate(zip(splits.train, splits.train_source, strict=True))
+    if raw.task == "regression":
+        counts = np.zeros((len(part), 0), dtype=np.int64)
+    else:
+        counts = np.stack([np.bincount(clients.targets(i, s, k), minlength=width) for k, (i, s) in pairs])
     return Federation(
         name=cfg.name,
         num_clients=len(part),
@@ -84,6 +64,7 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
         truth={**part.truth, **({"classes": clients.owned(num_classes)} if local else {})},
         notes=(*raw.notes, *part.notes),
         holdout=_holdout(cfg, raw, part, seed, clients.transform),
+        tokens=raw.tokens,
     )
 
 
@@ -99,6 +80,12 @@ def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
     keys = raw.labels
     if cfg.partition == "natural":
         keys = _owners(cfg, raw)
+    elif raw.task == "regression":
+        if PARTITIONS[cfg.partition].by_class:
+            raise DataError(
+                f"data.partition={cfg.partition} deals by classes, and regression has none; use iid"
+            )
+        keys = np.zeros(len(keys), dtype=np.int64)
     options = {key: getattr(cfg, key) for key in PARTITIONS[cfg.partition].options}
     if len(train) < (cfg.num_clients or 0):
         raise DataError(
@@ -122,56 +109,6 @@ def _limited(limit: int, train: np.ndarray, test: np.ndarray, rng: Generator) ->
         return [train, test]
     keep = [round(limit * len(part) / total) for part in (train, test)]
     return [np.sort(rng.permutation(part)[:n]) for part, n in zip((train, test), keep, strict=True)]
-
-
-def _splits(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
-    """Cut the validation samples (and without a test part the test samples) in each client."""
-    same = np.arange(len(raw.labels)) if raw.same is None else raw.same
-    has_test = len(raw.test_y) > 0 and not (cfg.pool or cfg.train_only)
-    out: list[list[np.ndarray]] = [[], [], [], [], [], []]
-    for k, index in enumerate(part.train):
-        rng = stream(seed, CUT, k)
-        source = _source(part.train_source, index, k)
-        order = rng.permutation(len(index))
-        index, source = index[order], source[order]
-        if has_test:
-            order = rng.permutation(len(part.test[k]))
-            test, test_source = part.test[k], _source(part.test_source, part.test[k], k)
-            test, test_source = test[order], test_source[order]
-        else:
-            (test, test_source), (index, source) = _cut(index, source, same, cfg.test_fraction, rng, 1)
-        index, source = index[: cfg.train_per_client], source[: cfg.train_per_client]
-        (valid, valid_source), (index, source) = _cut(index, source, same, cfg.valid_fraction, rng)
-        if not len(index) or not len(test):
-            raise DataError(
-                f"client {k} is left with {len(index)} training and {len(test)} test "
-                f"samples after the cuts; use fewer than {len(part)} clients, a larger "
-                "data.min_size, or another data.test_fraction"
-            )
-        top = cfg.test_per_client
-        for kept, piece in zip(
-            out, (index, valid, test[:top], source, valid_source, test_source[:top]), strict=True
-        ):
-            kept.append(piece)
-    return Splits(*out)
-
-
-def _source(given: Indices | None, index: np.ndarray, k: int) -> np.ndarray:
-    return np.zeros(len(index), dtype=np.int64) if given is None else given[k]
-
-
-Pair = tuple[np.ndarray, np.ndarray]
-
-
-def _cut(
-    index: np.ndarray, source: np.ndarray, same: np.ndarray, fraction: float, rng: Generator, least: int = 0
-) -> tuple[Pair, Pair]:
-    """(chosen, rest): `fraction` of the different samples; copies of one stay on one side."""
-    ids = np.unique(same[index])
-    count = int(fraction * len(ids) + 1e-9)  # 0.29 * 100 is 28.999...
-    chosen = rng.permutation(ids)[: max(least, count)]
-    mask = np.isin(same[index], chosen)
-    return (index[mask], source[mask]), (index[~mask], source[~mask])
 
 
 def _outputs(raw: Raw, part: Partition) -> int:
@@ -217,7 +154,9 @@ class PartitionedClients:
         return rebuild_clients, (self.cfg, self.seed, self.dtype)
 
     def _classes(self, k: int) -> np.ndarray:
-        """The classes that client k has in any split, sorted."""
+        """The classes that client k has in any split, sorted; none for regression."""
+        if self.raw.task == "regression":
+            return np.empty(0, dtype=np.int64)
         s = self.splits
         index = np.concatenate([s.train[k], s.valid[k], s.test[k]])
         source = np.concatenate([s.train_source[k], s.valid_source[k], s.test_source[k]])
@@ -231,13 +170,17 @@ class PartitionedClients:
         return out
 
     def targets(self, index: np.ndarray, source: np.ndarray, k: int) -> np.ndarray:
-        """Class numbers as client k sees them."""
+        """Class numbers, or values of a regression, as client k sees them."""
+        if self.raw.task == "regression":
+            return np.asarray(self.labels[index])
         y = relabel(self.labels[index], source, self.part.sources)
         return np.searchsorted(self.classes[k], y) if self.local else y
 
     def _data(self, index: np.ndarray, source: np.ndarray, k: int) -> Data:
         x = rotate(self.transform(self.raw.rows(index)), source, self.part.sources)
         y = torch.from_numpy(np.ascontiguousarray(self.targets(index, source, k)))
+        if self.raw.task == "regression":
+            y = y.to(x.dtype)
         return Data(x, y, torch.ones(len(index), dtype=x.dtype))
 
 

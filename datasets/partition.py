@@ -249,10 +249,11 @@ class Rule:
     deal: Callable[..., Partition]
     text: str
     options: tuple[str, ...] = ()  # keys of DataConfig that it takes
+    by_class: bool = True  # needs class numbers, so a regression cannot be dealt by it
 
 
 PARTITIONS: dict[str, Rule] = {
-    "iid": Rule(iid, "shuffled and dealt evenly"),
+    "iid": Rule(iid, "shuffled and dealt evenly", by_class=False),
     "classes": Rule(classes, "K classes per client, dealt round-robin", ("classes_per_client",)),
     "sampled": Rule(
         sampled,
@@ -268,7 +269,9 @@ PARTITIONS: dict[str, Rule] = {
         "disjoint groups of labels, each client in one group",
         ("num_groups", "groups", "clients_per_group", "random_groups"),
     ),
-    "rotations": Rule(rotations, "dealt evenly; groups of clients see rotated images", ("rotations",)),
+    "rotations": Rule(
+        rotations, "dealt evenly; groups of clients see rotated images", ("rotations",), by_class=False
+    ),
     "permutations": Rule(
         permutations, "dealt evenly; groups of clients number the classes differently", ("num_groups",)
     ),
@@ -277,7 +280,7 @@ PARTITIONS: dict[str, Rule] = {
         "each client blends several sources in its own proportions",
         ("sources", "mixture", "replacement", "min_samples", "max_samples", "test_fraction"),
     ),
-    "natural": Rule(natural, "the clients that the set itself names", ("min_size",)),
+    "natural": Rule(natural, "the clients that the set itself names", ("min_size",), by_class=False),
 }
 
 

@@ -26,6 +26,9 @@ class Raw:
     test_owner: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     same: np.ndarray | None = None  # [all] equal for copies: not cut apart
+    valid: np.ndarray | None = None  # [all] whether a sample is its client's for validation; None: to be cut
+    names: tuple[str, ...] = ()  # of the natural clients
+    tokens: int = 0  # x are numbers of so many tokens; 0: they are measurements
 
     @property
     def labels(self) -> np.ndarray:

@@ -153,14 +153,17 @@ def unified_b(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
 
 
 def sine(cfg: DataConfig, seed: int, dtype: torch.dtype) -> Federation:
-    """FedeRiCo's toy: client k sees y = sin x + noise on the k-th of N intervals of [0, 2π]."""
+    """FedeRiCo's toy: client k sees y = sin x + noise on the k-th of N intervals of [0, 2π].
+
+    The input is x - π: about 0, where a line's slope and intercept do not pull at each other.
+    """
     n, noise = _or(cfg.num_clients, 8), _or(cfg.noise, 0.1)
     width = 2 * np.pi / n
     num_train = np.full(n, cfg.train_per_client or 20)
 
     def draw(client: int, size: int, rng: Generator) -> Samples:
         x = width * (client + rng.random((size, 1)))
-        return x, np.sin(x[:, 0]) + noise * rng.standard_normal(size)
+        return x - np.pi, np.sin(x[:, 0]) + noise * rng.standard_normal(size)
 
     return federation(
         cfg, seed, dtype, ClientDistributions(draw, num_train, _tests(cfg, num_train), 1, "regression")

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.clients.cfl import CFLConfig, MemberModel
+from fedpers.clients.cfl import AllClusters, CFLConfig, MemberModel
 from fedpers.core.params import add, sq_norm, weighted_mean
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -46,6 +46,7 @@ class CFL(PersonalizedStrategy):
     """FedAvg in clusters, which are cut in two where their members pull in different directions."""
 
     config: CFLConfig
+    not_robust = "it forms clusters from single changes before it takes a mean"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """One cluster of everybody."""
@@ -95,8 +96,10 @@ class CFL(PersonalizedStrategy):
         there = any(k in deltas for k in members)
         return add(theta, self._mean(members, deltas)) if there else theta               # [S7]
 
-    def evaluation_message(self, s: State, k: int) -> MemberModel:
-        """The model of the client's cluster."""
+    def evaluation_message(self, s: State, k: int) -> MemberModel | AllClusters:
+        """The model of the client's cluster; all of them for a client that is in none."""
+        if k in self.unseen:
+            return AllClusters(s.params)
         return MemberModel(s.params[next(c for c, members in enumerate(s.clusters) if k in members)])
 
     def explain(self, s: State) -> dict[str, np.ndarray]:

@@ -23,7 +23,6 @@ Reductions: λ = 0 is local training; w is FedAvg's, whatever λ.
 import numpy as np
 
 from fedpers.clients.ditto import Weights
-from fedpers.core.params import weighted_mean
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Round
 
@@ -31,12 +30,14 @@ from fedpers.method import Round
 class Ditto(GlobalModelStrategy):
     """FedAvg; personalisation happens on the clients."""
 
+    not_robust = ""
+
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
         p = [self.num_examples(k) for k in w]
-        return Weights(weighted_mean([w[k].params for k in w], p))                       # [S3]
+        return Weights(self.average([w[k].params for k in w], p, s.params))              # [S3]
 
     def evaluation_message(self, s: Weights, k: int) -> None:
         """Clients predict with their personal models."""

@@ -15,7 +15,6 @@ Reductions: one client is centralised SGD; one full-batch local step is FedSGD.
 import numpy as np
 
 from fedpers.clients.fedavg import Weights
-from fedpers.core.params import weighted_mean
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Round
 
@@ -23,9 +22,11 @@ from fedpers.method import Round
 class FedAvg(GlobalModelStrategy):
     """Averages whole models, weighted by numbers of samples."""
 
+    not_robust = ""
+
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
         n = [self.num_examples(k) for k in w]
-        return Weights(weighted_mean([w[k].params for k in w], n))                       # [S3]
+        return Weights(self.average([w[k].params for k in w], n, s.params))              # [S3]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedpers.clients.fedbabu import BodyAndHead, FedBABUConfig
-from fedpers.core.params import split, weighted_mean
+from fedpers.core.params import split
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
@@ -27,6 +27,7 @@ class FedBABU(PersonalizedStrategy):
     """Averages bodies, weighted by numbers of samples."""
 
     config: FedBABUConfig
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> BodyAndHead:
         """The model's initial body and head, or a head with orthogonal rows."""
@@ -40,7 +41,7 @@ class FedBABU(PersonalizedStrategy):
         selected = self.sample(rng)                                                      # [S2]
         w = yield dict.fromkeys(selected, s)                                             # [S3]
         n = [self.num_examples(k) for k in w]
-        return BodyAndHead(weighted_mean([w[k].theta for k in w], n), s.head)            # [S4]
+        return BodyAndHead(self.average([w[k].theta for k in w], n, s.theta), s.head)    # [S4]
 
     def evaluation_message(self, s: BodyAndHead, k: int) -> BodyAndHead:
         """The whole model."""

@@ -21,10 +21,12 @@ Reductions: M = 1 is FedAvg; responsibilities that are 0 or 1 give hard clusteri
 """
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fedpers.clients.fedem import Components, FedEMConfig, ForNewcomer
-from fedpers.core.params import weighted_mean
+from fedpers.clients.fedem import Components, FedEMConfig, Trained
 from fedpers.families.clustered.centers import new_centers
+from fedpers.families.mixtures.simplex import with_rows
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -33,17 +35,20 @@ class State:
     """The shared components θ_1..θ_M."""
 
     thetas: tuple[Params, ...]
+    pi: Tensor               # [N, M] π_t as clients told them; 1/M where one told nothing
 
 
 class FedEM(PersonalizedStrategy):
     """Averages each component over the clients, weighted by numbers of samples."""
 
     config: FedEMConfig
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The first component is the model's initial one, the others have seeds of their own."""
         others = new_centers(self.model, self.config.num_components - 1, params, rng)
-        return State((params, *others))
+        M = self.config.num_components
+        return State((params, *others), torch.full((len(roster.ids), M), 1 / M, dtype=torch.float64))
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
@@ -51,11 +56,18 @@ class FedEM(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Components(s.thetas))                          # [S2]
         n = [self.num_examples(k) for k in w]
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
-        return State(tuple(weighted_mean(part, n) for part in parts))                    # [S3]
+        told = {self.row[k]: reply.told.to(s.pi) for k, reply in w.items() if isinstance(reply, Trained)}
+        pairs = zip(parts, s.thetas, strict=True)
+        means = tuple(self.average(part, n, m) for part, m in pairs)                     # [S3]
+        return State(means, with_rows(s.pi, told))
 
-    def evaluation_message(self, s: State, k: int) -> Components | ForNewcomer:
-        """All components; each client mixes them by its own weights, which a new one has to find."""
-        return Components(s.thetas) if k in self.row else ForNewcomer(s.thetas)
+    def evaluation_message(self, s: State, k: int) -> Components:
+        """All components; each client mixes them by its own weights."""
+        return Components(s.thetas)
+
+    def explain(self, s: State) -> dict[str, np.ndarray]:
+        """The clients' mixture weights, a row a client, if they tell them (`tell_weights`)."""
+        return {"membership": s.pi.cpu().numpy()} if self.config.tell_weights else {}
 
     def models(self, s: State) -> dict[str, Params]:
         """The components."""

@@ -45,6 +45,7 @@ class FedFomo(PersonalizedStrategy):
     """Gives each client the models that helped it most so far."""
 
     config: FedFomoConfig
+    not_robust = "its server takes no mean; clients weigh the models of others themselves"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Nobody has sent a model yet."""

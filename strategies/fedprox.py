@@ -18,7 +18,6 @@ Reductions: μ = 0 is FedAvg; FedSoft with S = 1 from the center is FedProx with
 import numpy as np
 
 from fedpers.clients.fedprox import FedProxConfig, Weights
-from fedpers.core.params import weighted_mean
 from fedpers.core.sampling import draw
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Round
@@ -28,6 +27,7 @@ class FedProx(GlobalModelStrategy):
     """Averages models that were kept near the last average."""
 
     config: FedProxConfig
+    not_robust = ""
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 2."""
@@ -35,7 +35,7 @@ class FedProx(GlobalModelStrategy):
         selected = self._proportional(rng) if proportional else self.sample(rng)         # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
         weights = [1.0 if proportional else self.num_examples(k) for k in w]
-        return Weights(weighted_mean([w[k].params for k in w], weights))                 # [S3]
+        return Weights(self.average([w[k].params for k in w], weights, s.params))        # [S3]
 
     def _proportional(self, rng: np.random.Generator) -> list[int]:
         n = self.roster.num_examples.numpy()

@@ -23,7 +23,6 @@ Reductions: start=kept with η_s = 1 and SGD is FedAlt with a personal head.
 import numpy as np
 
 from fedpers.clients.fedrecon import FedReconConfig
-from fedpers.core.params import weighted_mean
 from fedpers.families.split_models.client import SharedPart
 from fedpers.families.split_models.strategy import BodyDescentStrategy, DescendingBody
 from fedpers.method import Round
@@ -33,13 +32,14 @@ class FedRecon(BodyDescentStrategy):
     """Takes the mean update of the body as a gradient."""
 
     config: FedReconConfig
+    not_robust = ""
 
     def round(self, s: DescendingBody, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         told = yield dict.fromkeys(selected, SharedPart(s.part))                         # [S2]
         n = [self.num_examples(i) for i in told]
-        delta = weighted_mean([reply.part for reply in told.values()], n)                # [S3]
+        delta = self.average([reply.part for reply in told.values()], n)                 # [S3]
         return self.descend(s, delta)                                                    # [S4]
 
     def evaluation_message(self, s: DescendingBody, k: int) -> SharedPart:

@@ -101,7 +101,8 @@ class FedSoft(PersonalizedStrategy):
         return {ids[i]: float(weigh(i)) for i in sorted(set(drawn))}
 
     def _order(self, s: State, k: int, kind: type) -> Any:
-        return kind(s.centers, s.u[self.row[k]].to(next(iter(s.centers[0].values()))))
+        u = s.u[0] * 0 + 1 / len(s.centers) if k in self.unseen else s.u[self.row[k]]
+        return kind(s.centers, u.to(next(iter(s.centers[0].values()))))
 
     def evaluation_message(self, s: State, k: int) -> Train | None:
         """Clients predict with their own models; a final pass needs the centers."""

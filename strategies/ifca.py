@@ -42,6 +42,7 @@ class IFCA(PersonalizedStrategy):
     """Averages each cluster's model over the clients that chose it."""
 
     config: IFCAConfig
+    not_robust = "a client that lies about its cluster is in no mean where it could be outvoted"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Cluster models from a seed each."""
@@ -81,9 +82,9 @@ class IFCA(PersonalizedStrategy):
         return self.num_examples(i) if self.config.weighting == "samples" else 1.0
 
     def evaluation_message(self, s: State, k: int) -> ClusterModels:
-        """All cluster models; a client, also one that never trained, chooses by itself."""
+        """All cluster models; a client chooses by itself."""
         like = next(iter(s.centers[0].values()))
-        known = s.identity[self.row[k]] if k in self.row else torch.full((self.config.S,), 1 / self.config.S)
+        known = s.identity[0] * 0 + 1 / len(s.centers) if k in self.unseen else s.identity[self.row[k]]
         return ClusterModels(s.centers, known.to(like))
 
     def explain(self, s: State) -> dict[str, np.ndarray]:

@@ -50,6 +50,7 @@ class L2SGD(PersonalizedStrategy):
     """Averages whole models at random iterations; takes every client in every round."""
 
     config: L2SGDConfig
+    not_robust = "clients move their own models towards the mean that its theory needs"
     takes_all = True
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:

@@ -20,6 +20,8 @@ class State:
 class Local(PersonalizedStrategy):
     """Only says whose turn it is to train."""
 
+    not_robust = "its server takes no mean"
+
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Nothing to keep."""
         return State()

@@ -16,6 +16,8 @@ and the lemmas hold; the literal box is `beta_scale: one`. `w_scale: mean` is wh
 figures on images were made with. A cohort may be drawn (the paper has none): the mean is over it.
 Without `eta`, η = min{1/(4 max{L_w, κM L_β}), 1/(8√(3e)(τ-1) L_w)}: Theorem 1 prints L_β alone, where
 its proof (Lemma 5) has the larger of both; for B samples L is what one of them makes of it on average.
+`output: average` predicts with the average of Theorem 1, Σ_k (1-ημ)^-(k+1) x_k of the virtual iterates
+x_k = (1/M Σ_m w_m, β_1..β_M), instead of the last one; it needs every client in every round.
 Reductions: objective fl is local SGD (FedAvg with equal weights), with τ = 1 minibatch SGD; full is
 independent clients; apfl2 is APFL (method=apfl), fr federated residual learning (method=fedres),
 ws2 FedPer's and FedRep's objective.
@@ -24,7 +26,8 @@ ws2 FedPer's and FedRep's objective.
 import numpy as np
 
 from fedpers.clients.lsgd import LocalSteps, LSGDConfig
-from fedpers.core.params import mean
+from fedpers.core.errors import ConfigError
+from fedpers.core.params import Params
 from fedpers.families.unified.messages import Block, Counts
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import LSGDRates, lsgd_step
@@ -35,7 +38,12 @@ class LSGD(BlockStrategy):
     """Averages the clients' copies of the shared block, all alike."""
 
     config: LSGDConfig
+    not_robust = ""
     takes_all = False
+
+    def at(self, s: State) -> Params:
+        """w, or its average."""
+        return s.w.z or s.w.y
 
     def rates(self, c: Constants, n: float) -> LSGDRates:
         """The step size of the convex theory, or the one that is set."""
@@ -47,10 +55,22 @@ class LSGD(BlockStrategy):
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """τ local steps of every client, then the mean."""
         h = self.config
-        etas = s.rates.steps(s.counts.iterations, h.tau, h.decreasing)
-        replies = yield dict.fromkeys(self.sample(rng), LocalSteps(s.w.y, etas, self.M))      # [S1]
-        w = mean([r.w for r in replies.values()])                                        # [S2]
-        return State(Block(w), s.constants, s.rates, s.counts.plus(self._cost()))
+        k = s.counts.iterations
+        etas = s.rates.steps(k, h.tau, h.decreasing)
+        shares = self._shares(s.rates, k) if h.output == "average" else ()
+        order = LocalSteps(s.w.y, etas, self.M, self.at(s) if shares else {}, shares)
+        replies = yield dict.fromkeys(self.sample(rng), order)                           # [S1]
+        w = self.average([r.w for r in replies.values()], start=s.w.y)                   # [S2]
+        mean = self.average([r.mean for r in replies.values()], start=order.mean) if shares else {}
+        return State(Block(w, mean), s.constants, s.rates, s.counts.plus(self._cost()))
+
+    def _shares(self, rates: LSGDRates, k: int) -> tuple[float, ...]:
+        if self.num_sampled < self.M:
+            raise ConfigError(
+                "output=average: needs every client in every round, and "
+                f"clients_per_round={self.num_sampled} of {self.M}; leave it out, or set output=last"
+            )
+        return rates.shares(k, self.config.tau)
 
     def _cost(self) -> Counts:
         h, f = self.config, self.objective

@@ -22,7 +22,6 @@ permutation that is drawn once a round. Reductions: α = 0 is FedAvg with equal 
 import numpy as np
 
 from fedpers.clients.perfedavg import Weights
-from fedpers.core.params import mean
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Round
 
@@ -30,8 +29,10 @@ from fedpers.method import Round
 class PerFedAvg(GlobalModelStrategy):
     """Averages models that were trained to be good after one step."""
 
+    not_robust = ""
+
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
-        return Weights(mean([w[k].params for k in w]))                                   # [S3]
+        return Weights(self.average([w[k].params for k in w], start=s.params))           # [S3]

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.pfedme import ClientState, PFedMeConfig, Weights
-from fedpers.core.params import add, mean, scale
+from fedpers.core.params import add, scale
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.families.unified.mixture import MX2, MX2Settings
 from fedpers.method import Params, Round
@@ -39,12 +39,13 @@ class PFedMe(GlobalModelStrategy):
     """Moves the global model towards the plain mean of the clients'."""
 
     config: PFedMeConfig
+    not_robust = ""
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
-        beta, average = self.config.beta, mean([w[i].params for i in w])
+        beta, average = self.config.beta, self.average([w[i].params for i in w], start=s.params)
         return Weights(add(scale(s.params, 1 - beta), average, beta))                    # [S3]
 
     @property

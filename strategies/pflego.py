@@ -35,6 +35,7 @@ class PFLEGO(BodyDescentStrategy):
     """Takes one (stochastic) gradient step on the shared body a round."""
 
     config: PFLEGOConfig
+    not_robust = "its step is an unbiased estimate of the whole gradient, which a robust mean is not"
 
     def round(self, s: DescendingBody, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""

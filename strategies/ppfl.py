@@ -35,8 +35,9 @@ from fedpers.clients.ppfl import PPFLConfig
 from fedpers.core.errors import ConfigError
 from fedpers.families.mixtures.messages import BothBlocks, MembershipBlock, Personal, ThetaBlock, Trained
 from fedpers.families.mixtures.mixture import Mixture
-from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, with_rows
+from fedpers.families.mixtures.simplex import Affinity, affinity, laplacian, mirror_step, spread, with_rows
 from fedpers.families.mixtures.stationarity import Kept, block_weight, offer, stationarity
+from fedpers.learning.training_round import in_round
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record, weighted_mean
 
 
@@ -75,15 +76,15 @@ class PPFL(PersonalizedStrategy):
         if h.output == "random":
             q = block_weight(h.eta_2, h.rho, *h.smoothness)
             s = replace(s, kept=offer(s.kept, State(s.theta, s.C), q, rng))              # [S5]
-        return (yield from self._rbcd(s, rng) if h.algorithm == "rbcd" else self._alternating(s, rng))
+        return (yield from self._rbcd(s, rng) if h.algorithm == "rbcd" else self._alternating(s, t, rng))
 
-    def _alternating(self, s: State, rng: np.random.Generator) -> Round:
+    def _alternating(self, s: State, t: int, rng: np.random.Generator) -> Round:
         h, n, i = self.config, self.roster.num_total, self.row
         a = h.lam * laplacian(self._affinity, s.C)                                       # [S1]
         w = yield {k: BothBlocks(s.theta, s.C[i[k]], a[i[k]], n) for k in self.sample(rng)}  # [S2]
-        theta = self._mean(w)                                                            # [S3]
-        new = State(theta, with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)            # [S4]
-        self.note(stationarity=stationarity(h.local, n / len(a), h.eta_2, s, new))
+        new = State(self._mean(w), with_rows(s.C, {i[k]: w[k].c for k in w}), s.kept)    # [S3] [S4]
+        measure = stationarity(in_round(h, t).local, n / len(a), h.eta_2, s, new)
+        self.note(entropy=spread(new.C, t, h.eta_2), stationarity=measure)
         return new
 
     def _rbcd(self, s: State, rng: np.random.Generator) -> Round:
@@ -92,8 +93,7 @@ class PPFL(PersonalizedStrategy):
             w = yield {k: ThetaBlock(s.theta, s.C[i]) for k, i in self.row.items()}      # [S6]
             return replace(s, theta=self._mean(w))
         g = yield {k: MembershipBlock(s.theta, s.C[i], n) for k, i in self.row.items()}  # [S7]
-        G = 2 * (h.lam * laplacian(self._affinity, s.C))
-        G = G + with_rows(torch.zeros_like(s.C), {self.row[k]: g[k].c for k in g})
+        G = 2 * h.lam * laplacian(self._affinity, s.C) + with_rows(0 * s.C, {self.row[k]: g[k].c for k in g})
         return replace(s, C=mirror_step(s.C, G, h.eta_2, h.floor))                       # [S8]
 
     def _mean(self, w: dict[int, Trained]) -> Params:

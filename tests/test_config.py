@@ -70,11 +70,17 @@ def test_yaml_of_a_method_says_what_its_dataclass_says(method):
     if "objective" in written:  # its keys depend on its name
         assert written["objective"].items() <= plain["objective"].items()
         written["objective"] = plain["objective"]
-    assert written == plain
+    assert {k: _with_round_options(v) for k, v in written.items()} == plain
     assert plain == {"name": method, **OmegaConf.to_container(OmegaConf.create(default))}
 
 
-@pytest.mark.parametrize("group", ["data", "model", "engine"])
+def _with_round_options(value):
+    """A local training's keys with those that are about rounds, which no method's file repeats."""
+    rare = {"keep_momentum": False, "schedule": "constant", "horizon": 0}
+    return rare | value if isinstance(value, dict) and "batch_size" in value else value
+
+
+@pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy"])
 def test_every_file_of_a_group_is_valid(group):
     for name in compose.choices(group):
         extra = ["data.file=a9a"] if name == "libsvm" else []
@@ -92,6 +98,8 @@ def test_yaml_top_level_says_what_the_dataclass_says():
         "data",
         "model",
         "engine",
+        "aggregation",
+        "privacy",
         "experiment",
         "paper",
     }

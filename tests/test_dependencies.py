@@ -36,6 +36,7 @@ def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["peers"], *extras["bench"], *extras["parquet"]]
+    wanted += [*extras["huggingface"], *extras["timm"]]
     return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower().replace("_", "-") for text in wanted}
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedpers.app.cli import main
-from fedpers.app.export import export, load_exported
+from fedpers.app.export import export
+from fedpers.app.exported import load_exported
 from fedpers.core.errors import CheckpointError, ConfigError
 from fedpers.results import checkpoint
 
@@ -27,10 +28,11 @@ def test_it_loads_back_and_predicts_the_same(run: Path, tmp_path: Path) -> None:
     assert main(["export", str(run), "--model", "center_1", "--out", str(tmp_path)]) == 0
     _, state = checkpoint.load(run, None)
     for suffix in ("safetensors", "json"):
-        model, params = load_exported(tmp_path / f"center_1.{suffix}")
+        loaded = load_exported(tmp_path / f"center_1.{suffix}")
+        model = loaded.model
         assert (model.name, model.num_outputs, model.task) == ("mlp", 10, "classification")
         x = torch.rand(3, 1, 8, 8)
-        assert torch.equal(model(params, x), model(state.centers[1], x))
+        assert torch.equal(loaded(x), model(state.centers[1], x))
     about = json.loads((tmp_path / "center_1.json").read_text())
     assert (about["options"]["hidden"], about["input_shape"]) == ([5], [1, 8, 8])
 

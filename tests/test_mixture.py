@@ -180,14 +180,15 @@ MEMBERSHIPS = {"blend": (0.5, 0.3, 0.2), "two": (0.9, 0.1, 0.0), "one": (0.0, 1.
         LocalConfig(lr=0.1, epochs=4, batch_size=0),
         LocalConfig(lr=0.1, epochs=2, batch_size=5, weight_decay=0.1),
         LocalConfig(lr=0.1, epochs=2, batch_size=5, momentum=0.9),
+        LocalConfig(lr=0.05, epochs=3, batch_size=5, momentum=0.9, weight_decay=0.1),
     ],
-    ids=["minibatches", "whole", "decay", "momentum"],
+    ids=["minibatches", "whole", "decay", "momentum", "both"],
 )
 @pytest.mark.parametrize("c", MEMBERSHIPS.values(), ids=MEMBERSHIPS)
 @pytest.mark.parametrize("canonical", ["head", "model"])
 @pytest.mark.parametrize("hidden", [(), (7,), (7, 5)], ids=str)
 def test_training_the_mixture_is_training_every_model(hidden, canonical, c, local):
-    """The short way of plain SGD, and who cannot take it: autograd's step on every θ_k."""
+    """The short way of SGD: autograd's steps on every θ_k, twice, the second with kept momentum."""
     fed = toy_federation(1, (13,), dim=6)
     name, more = ("mlp", {"hidden": list(hidden)}) if hidden else ("logistic", {})
     model = build_model(name, input_shape=(6,), num_outputs=fed.num_classes, task=fed.task, **more)
@@ -196,7 +197,8 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
     f, d = mix.loss_at(torch.tensor(c, dtype=torch.float64)), fed.client(0).train
 
     def train(rng):
-        return minimise_from(f, theta, init_optimizer(theta, local), d, rng, local)
+        once = minimise_from(f, theta, init_optimizer(theta, local), d, rng, local)
+        return minimise_from(f, *once, d, rng, local)
 
     with torch.no_grad():
         w, opt = train(Stream(0, 1, 0))
@@ -207,7 +209,9 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
         torch.testing.assert_close(w[n], wanted[n], rtol=1e-4, atol=3e-6)
         if 0.0 in c and mix.is_canonical(n) and not local.weight_decay:
             assert torch.equal(w[n][2], theta[n][2])  # who has no part does not move
-    assert opt.step == wanted_slots.step
+    assert opt.step == wanted_slots.step and opt.m.keys() == wanted_slots.m.keys()
+    for n in opt.m:
+        torch.testing.assert_close(opt.m[n], wanted_slots.m[n], rtol=1e-4, atol=1e-5)
 
 
 def test_padding_has_no_effect():

@@ -7,7 +7,8 @@ import torch
 
 from fedpers.core.rng import SameBatches, Stream
 from fedpers.families.peers.messages import sum_by_owner
-from fedpers.families.peers.weights import draw_peers, mixture, no_scores, posterior, reweighed, weighted
+from fedpers.families.peers.weights import draw_peers, no_scores, posterior, reweighed, weighted
+from fedpers.learning.mixing import mixture
 from fedpers.learning.model import build_model
 
 ALL = torch.ones(5, dtype=torch.bool)

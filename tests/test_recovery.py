@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpers.results.membership_recovery import columns, recovery
+from fedpers.results.membership_recovery import columns, recovery, user_group
 
 TRUTH = np.array([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5], [0.3, 0.3, 0.4]])
 
@@ -44,3 +44,17 @@ def test_the_column_is_there_where_both_sides_are_known():
     assert columns({"membership": TRUTH}, {"theta": TRUTH}) == {}
     moved = np.array([[0.9, 0.1], [0.2, 0.8]])  # importance weights of soft clusters
     assert columns({"importance": moved}, {"group": np.array([1, 0])}) == {"recovery": pytest.approx(0.15)}
+
+
+def test_weight_on_the_own_group_by_owner_and_by_user():
+    """Clients 0 and 1 use the models of 2 and 3 and the other way round: all models are taken over."""
+    crossed = np.array([[0, 0, 0.6, 0.4], [0, 0, 0.5, 0.5], [0.9, 0.1, 0, 0], [0.2, 0.8, 0, 0]])
+    group = np.array([0, 0, 1, 1])
+    assert user_group(crossed, group).tolist() == [1, 1, 0, 0]
+    assert columns({"collaboration": crossed}, {"group": group}) == {
+        "own_group_weight": 0,
+        "own_group_weight_by_user": pytest.approx(1),
+        "takeovers": 4,
+    }
+    assert user_group(np.full((4, 4), 0.25), group).tolist() == [0, 0, 1, 1]  # a tie takes nothing over
+    assert columns({"collaboration": crossed}, {}) == {}

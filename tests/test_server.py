@@ -18,6 +18,7 @@ from fedpers.flower.roster import Shifted, rows_of
 from fedpers.flower.strategy import PersonalizedStrategy
 from fedpers.method import Observer, Plan
 from fedpers.strategies.fedavg import FedAvg
+from tests.test_contract import case as contract_case
 
 
 def case(**plan):
@@ -79,8 +80,7 @@ DRAWS = [n for n, m in registry.METHODS.items() if not m.strategy_class().takes_
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_round_for_which_nobody_is_drawn_counts_and_changes_nothing(name, monkeypatch):
-    row = registry.METHODS[name]
-    c = make_case(row.strategy_class(), row.client_class(), row.config_class()())
+    c = contract_case(name)
     server, cohort = c.server(), c.cohort()
     server.start(InProcessGrid(cohort), num_rounds=1)
     before = server.state

@@ -102,7 +102,7 @@ class Script:
 
 
 KEYS = ("l2", "mu", "mu_F", "L", "cL", "reparametrise", "lam", "Lambda", "alpha", "predict", "private")
-KEYS += ("shared_features", "private_features", "prox_steps", "prox_lr")
+KEYS += ("shared_features", "private_features", "prox_steps", "prox_lr", "center")
 
 
 def settings(name="mx2", **options):

@@ -45,7 +45,7 @@ def main(out: Path, overrides: list[str]) -> None:
             left.plot(x, y, color=ink, linewidth=2.4)
         line = [np.concatenate(v) for v in zip(*fits(one, other), strict=True)]
         left.plot(*line, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label="FedAvg")
-        left.set(title="Eight clients on a sine curve", xlabel="x", ylabel="y")
+        left.set(title="Eight clients on a sine curve", xlabel="x - π", ylabel="y")
         left.legend(loc="upper right")
         weights = ours.strategy.explain(ours.strategy.state)["collaboration"]
         shown = right.imshow(weights, cmap="Blues", vmin=0, vmax=1)

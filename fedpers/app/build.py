@@ -12,7 +12,7 @@ from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy, Plan
-from fedpers.learning.model import Model, build_model
+from fedpers.learning.model import Model, build_model, check_inputs
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,13 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         task=federation.task,
         **cfg.model.options,
     )
+    if cfg.data.name != "device":  # whose inputs nobody here has seen
+        check_inputs(model, federation.tokens, federation.input_shape)
     plan = make_plan(cfg, num_clients)
     row = method(cfg.method_name)
     if row.strategy_class().takes_all:
         _check_that_all_take_part(cfg, num_clients - cfg.new_clients)
+    _check_aggregation(cfg, row.strategy_class())
     strategy = row.strategy_class()(cfg.method, model, plan)
     strategy.holdout = federation.holdout
     client = row.client_class()(cfg.method, model)
@@ -72,6 +75,12 @@ def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:
         raise ConfigError(f"participation={cfg.participation}: {text}")
 
 
+def _check_aggregation(cfg: RunConfig, strategy: type[PersonalizedStrategy]) -> None:
+    if cfg.aggregation.name != "mean" and strategy.not_robust:
+        kind, name = cfg.aggregation.name, cfg.method_name
+        raise ConfigError(f"aggregation={kind} method={name}: {strategy.not_robust}; use aggregation=mean")
+
+
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
     """The part of the configuration that is the same for every method."""
     return Plan(
@@ -82,10 +91,14 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
         eval_clients=cfg.eval_clients,
         eval_protocol=cfg.eval_protocol,
         new_clients=cfg.new_clients,
+        new_epochs=cfg.new_epochs,
+        new_lr=cfg.new_lr,
         failures=cfg.failures,
         num_clients=num_clients,
         device=choose_device(cfg.device),
         dtype=cfg.dtype,
+        privacy=cfg.privacy,
+        aggregation=cfg.aggregation,
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | bench | list | report | export | data | keys | deal`."""
+"""The command line: `fedpers run | bench | list | report | export | predict | data | keys | deal`."""
 
 import argparse
 import errno
@@ -90,12 +90,24 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, help=out)
     report.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
 
-    export = _add(commands, "export", _export, "a whole model of a run, for others to use")
+    export = _add(commands, "export", _export, "models of a run, for others to use")
     export.add_argument("run", type=Path, help="a run directory")
     model = "its name, such as global or center_0; may be left out if the method has one"
     export.add_argument("--model", help=model)
+    client = "a client's personal model instead: its number in clients.csv, or all"
+    export.add_argument("--client", help=client)
+    export.add_argument("--onnx", action="store_true", help="write NAME.onnx besides (extra onnx)")
     out = "folder of NAME.safetensors and NAME.json; default: RUN/export"
     export.add_argument("--out", type=Path, help=out)
+
+    use = _add(commands, "predict", _predict, "a client's own model, on its device, for new rows of data")
+    use.add_argument("rows", type=Path, help=".csv, .parquet, or .npz with x")
+    use.add_argument("--state", type=Path, help="the device's state folder; default: its default")
+    use.add_argument("--client", help="folder in it; may be left out if there is one")
+    use.add_argument("--run", help="id of the run; default: the newest")
+    use.add_argument("--model", type=Path, help="instead of a device's: a file of fedpers export")
+    use.add_argument("--target", help="column of the known answers; default: the device's")
+    use.add_argument("--out", type=Path, help="a .csv file; default: the screen")
 
     data = commands.add_parser("data", help="download data sets")
     fetch = _add(data.add_subparsers(required=True, metavar="ACTION"), "fetch", _fetch, "download a data set")
@@ -126,7 +138,14 @@ def _report(args: Any) -> None:
 def _export(args: Any) -> None:
     from fedpers.app.export import export
 
-    print(export(args.run, args.model, args.out))
+    for path in export(args.run, args.model, args.out, args.client, args.onnx):
+        print(path)
+
+
+def _predict(args: Any) -> None:
+    from fedpers.app.predict import predict
+
+    predict(args.rows, args.state, args.client, args.run, args.model, args.target, args.out)
 
 
 def _fetch(args: Any) -> None:

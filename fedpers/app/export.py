@@ -1,54 +1,143 @@
-"""Whole models out of a run: safetensors for the numbers, JSON for what they are."""
+"""Models out of a run's last checkpoint: the server's own, any client's, the part that all share."""
 
-import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpers.core.errors import CheckpointError, ConfigError, unknown
+import torch
+
+from fedpers.app.build import Parts, assemble
+from fedpers.app.exported import FORMAT, ExportedModel, settings_of
+from fedpers.app.run_folder import CONFIG, stored_config
+from fedpers.config.registry import method
+from fedpers.config.run_config import RunConfig
+from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
-from fedpers.learning.model import Model, build_model
+from fedpers.core.pytree import tree_map
+from fedpers.core.rng import Stream
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.row_store import RowStore
 from fedpers.results import checkpoint
-from fedpers.results.files import replace_json
-
-FORMAT = 1
 
 
-def export(run: Path, name: str | None = None, out: Path | None = None) -> Path:
-    """Write a model of a run's last checkpoint as OUT/NAME.safetensors and OUT/NAME.json.
+@dataclass(frozen=True)
+class StoredRun:
+    """A run at its last checkpoint, with its clients where they have data in this place."""
 
-    Args:
-        run: a run directory.
-        name: which of the strategy's models; may be left out if there is one.
-        out: the folder; default: `run`/export.
+    cfg: RunConfig
+    parts: Parts
+    round: int
+    exchanges: int  # of that round; what a client draws when it is evaluated depends on it
+    cohort: Cohort | None  # None: the clients are devices
 
-    Returns:
-        The path of the safetensors file.
+
+def open_run(run: Path) -> StoredRun:
+    """The run in a folder, at its last checkpoint.
 
     Raises:
-        ConfigError: `run` is no run, or its method has no model of that name.
-        CheckpointError: the run has no checkpoint, or the file system refuses.
+        ConfigError: `run` is no run.
+        CheckpointError: it has no checkpoint, or a damaged one.
+        DataError: its data is not here any more.
     """
-    import yaml
-    from safetensors.torch import save_file
-
-    from fedpers.app.build import assemble
-    from fedpers.app.deployed import of_devices
-    from fedpers.config.run_config import from_mapping
-
-    path = run / ".hydra" / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{run}: no run directory (there is no .hydra/config.yaml in it)")
-    cfg = from_mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+    if not (run / CONFIG).is_file():
+        raise ConfigError(f"{run}: no run directory (there is no {CONFIG} in it)")
+    cfg = stored_config(run)
+    method(cfg.method_name).strategy_class()  # its records, which a checkpoint holds
     if cfg.data.name == "device":
-        round_, state, federation = of_devices(cfg, run)
-    else:
-        (round_, state), federation = checkpoint.load(run, None), None
+        return _of_devices(cfg, run)
+    store = RowStore(run / "memory", cfg.engine.memory_mb)
+    t, state = checkpoint.load(run, store)
+    parts = assemble(cfg)
+    cohort = Cohort(parts.client, parts.federation, store, parts.plan)
+    parts.strategy.state, parts.strategy.rounds_done = state, t
+    parts.strategy.connect(InProcessGrid(cohort))
+    return StoredRun(cfg, parts, t, checkpoint.exchanges(run), cohort)
+
+
+def _of_devices(cfg: RunConfig, run: Path) -> StoredRun:
+    from fedpers.app.deployed import of_devices
+
+    t, state, federation = of_devices(cfg, run)
     parts = assemble(cfg, federation)
-    models = parts.strategy.models(state)
-    name = _choose(name, models, cfg.method_name)
-    folder = out or run / "export"
+    parts.strategy.state = state
+    return StoredRun(cfg, parts, t, checkpoint.exchanges(run), None)
+
+
+# ---- one model ----------------------------------------------------------------------------------
+
+
+def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
+    """What one client predicts with at the run's last checkpoint, as it was evaluated there.
+
+    The client has chosen and adapted as its method does before it predicts; a new client has adapted
+    for the run's `new_epochs`.
+
+    Args:
+        run: a run directory, or one that `open_run` opened (for many clients).
+        client: its partition id, as in clients.csv.
+
+    Raises:
+        ConfigError: there is no such run or client, or the clients are devices, which keep their models.
+        CheckpointError: the run has no checkpoint, or a damaged one.
+    """
+    stored = run if isinstance(run, StoredRun) else open_run(run)
+    cohort, N = stored.cohort, stored.parts.federation.num_clients
+    if cohort is None:
+        raise ConfigError("clients of engine=deployment keep their personal models on their devices")
+    if not 0 <= client < N:
+        raise ConfigError(f"client {client}: the run has clients 0 to {N - 1}")
+    strategy, half, when = stored.parts.strategy, stored.parts.client, (stored.round, stored.exchanges)
+    order, kept = strategy.order_to_predict(client), cohort.state(client, when)
+    model, train = stored.parts.model, cohort.data(client).train
+    rng = Stream(stored.cfg.seed, when[0], client, when[1])
+    with torch.no_grad(), model.network.turn(train, rng):
+        shared, kept = half.ready(order, kept, train, rng)
+        params = half.personal(shared, kept)
+        if params is not None:
+            params = model.with_statistics(params, train.x)
+    if params is None and model.network.tracked:
+        raise ConfigError(
+            f"{stored.cfg.method_name} predicts with several models, each with statistics of BatchNorm "
+            "of its own; they cannot leave their run: use a model without BatchNorm"
+        )
+    about = {"client": client}
+    if params is not None:
+        return _model(stored, f"client_{client}", "model", _own(params), about)
+    about |= {"settings": settings_of(stored.cfg.method)}
+    return _model(stored, f"client_{client}", "mixture", _own((shared, kept)), about)
+
+
+def whole_models(stored: StoredRun) -> dict[str, ExportedModel]:
+    """The server's models by name: global, center_0, canonical_0, ...; and the part that all share."""
+    strategy = stored.parts.strategy
+    found = {n: _model(stored, n, "model", _own(p)) for n, p in strategy.models(strategy.state).items()}
+    if not found and stored.cohort is not None:
+        part = _shared_part(stored, strategy.evaluation_message(strategy.state, strategy.roster.ids[0]))
+        found |= {kind: _model(stored, kind, kind, _own(p)) for kind, p in part.items()}
+    return found
+
+
+def _shared_part(stored: StoredRun, order: Any) -> dict[str, Params]:
+    """{"body" or "head": parameters}, where that is what a method sends to everybody."""
+    model = stored.parts.model
+    names = set(model.init(0))
+    kinds = {
+        "body": {n for n in names if not model.is_head(n)},
+        "head": {n for n in names if model.is_head(n)},
+    }
+    sent = [v for v in vars(order).values() if isinstance(v, dict)] if order is not None else []
+    return {kind: p for p in sent for kind, want in kinds.items() if set(p) == want}
+
+
+def _model(
+    stored: StoredRun, name: str, kind: str, content: Any, more: dict[str, Any] | None = None
+) -> ExportedModel:
+    cfg, parts = stored.cfg, stored.parts
     about = {
         "format": FORMAT,
+        "kind": kind,
         "model": cfg.model.name,
         "options": dict(cfg.model.options),
         "input_shape": list(parts.federation.input_shape),
@@ -58,50 +147,65 @@ def export(run: Path, name: str | None = None, out: Path | None = None) -> Path:
         "method": cfg.method_name,
         "data": cfg.data.name,
         "seed": cfg.seed,
-        "round": round_,
+        "round": stored.round,
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        params = {k: v.detach().cpu().contiguous() for k, v in models[name].items()}
-        save_file(params, folder / f"{name}.safetensors")
-        replace_json(folder / f"{name}.json", about)
-    except OSError as error:
-        raise CheckpointError(f"cannot write into {folder}: {error}; choose another --out") from error
-    return folder / f"{name}.safetensors"
+    return ExportedModel(
+        about | (more or {}), parts.model, content, parts.client if kind == "mixture" else None
+    )
 
 
-def _choose(name: str | None, models: dict[str, Params], method: str) -> str:
-    if not models:
-        raise ConfigError(f"{method} has no whole model to hand out: each client's is its own")
-    if name is None and len(models) == 1:
-        return next(iter(models))
-    if name is None:
-        raise ConfigError(f"{method} has several models; say which with --model: {', '.join(models)}")
-    if name not in models:
-        raise ConfigError(unknown("model of this run", name, models))
-    return name
+def _own(tree: Any) -> Any:
+    """The tree with tensors of its own, on the CPU: two parameters may be one tensor, or parts of one."""
+    return tree_map(lambda x: x.detach().cpu().clone() if isinstance(x, torch.Tensor) else x, tree)
 
 
-def load_exported(path: Path) -> tuple[Model, Params]:
-    """(model, parameters) from either of the two files that `export` wrote; model(params, x) predicts.
+# ---- files --------------------------------------------------------------------------------------
+
+
+def export(
+    run: Path, name: str | None = None, out: Path | None = None, client: str | None = None, onnx: bool = False
+) -> list[Path]:
+    """Write models of a run's last checkpoint as OUT/NAME.safetensors and OUT/NAME.json.
+
+    Args:
+        run: a run directory.
+        name: which of the server's models; may be left out if there is one, or with `client`.
+        out: the folder; default: `run`/export.
+        client: instead of these the model of that client, as client_<number>; "all" for every client's.
+        onnx: write NAME.onnx besides.
+
+    Returns:
+        The paths of the safetensors files (and of the ONNX files).
 
     Raises:
-        CheckpointError: a file is missing or damaged, or of a newer format.
+        ConfigError: `run` is no run, or has no model or client of that name.
+        CheckpointError: the run has no checkpoint, or the file system refuses.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    stored, folder = open_run(run), out or run / "export"
+    written: list[Path] = []
+    for model in _chosen(stored, name, client):
+        written += [model.write(folder), *([model.write_onnx(folder)] if onnx else [])]
+    return written
 
-    try:
-        about: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if about["format"] > FORMAT:
-            raise CheckpointError(f"{path} was written by a newer fedpers (format {about['format']})")
-        model = build_model(
-            about["model"],
-            input_shape=tuple(about["input_shape"]),
-            num_outputs=about["classes"],
-            task=about["task"],
-            **about["options"],
-        )
-        return model, load_file(path.with_suffix(".safetensors"))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is missing, damaged or no exported model: {error!r}") from error
+
+def _chosen(stored: StoredRun, name: str | None, client: str | None) -> Iterable[ExportedModel]:
+    if client is not None and name is not None:
+        raise ConfigError(f"--client {client} and --model {name}: choose one of them")
+    if client is None:
+        return [_by_name(whole_models(stored), name, stored.cfg.method_name)]
+    if client != "all" and not client.isdecimal():
+        raise ConfigError(f"--client {client}: expected a client's number, as in clients.csv, or all")
+    numbers = range(stored.parts.federation.num_clients) if client == "all" else [int(client)]
+    return (personal_model(stored, k) for k in numbers)
+
+
+def _by_name(models: dict[str, ExportedModel], name: str | None, of: str) -> ExportedModel:
+    if not models:
+        raise ConfigError(f"{of} has no whole model to hand out, each client's is its own: use --client")
+    if name is None and len(models) == 1:
+        return next(iter(models.values()))
+    if name is None:
+        raise ConfigError(f"{of} has several models; say which with --model: {', '.join(models)}")
+    if name not in models:
+        raise ConfigError(unknown("model of this run", name, models))
+    return models[name]

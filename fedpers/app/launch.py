@@ -113,7 +113,20 @@ def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
         for name in ("loss", "accuracy", "worst_decile")
         if isinstance(final.get(name), float) and final[name] == final[name]
     ]
-    return f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}"
+    return f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}{_of_new_clients(summary)}"
+
+
+def _of_new_clients(summary: dict[str, Any]) -> str:
+    """How the clients that never trained do, before and after their adaptation."""
+    new = summary.get("new_clients")
+    if not new:
+        return ""
+    name = "accuracy" if "accuracy" in new["before"] else "loss"
+    text = f"\n{new['count']} new clients: {name} {new['before'][name]:.4f} before adaptation"
+    if new["after"] is None:
+        return f"{text} (new_epochs=0)"
+    trained = f", {new['epochs']} epochs at rate {new['lr']:g} among it" if new["epochs"] else ""
+    return f"{text}, {new['after'][name]:.4f} after it{trained}"
 
 
 def _raise_failures(session: Session) -> None:

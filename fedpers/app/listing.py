@@ -10,7 +10,14 @@ from rich.text import Text
 from fedpers.config import registry
 from fedpers.datasets.partition import PARTITIONS
 
-GROUPS = {"data": "data sets", "model": "models", "engine": "engines", "experiment": "experiments"}
+GROUPS = {
+    "data": "data sets",
+    "model": "models",
+    "engine": "engines",
+    "aggregation": "aggregation",
+    "privacy": "privacy",
+    "experiment": "experiments",
+}
 STATUS = {"verified": "green", "runs": "cyan", "untried": "yellow", "broken": "red"}
 
 

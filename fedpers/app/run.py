@@ -11,10 +11,12 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
+from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
+from fedpers.flower.accounting import Spending
 from fedpers.flower.strategy import Observer, RoundLog
 from fedpers.results import checkpoint
 from fedpers.results.files import flush_files
@@ -33,6 +35,7 @@ class Prepared:
     recorder: Recorder
     store: RowStore | None  # None: clients keep their states elsewhere, as files
     summary: dict[str, Any] = field(default_factory=dict)
+    spending: Spending | None = None  # None: without privacy
 
 
 class Checkpointer(Observer):
@@ -46,9 +49,10 @@ class Checkpointer(Observer):
         every, last = self.run.cfg.checkpoint_every, t == self.run.cfg.rounds
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
-            if self.run.cfg.engine.name == "ray":
-                flush_files()  # the states that go with it
-            checkpoint.save(self.run.out, t, self.run.parts.strategy.state, self.run.store)
+            if self.run.store is None:
+                flush_files()  # the states that go with it, in files of the clients' own
+            strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
+            checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges)
 
 
 class Observers(Observer):
@@ -91,6 +95,7 @@ def execute(
         ConfigError: the folder is not free.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
+    check_privacy(cfg)
     if cfg.engine.name == "deployment":  # its server app claims the folder
         from fedpers.deploy.submit import run_on_devices
 
@@ -106,15 +111,16 @@ def execute(
 def _make(cfg: RunConfig, out: Path) -> dict[str, Any]:
     from fedpers.app import backends
 
-    prepared = prepare(cfg, out)
+    prepared = prepare(cfg, out, remember=True)
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
 
+    store = prepared.store
+    assert store is not None
     if cfg.engine.name == "ray":
-        backends.run_ray(cfg, prepared.parts, out / "memory", body)
+        backends.run_ray(cfg, prepared.parts, store, body)
     else:
-        store = prepared.store or RowStore(None, cfg.engine.memory_mb)
         backends.run_inprocess(cfg.engine, prepared.parts, store, body)
     return prepared.summary
 
@@ -135,15 +141,19 @@ def _logged(out: Path) -> Iterator[None]:
         handler.close()
 
 
-def prepare(cfg: RunConfig, out: Path) -> Prepared:
-    """Build a run and restore what its checkpoint has, if it is to be resumed."""
+def prepare(cfg: RunConfig, out: Path, remember: bool = False) -> Prepared:
+    """Build a run and restore what its checkpoint has, if it is to be resumed.
+
+    Args:
+        cfg: the run.
+        out: the run directory.
+        remember: whether clients' states are kept here; else the clients keep them.
+    """
     parts = assemble(cfg)
-    store = None
-    if cfg.engine.name == "inprocess":
-        store = RowStore(out / "memory", cfg.engine.memory_mb, parts.plan.device)
-    t = 0
+    device, t = parts.plan.device, 0
+    store = RowStore(out / "memory", cfg.engine.memory_mb, device) if remember else None
     if cfg.resume:
-        t, state = checkpoint.load(out, store, parts.plan.device)
+        t, state = checkpoint.load(out, store, device)
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
     return Prepared(cfg, out, parts, recorder, store)
@@ -155,10 +165,17 @@ def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
     title, rows = run.cfg.method_name, run.recorder.rows
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
         observers = [*first, run.recorder, Checkpointer(run), progress]
+        if run.cfg.privacy.on:
+            run.spending = Spending(run.cfg.privacy)
+            if strategy.rounds_done:
+                run.spending.load(checkpoint.newest(run.out))
+            observers.insert(0, run.spending)
         if run.cfg.optimum:
             gap = observe_optimality_gap(strategy, grid)
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded
             run.recorder.facts["optimum"] = gap.facts()
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=Observers(observers))
     run.recorder.facts |= strategy.facts(strategy.state)
+    if run.spending is not None:
+        run.recorder.facts["privacy"] = run.spending.facts()
     run.summary = run.recorder.close()

@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import decode_config
+from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import opened
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError
@@ -42,6 +43,12 @@ def on_grid(cfg: RunConfig, grid: Grid) -> RunConfig:
     """
     name: Literal["ray", "deployment"] = "ray" if is_simulation(grid) else "deployment"
     cfg = replace(cfg, engine=replace(cfg.engine, name=name))
+    check_privacy(cfg)
+    if cfg.privacy.on and name == "deployment":
+        raise ConfigError(
+            "privacy=dp: through `flwr run` the noise would follow from the seed, which the server knows; "
+            "use fedpers run engine=deployment"
+        )
     if problems := cfg.check():
         raise ConfigError(*problems)
     return cfg

@@ -122,6 +122,20 @@ METHODS: dict[str, Method] = {row.name: row for row in (
            "sum of a shared and a private model (lsgd on fr)"),
     _row("ppfl", "PPFL", "Di, Yang, Ye, Chang, arXiv 2310.14337", "verified",
          "K canonical models, blended by each client's membership vector"),
+    Method("fedavg_ft", "fedpers.strategies.fedavg:FedAvg", "fedpers.clients.fedavg:FedAvgClient",
+           "fedpers.clients.fedavg:FedAvgFTConfig", "McMahan et al., AISTATS 2017", "runs",
+           "FedAvg, fine-tuned by each client before it predicts"),
+    *(Method(name.lower(), "fedpers.strategies.fedopt:FedOpt", "fedpers.clients.fedopt:FedOptClient",
+             f"fedpers.clients.fedopt:{name}Config", paper, "runs", summary) for name, paper, summary in (
+        ("FedAvgM", "Hsu, Qi, Brown, arXiv 1909.06335", "FedAvg with momentum on the server"),
+        ("FedAdam", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Adam"),
+        ("FedYogi", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Yogi"))),
+    _row("scaffold", "Scaffold", "Karimireddy et al., ICML 2020", "runs",
+         "FedAvg with control variates against the drift of clients"),
+    _row("fedbn", "FedBN", "Li et al., ICLR 2021", "runs",
+         "FedAvg of all layers but those that normalise"),
+    _row("fedrod", "FedRoD", "Chen, Chao, ICLR 2022", "runs",
+         "a generic model on a balanced loss, and a personal head"),
 )}
 # fmt: on
 

@@ -1,20 +1,22 @@
 """What a run is: frozen dataclasses that every YAML value is checked against."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from fedpers.config import registry, schema
+from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
-from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.errors import ConfigError
+from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
 
 
 ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
-    **dict.fromkeys(("runner", "workers", "memory_mb", "precision", "convolution"), ("inprocess",)),
+    **dict.fromkeys(("runner", "workers", "precision", "convolution"), ("inprocess",)),
+    "memory_mb": ("inprocess", "ray"),
     **dict.fromkeys(("num_cpus", "num_gpus"), ("ray",)),
     "address": ("ray", "deployment"),
     **dict.fromkeys(
@@ -31,7 +33,7 @@ class EngineConfig:
     runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
     chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
     workers: int = 1  # inprocess: processes that share the clients
-    memory_mb: float = 512.0  # inprocess: RAM for clients' states; the rest: files
+    memory_mb: float = 512.0  # inprocess, ray: RAM for clients' states; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
     num_cpus: float = 1.0  # ray: CPUs that one actor takes
@@ -76,6 +78,8 @@ class RunConfig:
     data: DataConfig
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -86,6 +90,8 @@ class RunConfig:
     optimum: bool = False  # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     new_clients: int = 0  # the last ones never train
+    new_epochs: int = 0  # of a new client, on its own data before it predicts
+    new_lr: float = 0.05  # rate of these
     checkpoint_every: int = 10  # 0 = never
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -106,6 +112,8 @@ class RunConfig:
                 eval_every=(0, None),
                 eval_clients=(1, None),
                 new_clients=(0, None),
+                new_epochs=(0, None),
+                new_lr=(0, None),
                 checkpoint_every=(0, None),
             )
             + self._off_line()
@@ -153,13 +161,24 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
     """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
     below = {
         group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
-        for group in ("data", "engine")
+        for group in ("data", "engine", "aggregation", "privacy")
     }
-    return unused(run.data, below["data"]) + [
+    found = unused(run.data, below["data"])
+    found += [
         f"engine.{key}={show(getattr(run.engine, key))}: without effect for engine={run.engine.name}; "
         f"{', '.join(ENGINES_OF[key])} would use it"
         for key in below["engine"]
         if run.engine.name not in ENGINES_OF.get(key, (run.engine.name,))
+    ]
+    kind = run.aggregation.name
+    found += [
+        f"aggregation.{key}: without effect for aggregation={kind}; aggregation={USED_BY[key]} would use it"
+        for key in below["aggregation"]
+        if USED_BY.get(key, kind) != kind
+    ]
+    quiet = [] if run.privacy.on else below["privacy"]
+    return found + [
+        f"privacy.{key}: without effect for privacy=off; privacy=dp would use it" for key in quiet
     ]
 
 
@@ -178,10 +197,28 @@ def _method(
         return name, None
     names = {f.name for f in fields(cls)}
     settings = {k: v for k, v in values.items() if k != "name" or "name" in names}
-    shared = {k: v for k, v in (hyper.get("all") or {}).items() if k in names}
+    shared = _shared(hyper.get("all") or {}, names, cls, problems)
     for extra in (shared, hyper.get(name) or {}):
         settings = _overlay(settings, extra, "method", explicit)
     return name, schema.build(cls, settings, "method", problems)
+
+
+def _shared(values: Mapping[str, Any], names: set[str], cls: Any, problems: list[str]) -> dict[str, Any]:
+    """The part of hyper.all that a method has; `local` stands for all its local trainings.
+
+    A key that no method has is a problem: it would change nothing without a word.
+    """
+    found = {k: v for k, v in values.items() if k in names}
+    rest = [k for k in values if k not in names]
+    if "local" in rest:
+        trainings = [f.name for f in fields(cls) if "LocalConfig" in str(f.type)]
+        found = {k: values["local"] for k in trainings} | found
+    everybody = (
+        {f.name for row in registry.METHODS.values() for f in fields(row.config_class())} if rest else []
+    )
+    unused = [k for k in rest if k not in everybody]
+    problems += schema.unknown_keys(unused, everybody, "hyper.all") if unused else []
+    return found
 
 
 def _overlay(
@@ -205,14 +242,13 @@ def _model(values: Any, problems: list[str]) -> Any:
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         problems.append(f"model={show(values)}: expected the name of a model")
         return ModelConfig("")
-    from fedpers.learning.model import COMMON, MODELS  # it imports torch
+    from fedpers.learning.networks import options_of  # it imports torch
 
     name, options = values["name"], {k: v for k, v in values.items() if k != "name"}
-    if name not in MODELS:
-        problems.append(unknown("model", name, MODELS))
-    else:
-        known = [*list(inspect.signature(MODELS[name]).parameters)[1:], *COMMON]
-        problems += schema.unknown_keys(options, known, "model")
+    try:
+        problems += schema.unknown_keys(options, options_of(name, options.get("library")), "model")
+    except ConfigError as error:
+        problems += error.problems
     return ModelConfig(name, options)
 
 
@@ -226,6 +262,8 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
             "model": {"name": run.model.name, **run.model.options},
             "data": asdict(run.data),
             "engine": asdict(run.engine),
+            "aggregation": asdict(run.aggregation),
+            "privacy": asdict(run.privacy),
         }
     )
 

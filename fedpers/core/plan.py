@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpers.core.aggregation import AggregationConfig
+from fedpers.core.privacy import PrivacyConfig
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -17,5 +20,9 @@ class Plan:
     failures: Literal["raise", "skip"] = "raise"
     num_clients: int | None = None  # wait for so many; None: those there are
     new_clients: int = 0  # the last ones never train: split "new"
+    new_epochs: int = 0  # of SGD on a new client's own data before it predicts
+    new_lr: float = 0.05  # rate of these
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    privacy: PrivacyConfig = PrivacyConfig()  # noqa: RUF009  (it is frozen)
+    aggregation: AggregationConfig = AggregationConfig()  # noqa: RUF009

@@ -11,6 +11,7 @@ from torch import Tensor
 
 SERVER = 0  # first key of the server's streams
 CLIENT = 1  # first key of the clients' streams
+NOISE = 2  # first key of the streams of privacy's noise
 
 
 def server_rng(seed: int, t: int) -> np.random.Generator:
@@ -76,6 +77,13 @@ def _entropy(key: list[int]) -> Any:
     return np.array(key, dtype=np.uint32) if max(key) < 2**32 else key
 
 
+def noise_stream(seed: int, t: int, client: int, exchange: int) -> Stream:
+    """What is drawn for the noise on one reply; independent of what the client's training draws."""
+    stream = Stream(seed, t, client, exchange)
+    stream.key = [seed, NOISE, t, client, exchange]
+    return stream
+
+
 class SameBatches(Stream):
     """A client's stream whose first schedule of minibatches is given again and again."""
 
@@ -88,6 +96,17 @@ class SameBatches(Stream):
         if self._kept is None:
             self._kept = self._rng.schedule(n, batch_size, passes, steps)
         return self._kept
+
+
+class FixedBatch(Stream):
+    """A stream whose every minibatch is one and the same: `rows` [B] of the data, of `weight` [B]."""
+
+    def __init__(self, rng: Stream, rows: Tensor, weight: Tensor) -> None:
+        self.rows, self.weight, self.ragged, self.size = rows, weight, rng.ragged, len(rows)
+
+    def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
+        """`steps` times the batch."""
+        return self.rows.expand(steps, -1), self.weight.expand(steps, -1)
 
 
 def batch_weight(n: int, batch_size: int, steps: int) -> np.ndarray:

@@ -20,6 +20,11 @@ def mapped_once() -> bool:
     return maybe_current_level() in (None, 1) and not torch.is_grad_enabled()
 
 
+def readable(tensor: Tensor) -> bool:
+    """Whether Python may branch on the value: it is no row of a stack."""
+    return not is_batchedtensor(tensor)
+
+
 def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """This client's rows of what `f` makes of plain stacks [C, ...]: all clients' inside vmap, else of one.
 

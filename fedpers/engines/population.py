@@ -5,17 +5,20 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import own_leaves
-from fedpers.core.rng import Stream
+from fedpers.core.rng import Stream, noise_stream
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
+from fedpers.flower.privacy import Mechanism
 from fedpers.learning.model import initial_params
+from fedpers.learning.training_round import answer, own_state
 
 UNREAD = object()  # in place of a client's state: it was not read yet
 
@@ -28,6 +31,7 @@ class Population:
     ) -> None:
         self.client, self.federation, self.store, self.plan = client, federation, store, plan
         self.device = plan.device
+        self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
         self._data: dict[int, ClientData] = {}
         self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
 
@@ -46,11 +50,12 @@ class Population:
 
     def data(self, k: int) -> ClientData:
         """The data of client k on this process's device."""
-        if self.device == "cpu":
+        exact = bool(self.client.model.network.tracked)
+        if self.device == "cpu" and not exact:
             return self.federation.client(k)
         if k not in self._data:
             parts = self.federation.client(k)
-            moved = [_to(p, self.device) for p in (parts.train, parts.valid, parts.test)]
+            moved = [_to(p, self.device, exact) for p in (parts.train, parts.valid, parts.test)]
             self._data[k] = ClientData(*moved)
         return self._data[k]
 
@@ -91,20 +96,24 @@ class Population:
         return int(max(self.federation.num_train)), int(max(self.federation.num_test))
 
     def _one(self, request: Request, state: Any) -> Answer:
-        k, header, when = request.k, request.header, request.when
+        k, when = request.k, request.when
         data = self.data(k)
-        n = len(data.train)
         rng = Stream(self.plan.seed, when[0], k, when[1])
         if state is UNREAD:
             state = self.state(k, when)
+        with self.client.model.network.turn(data.train, rng):
+            return self._served(request, state, data, rng)
+
+    def _served(self, request: Request, state: Any, data: ClientData, rng: Stream) -> Answer:
+        header, n = request.header, len(data.train)
         if header.kind == "evaluate":
-            metrics = _numbers(self.client.assess(request.order, state, data, rng))
+            metrics = _numbers(self.client.assess(request.order, own_state(state), data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = self.client.answer(request.order, state, data.train, rng)
+        reply, kept = answer(self.client, request.order, state, data.train, rng, request.when[0])
         found: dict[str, Any] | None = None
         if header.assess:
             model = self.client.local_model(request.order, reply)
-            found = _numbers(self.client.assess(model, kept, data, rng))
+            found = _numbers(self.client.assess(model, own_state(kept), data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
         return self.settle(request, reply, kept, found, n)
 
@@ -114,15 +123,30 @@ class Population:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
+        if self.mechanism is not None:
+            reply = self.mechanism.release(request, reply)
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, self.client.work(request.order, n))
+        return Answer(body, n, self.client.work_done(request.order, reply, n))
+
+    def _noise(self, request: Request, change: Any) -> Stream:
+        """A simulation's noise: it can be repeated, as all of a run."""
+        return noise_stream(self.plan.seed, request.header.t, request.k, request.header.e)
 
 
 def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:
     return {c: float(v) for c, v in metrics.items()}
 
 
-def _to(data: Data, device: str) -> Data:
-    return Data(data.x.to(device), data.y.to(device), data.mask.to(device))
+def _to(data: Data, device: str, exact: bool) -> Data:
+    return (Exact if exact else Data)(data.x.to(device), data.y.to(device), data.mask.to(device))
+
+
+class Exact(Data):
+    """Data whose batches hold no padding: BatchNorm would take it for samples."""
+
+    def take(self, index: Tensor, weight: Tensor) -> list[Data]:
+        """Batches of rows index [S, B], those of weight 0 left out."""
+        rows = [i[w > 0] for i, w in zip(index, weight, strict=True)]
+        return [Data(self.x[i], self.y[i], self.mask[i]) for i in rows]

@@ -13,6 +13,7 @@ from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
 from fedpers.flower.messages import Answer, Header
 from fedpers.learning.gradients import stacked
+from fedpers.learning.training_round import answer, own_state
 
 Sizes = tuple[int, int, int]  # what the splits of clients are padded to
 
@@ -40,7 +41,7 @@ def run_chunk(
     scratch = scratch if header.kind == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=population.device)
-    with stacked():
+    with stacked(), population.client.model.network.turn(None, None):
         flat = torch.vmap(work)(i, *given.stacks)
     return work.answers(population, requests, flat)
 
@@ -118,11 +119,11 @@ class _Work:
         """(reply, state, metrics)."""
         data = stacked_client_data(i, self.blocks)
         if self.header.kind == "evaluate":
-            return None, None, self.client.assess(order, state, data, rng)
-        reply, kept = self.client.answer(order, state, data.train, rng)
+            return None, None, self.client.assess(order, own_state(state), data, rng)
+        reply, kept = answer(self.client, order, state, data.train, rng, self.header.t)
         found = None
         if self.header.assess:
-            found = self.client.assess(self.client.local_model(order, reply), kept, data, rng)
+            found = self.client.assess(self.client.local_model(order, reply), own_state(kept), data, rng)
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:

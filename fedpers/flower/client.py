@@ -15,6 +15,8 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
 from fedpers.flower.messages import SKELETON, Header, Host, Request
+from fedpers.flower.newcomers import Unseen, train_locally
+from fedpers.flower.privacy import UNDECLARED, Disclosure
 from fedpers.learning.kernels.dispatch import scores_of
 from fedpers.learning.model import Model
 
@@ -29,6 +31,7 @@ class PersonalizedClient(NumPyClient, ABC):
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
+    disclosure: ClassVar[Disclosure] = UNDECLARED  # what leaves in training, and what may be promised of it
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
 
     def __init_subclass__(cls) -> None:
@@ -70,6 +73,14 @@ class PersonalizedClient(NumPyClient, ABC):
         """Samples whose gradient `answer` takes on n training samples."""
         return 0
 
+    def work_done(self, order: Any, reply: Any, n: int) -> int:
+        """`work`, where the reply tells that the client took fewer gradients than it might have."""
+        return self.work(order, n)
+
+    def trains_without_momentum(self, order: Any) -> bool:
+        """Whether `answer` to this order takes gradients but no step of a local optimiser."""
+        return False
+
     @property
     def adapts(self) -> bool:
         """Whether the client adapts locally before it predicts (see `adapt`)."""
@@ -91,6 +102,11 @@ class PersonalizedClient(NumPyClient, ABC):
         """What a participant predicts with right after its local training: its reply, or its order."""
         return reply if self.reply_is_shared else order
 
+    @classmethod
+    def exposed(cls, config: Any) -> list[str]:
+        """What these settings would send beside the declared delta: the remedy of each, one line."""
+        return []
+
     # ---- evaluation -----------------------------------------------------------------------------
 
     def assess(self, shared: Any, state: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
@@ -100,11 +116,29 @@ class PersonalizedClient(NumPyClient, ABC):
         {valid,test}_{loss,accuracy}_before are before it. The splits are those of `splits`.
         """
         found: dict[str, Tensor] = {}
-        shared = self.choose(shared, state, data.train)
-        if self.adapts_to(shared):
+        order, shared = shared, self._chosen(shared, state, data.train)
+        if isinstance(order, Unseen) or self.adapts_to(shared):
             found |= self._measure(shared, state, data, "_before")
-            shared, state = self.adapt(shared, state, data.train, rng)
+            shared, state = self._adapted(order, shared, state, data.train, rng)
         return found | self._measure(shared, state, data, "")
+
+    def ready(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        """(shared, state) that the client predicts with, after it has chosen and adapted."""
+        return self._adapted(order, self._chosen(order, state, data), state, data, rng)
+
+    def _chosen(self, order: Any, state: Any, data: Data) -> Any:
+        return self.choose(order.order if isinstance(order, Unseen) else order, state, data)
+
+    def _adapted(self, order: Any, shared: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
+        if self.adapts_to(shared):
+            shared, state = self.adapt(shared, state, data, rng)
+        if isinstance(order, Unseen):
+            shared, state = train_locally(self._outputs, self.model, (shared, state), data, rng, order)
+        return shared, state
+
+    def _outputs(self, shared: Any, state: Any, x: Tensor) -> Tensor:
+        params = self.personal(shared, state)
+        return self.predict(shared, state, x) if params is None else self.model(params, x)
 
     def _measure(self, shared: Any, state: Any, data: ClientData, suffix: str) -> dict[str, Tensor]:
         found, params = {}, self.personal(shared, state)

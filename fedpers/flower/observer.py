@@ -14,6 +14,7 @@ class RoundLog:
     bytes_down: int = 0  # of distinct tensors in each order
     gradient_evals: int = 0  # samples whose gradient was taken, over all clients
     failures: int = 0
+    releases: list[int] = field(default_factory=list)  # clients by order, if there is noise on replies
     extra: dict[str, float] = field(default_factory=dict)
 
 

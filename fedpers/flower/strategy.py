@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedpers.core.aggregation import aggregate
 from fedpers.core.data import Data
 from fedpers.core.metrics import tabulate
 from fedpers.core.params import Params
@@ -21,6 +22,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.rng import server_rng
 from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.messages import Header
+from fedpers.flower.newcomers import Unseen
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.roster import Roster, rows_of
 from fedpers.flower.transport import Orders, Replies, connect
@@ -51,6 +53,9 @@ class PersonalizedStrategy(Strategy, ABC):
     """
 
     takes_all: ClassVar[bool] = False  # True: every client is in every round, none is drawn
+    not_robust: ClassVar[str] = (  # why no other mean can stand in for `average`; "": it can
+        "its server does more with replies than to take their mean"
+    )
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
         self.config, self.model, self.plan = config, model, plan
@@ -63,6 +68,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
         self._last_round: int | None = None
+        self._exchange = 0
 
     # ---- what a method writes -------------------------------------------------------------------
 
@@ -110,6 +116,15 @@ class PersonalizedStrategy(Strategy, ABC):
             return list(ids)
         return sorted(ids[i] for i in rng.choice(len(ids), size=r, replace=False))
 
+    def average(
+        self, items: Sequence[Params], weights: Sequence[float] | None = None, start: Params | None = None
+    ) -> Params:
+        """The weighted mean of what clients sent, or the robust one that the run asks for.
+
+        `weights` None is all alike; `start` is what the clients started from, None for changes.
+        """
+        return aggregate(items, weights or [1.0] * len(items), start, self.plan.aggregation)
+
     @property
     def num_sampled(self) -> int:
         """r: clients a round (in expectation, if participation is Bernoulli)."""
@@ -118,6 +133,11 @@ class PersonalizedStrategy(Strategy, ABC):
     def num_examples(self, k: int) -> float:
         """n_k, the training samples of client k."""
         return float(self.roster.num_examples[self.row[k]])
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges that the last round had; evaluation counts as the next one."""
+        return self._exchange
 
     def evaluates(self, t: int) -> bool:
         """Whether clients are evaluated after round t."""
@@ -218,8 +238,13 @@ class PersonalizedStrategy(Strategy, ABC):
         if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
             rng = server_rng(self.plan.seed, 0)
             ids = sorted(rng.choice(self.roster.ids, self.plan.eval_clients, False).tolist())
-        orders = {k: self.evaluation_message(self.state, k) for k in (*ids, *self.unseen)}
+        orders = {k: self.order_to_predict(k) for k in (*ids, *self.unseen)}
         return self._address("evaluate", server_round, orders)
+
+    def order_to_predict(self, k: int) -> Any:
+        """What client k is sent to predict with; a new one may have to train on its own data before."""
+        order, epochs = self.evaluation_message(self.state, k), self.plan.new_epochs
+        return Unseen(order, epochs, self.plan.new_lr) if epochs and k in self.unseen else order
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect the clients' metrics, a row a client, in `client_metrics`."""

@@ -64,6 +64,8 @@ class Transport:
             times = Counter(map(id, orders.values()))
             one_of = {id(order): order for order in orders.values()}
             counts.bytes_down += sum(n * num_bytes(one_of[i]) for i, n in times.items())
+            if self.plan.privacy.on:
+                counts.releases += orders
         return self._messages([Request(k, order, header) for k, order in orders.items()])
 
     def send(self, messages: Sequence[Message]) -> Sequence[Message]:

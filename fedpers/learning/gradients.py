@@ -32,8 +32,8 @@ class OwnTraining(Protocol):
 
     def minimise(
         self, params: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
-    ) -> Params | None:
-        """The parameters after local training, which changes no optimiser state; None: not here."""
+    ) -> tuple[Params, OptimizerState] | None:
+        """The parameters and the optimiser's state after local training; None: not here."""
 
 
 # hasattr, since isinstance of a runtime protocol takes as long as a step of a small model

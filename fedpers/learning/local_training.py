@@ -17,14 +17,23 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
-from fedpers.learning.kernels.plan import PLAIN
+from fedpers.learning.kernels.plan import ADAM
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
+from fedpers.learning.training_round import memory_of
 
 
 def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None) -> Params:
-    """Local training from `params` with a fresh optimiser; `lr` overrides the configured one."""
-    return minimise_from(loss, params, init_optimizer(params, cfg), data, rng, cfg, lr)[0]
+    """Local training from `params`; `lr` overrides the configured one.
+
+    The optimiser is a fresh one, or with `keep_momentum` that of the same training in the last round.
+    """
+    memory = memory_of(cfg)
+    opt = memory.next(params, cfg) if memory else init_optimizer(params, cfg)
+    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr)
+    if memory:
+        memory.after.append(opt)
+    return params
 
 
 def minimise_from(
@@ -35,7 +44,7 @@ def minimise_from(
         return params, opt
     lr = cfg.lr if lr is None else lr
     if knows_training(loss) and (found := loss.minimise(params, opt, data, rng, cfg, lr)) is not None:
-        return found, opt
+        return found
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is not None:
         plan, start = dense
@@ -60,18 +69,21 @@ def minimise_paced(
     rng: Stream,
     cfg: LocalConfig,
     lr: Any,
-) -> Params | None:
-    """Plain SGD with the gradients of some layers times a factor; None if there is no kernel for it.
+) -> tuple[Params, Params, Tensor] | None:
+    """SGD with the gradients of some layers times a factor; None if there is no kernel for it.
 
     Args:
-        pace: factors by layer (the prefix of its parameters' names), scalars.
+        pace: factors by layer (the prefix of its parameters' names), scalars; weight decay has none.
+
+    Returns:
+        The parameters, their momentum ({} without) and the number of steps that were made.
     """
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
-    if dense is None or dense[0].rule != PLAIN:
+    if dense is None or dense[0].rule == ADAM:
         return None
-    plan, start = dense
-    done: Params = minimise_dense(plan, replace(start, pace=pace), data.block, *_schedule(data, rng, cfg)).w
-    return done
+    (plan, start), (index, weight) = dense, _schedule(data, rng, cfg)
+    done = minimise_dense(plan, replace(start, pace=pace), data.block, index, weight)
+    return done.w, done.m, (weight.sum(1) > 0).sum()
 
 
 def _alone() -> bool:

@@ -21,6 +21,9 @@ class LocalConfig:
     momentum: float = 0.0  # SGD only
     weight_decay: float = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
+    keep_momentum: bool = False  # of SGD or Adam, between rounds, on the client
+    schedule: Literal["constant", "step", "cosine"] = "constant"  # of lr over rounds; see training_round.py
+    horizon: int = 0  # rounds that a schedule runs over
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -34,6 +37,12 @@ class LocalConfig:
             found.append(f"local.momentum={self.momentum}: must be in [0, 1)")
         if self.momentum and self.optimizer == "adam":
             found.append("local.momentum is for optimizer=sgd; Adam has its own")
+        if self.keep_momentum and self.optimizer == "sgd" and not self.momentum:
+            found.append("local.keep_momentum=true: there is none; set local.momentum, or optimizer=adam")
+        if self.horizon < 0 or (self.schedule == "constant") != (self.horizon == 0):
+            found.append(
+                f"local.horizon={self.horizon}: the rounds of schedule=step or cosine, 0 for constant"
+            )
         return found
 
     def num_steps(self, n: int) -> int:

@@ -29,8 +29,8 @@ class ClientStates(Protocol):
         """Go back to what `save` wrote into `folder`."""
 
 
-def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
-    """Write the checkpoint of round t under `out`, then remove older ones.
+def save(out: Path, t: int, state: Any, *stores: ClientStates | None, exchanges: int = 0) -> None:
+    """Write the checkpoint of round t, which had so many exchanges, under `out`; then remove older ones.
 
     Raises:
         CheckpointError: the file system refuses; the previous checkpoint is untouched.
@@ -40,13 +40,13 @@ def save(out: Path, t: int, state: Any, store: ClientStates | None) -> None:
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        write_record(part / STATE, {"state": state})
-        if store is not None:
+        write_record(part / STATE, {"state": state, "exchanges": exchanges})
+        for store in filter(None, stores):
             store.save(part)
         shutil.rmtree(final, ignore_errors=True)
         part.rename(final)
         _sync(folder)
-        if store is not None:
+        for store in filter(None, stores):
             store.committed()
     except OSError as error:
         raise CheckpointError(f"cannot write {final}: {error}; free space or choose another out=") from error
@@ -61,14 +61,36 @@ def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[in
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    found = _existing(out)
-    if not found:
-        raise CheckpointError(f"{out} has no checkpoint to resume from; start anew with another out=")
-    t, folder = found[-1]
+    t, folder = _newest(out)
     state = read_record(folder / STATE, device)["state"]
     if store is not None:
         store.load(folder)
     return t, state
+
+
+def exchanges(out: Path) -> int:
+    """Exchanges of the newest checkpoint's round.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    return int(read_record(newest(out) / STATE).get("exchanges", 0))
+
+
+def newest(out: Path) -> Path:
+    """The folder of the newest checkpoint.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    return _newest(out)[1]
+
+
+def _newest(out: Path) -> tuple[int, Path]:
+    found = _existing(out)
+    if not found:
+        raise CheckpointError(f"{out} has no checkpoint; start anew with another out=")
+    return found[-1]
 
 
 def last_round(out: Path) -> int | None:

@@ -35,15 +35,37 @@ def recovery(membership: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def columns(arrays: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The column `recovery`, its mean over clients, where found and true memberships are there.
+    """Columns about what a method found, where the data know the truth.
 
-    What a method found is its array `membership`, or `importance` (rows of sum 1, but for a smoother).
+    `recovery`: mean over clients, of memberships, or of importance weights. Of weights that clients give to
+    each other's models: the weight on the own group by owner and by user, and how many models were taken over.
     """
-    true, found = (
-        truth.get("membership", truth.get("group")),
-        arrays.get("membership", arrays.get("importance")),
-    )
-    return {} if found is None or true is None else {"recovery": float(recovery(found, true).mean())}
+    true, found = truth.get("membership", truth.get("group")), {}
+    shares = arrays.get("membership", arrays.get("importance"))
+    if shares is not None and true is not None:
+        found["recovery"] = float(recovery(shares, true).mean())
+    group = truth.get("group")
+    if "collaboration" in arrays and group is not None and np.ndim(group) == 1:
+        W = arrays["collaboration"]
+        owners = np.asarray(group)[: len(W)]
+        users = user_group(W, owners)
+        for name, columns_of in (("own_group_weight", owners), ("own_group_weight_by_user", users)):
+            found[name] = float((W * (owners[:, None] == columns_of)).sum(1).mean())
+        found["takeovers"] = float((users != owners).sum())
+    return found
+
+
+def user_group(W: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """[K] the group that gives each model the most weight in all; its owner's if none gives more.
+
+    Args:
+        W: [K, K], row i the weights that client i gives.
+        group: [K] numbers.
+    """
+    group = np.asarray(group)
+    given = np.stack([W[group == g].sum(0) for g in np.unique(group)])  # [groups, K]
+    own = given[np.searchsorted(np.unique(group), group), np.arange(len(group))]
+    return np.where(given.max(0) > own, np.unique(group)[given.argmax(0)], group)
 
 
 def _widen(shares: np.ndarray, width: int) -> np.ndarray:

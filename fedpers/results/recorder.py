@@ -6,6 +6,7 @@ never trained) for an evaluation after it. Rows are appended and flushed at each
 files are written beside and renamed, so that a run may be killed at any moment.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from fedpers.results.plots import curves
 COLUMNS = ("round", "split", "seconds", "loss", "accuracy", "accuracy_mean", "worst_decile",
            "bytes_up", "bytes_down", "gradient_evals", "failures")  # fmt: skip
 COSTS = ("seconds", "bytes_up", "bytes_down", "gradient_evals", "failures")
+log = logging.getLogger("fedpers")
 SPLITS = ("valid", "test", "new")
 
 
@@ -103,10 +105,16 @@ class Recorder(Observer):
             "wall_seconds": time.monotonic() - self._began + self._seconds_before,
             "notes": [*self.federation.notes, *notes],
         }
-        files.replace_json(self.out / "summary.json", result)  # even if a picture fails
-        pictures = curves.draw_run(self.out, self.federation, self.arrays.last())
-        result["plots"] = [str(p.relative_to(self.out)) for p in pictures]
-        files.replace_json(self.out / "summary.json", result)
+        if "new_clients" in result:
+            cfg = self.config
+            result["new_clients"] |= {"count": cfg.new_clients, "epochs": cfg.new_epochs, "lr": cfg.new_lr}
+        try:
+            pictures = curves.draw_run(self.out, self.federation, self.arrays.last())
+            result["plots"] = [str(p.relative_to(self.out)) for p in pictures]
+        except Exception as error:  # whatever a drawing library trips over: no number is lost by it
+            log.warning("the pictures could not be drawn", exc_info=error)
+            result["notes"].append(f"the pictures could not be drawn: {type(error).__name__}: {error}")
+        files.replace_json(self.out / "summary.json", result)  # last: a run that has one is finished
         return result
 
     def _write(self, rows: list[CsvRow]) -> None:

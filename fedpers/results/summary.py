@@ -44,7 +44,7 @@ def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
     seconds = [r["seconds"] for r in cost if "seconds" in r]
     median = statistics.median(seconds) if seconds else math.nan
     tests = {r["round"]: r for r in rows if r["split"] == "test"}
-    return {
+    return new_clients(rows) | {
         "rounds_done": max((r["round"] for r in rows), default=0),
         "final": _metrics(tests[max(tests)]) if tests else {},
         "best": best(rows),
@@ -56,6 +56,20 @@ def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
         "warm_up_seconds": sum(max(s - median, 0.0) for s in seconds[:WARM_UP]),
         "warnings": warnings(rows),
     }
+
+
+def new_clients(rows: Sequence[CsvRow]) -> dict[str, Any]:
+    """{"new_clients": {before, after}}: their metrics in the last evaluation; empty where there is none.
+
+    `after` is None where they predict with what they were sent, without an adaptation of their own.
+    """
+    found = [r for r in rows if r["split"] == "new"]
+    if not found:
+        return {}
+    row = found[-1]
+    after = {m: row[m] for m in METRICS if m in row}
+    before = {m: row[f"{m}_before"] for m in METRICS if f"{m}_before" in row}
+    return {"new_clients": {"before": before or after, "after": after if before else None}}
 
 
 def warnings(rows: Sequence[CsvRow]) -> list[str]:

@@ -11,6 +11,7 @@ from fedpers.checks.toy_data import toy_federation
 from fedpers.config import compose, registry
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.params import split
+from fedpers.core.rng import server_rng
 from fedpers.engines.cohort import Cohort
 from fedpers.flower.strategy import PersonalizedStrategy
 from fedpers.learning.model import Model, build_model
@@ -79,6 +80,11 @@ def batches(seed: int, t: int, k: int, n: int, size: int, passes: int) -> list[n
     """The minibatches of client k's first local training in round t."""
     index, weight = Stream(seed, t, k).schedule(n, size, passes, 0)
     return [i[w > 0].numpy() for i, w in zip(index, weight, strict=True)]
+
+
+def chosen(strategy: PersonalizedStrategy, t: int) -> list[int]:
+    """The clients of round t, where sampling them is the first thing that the round draws."""
+    return strategy.sample(server_rng(strategy.plan.seed, t))
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

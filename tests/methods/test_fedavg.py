@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
+from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, FedAvgFTConfig
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.learning.model import build_model
@@ -14,6 +14,8 @@ from fedpers.simulate import simulate
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedper import FedPer
 from fedpers.strategies.local import Local
+from tests.methods.helpers import arrays, assert_close
+from tests.oracles.blocks import descend
 from tests.oracles.fedavg import fedavg_round
 
 DOUBLE = {"dtype": "float64"}
@@ -135,3 +137,29 @@ def test_fine_tuning_reports_the_model_before_and_after(epochs):
     before = [float(model.loss(server.state.params, fed.client(k).test)) for k in range(6)]
     np.testing.assert_allclose(columns["test_loss_before"], before, rtol=1e-12)
     assert not np.allclose(columns["test_loss"], before)
+
+
+@pytest.mark.parametrize("form", ["full", "head", "head_full"])
+def test_each_form_of_fine_tuning_trains_what_it_says(form):
+    """Full-batch steps, so that each phase is plain gradient descent on its part."""
+    fed, local = federation(), LocalConfig(lr=0.4, batch_size=0)
+    model = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
+    cfg = FedAvgFTConfig(local, finetune_epochs=2, finetune=form)
+    server, client = FedAvg(cfg, model, Plan(**DOUBLE)), FedAvgClient(cfg, model)
+    simulate(server, client, fed, 1)
+    for k in (0, 1):
+        body, head = descended(server.state.params, model, fed.client(k).train, form)
+        tuned = client.adapt(server.state, None, fed.client(k).train, Stream(0, 1, k))[0].params
+        assert_close({n: v for n, v in tuned.items() if not model.is_head(n)}, body)
+        assert_close({n: v for n, v in tuned.items() if model.is_head(n)}, head)
+        loss = float(model.loss(tuned, fed.client(k).test))
+        assert server.client_metrics["test_loss"][k] == pytest.approx(loss, rel=1e-12)
+
+
+def descended(params, model, data, form):
+    """(body, head) after fine-tuning, restated."""
+    whole = (arrays({n: v for n, v in params.items() if model.is_head(n) == mine}) for mine in (False, True))
+    body, head = whole
+    for rate in {"full": (0.4,), "head": (0.0,), "head_full": (0.0, 0.4)}[form]:
+        body, head = descend(body, head, data.x.numpy(), data.y.numpy(), rate, 0.4, 2)
+    return body, head

@@ -23,7 +23,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
-from fedpers.families.peers.messages import Forward, Join, Published, Step, WeightedGradients
+from fedpers.families.peers.messages import Alone, Forward, Join, Published, Step, WeightedGradients
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Observer, Plan
 from fedpers.results import checkpoint
@@ -37,14 +37,16 @@ FED = toy_federation(num_clients=5, sizes=(12, 9, 15, 11), dtype=torch.float64)
 EVEN = toy_federation(num_clients=6, sizes=(12,), dtype=torch.float64)
 MODEL = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
 MLP = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
+LETTER = {"warmup": 0, "normalise": False, "kappa": 1.0, "w_min": 0.0}  # Algorithm 1 to the letter
+EM = {"num_neighbours": "all", "memory": "sum"}  # the exact algorithm
 GRAD = {"update": "grad", "loss": "sum", "eta": 0.01}
 SMALL = LocalConfig(lr=0.05, batch_size=4, optimizer="adam")
 CONFIGS = {
     "batches": FedeRiCoConfig(local=SMALL),
     "alone": FedeRiCoConfig(num_neighbours=0, local=SMALL),
-    "em": FedeRiCoConfig(mode="em", update="grad", loss="sum", eta=0.001),
+    "em": FedeRiCoConfig(**EM, update="grad", loss="sum", eta=0.001),
     "adam": FedeRiCoConfig(update="grad", owner="adam"),
-    "options": FedeRiCoConfig(normalise=True, unseen="zero", start="common"),
+    "options": FedeRiCoConfig(normalise=False, unseen="zero", start="common", warmup=0),
 }
 
 
@@ -91,7 +93,7 @@ class History(Observer):
 
 def run(rounds, fed=FED, model=MODEL, down=None, memories=None, plan=None, history=None, **options):
     """(strategy, cohort, config) after some rounds, float64."""
-    cfg = FedeRiCoConfig(**options)
+    cfg = FedeRiCoConfig(**(LETTER | options))
     strategy = FedeRiCo(cfg, model, replace(Plan(seed=2, dtype="float64"), **(plan or {})))
     store = RamStore()
     store.states = dict(memories or {})
@@ -119,31 +121,102 @@ def arrays(fed):
 
 
 def asked(cohort):
-    """[round][client] -> B_i, from the messages."""
+    """[round][client] -> B_i, from the messages; None for one that trains alone."""
     found = {}
     for t, k, order, _ in cohort.log:
-        if isinstance(order, Forward):
-            found.setdefault(t, {})[k] = order.ids.tolist()[1:]
+        if isinstance(order, Forward | Alone):
+            alone = isinstance(order, Alone)
+            found.setdefault(t, {})[k] = None if alone else order.ids.tolist()[1:]
     return [found[t] for t in sorted(found)]
 
 
 # ---- Algorithm 1 --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unseen", ["mask", "zero"])
-@pytest.mark.parametrize(("M", "beta"), [(2, 0.6), (1, 0.3), (4, 1.0)])
-def test_equals_the_numpy_restatement(unseen, M, beta):
-    strategy, cohort, _ = run(6, unseen=unseen, num_neighbours=M, beta=beta, **GRAD)
-    start = [plain(m.phi) for m in initial(**GRAD)]
-    phis, W, last, average = federico(start, arrays(FED), asked(cohort), beta, 0.01, unseen == "mask")
+RESTATED = {  # name: (options, those of the restatement); ε = 0, so that neighbours follow the weights
+    "letter": ({**GRAD, "beta": 0.6}, {}),
+    "zero": ({**GRAD, "beta": 0.3, "unseen": "zero", "num_neighbours": 1}, {"mask": False}),
+    "current": ({**GRAD, "beta": 1.0, "num_neighbours": 4}, {}),
+    "adam": ({**GRAD, "owner": "adam", "eta": 0.05, "warmup": 1}, {"adam": True, "eta": 0.05}),
+    "mean": ({**GRAD, "loss": "mean", "kappa": 7.0}, {"kappa": 7.0}),
+    "steps": ({"kappa": 7.0, "normalise": True, "warmup": 2}, {"kappa": 7.0, "lr": 0.3, "normalise": True}),
+    "overshoot": ({"kappa": 7.0}, {"kappa": 7.0, "lr": 0.3}),
+}
+
+
+@pytest.mark.parametrize("few", [None, 4])
+@pytest.mark.parametrize("name", RESTATED)
+def test_equals_the_numpy_restatement(name, few):
+    """Six rounds of unequal clients, all or 4 of 5 a round."""
+    options, restated = RESTATED[name]
+    options = {"num_neighbours": 2, "epsilon": 0.0, "local": LocalConfig(lr=0.3, batch_size=0)} | options
+    strategy, cohort, cfg = run(6, plan={"clients_per_round": few}, **options)
+    start = [plain(m.phi) for m in initial(**options)]
+    restated = {"eta": 0.01, "warmup": cfg.warmup, **restated}
+    phis, W, last, average = federico(start, arrays(FED), asked(cohort), cfg.beta, **restated)
     np.testing.assert_allclose(strategy.explain(strategy.state)["collaboration"], W, atol=1e-12)
     for i, phi in enumerate(phis):
         memory = cohort.store.states[i]
-        np.testing.assert_allclose(memory.scores.last, last[i], rtol=1e-10)
-        np.testing.assert_allclose(memory.scores.average, average[i], rtol=1e-10)
+        np.testing.assert_allclose(memory.scores.last, last[i], rtol=1e-9)
+        np.testing.assert_allclose(memory.scores.average, average[i], rtol=1e-9)
         for part, value in plain(memory.phi).items():
-            np.testing.assert_allclose(value, phi[part], rtol=1e-10, atol=1e-12)
-        assert all(torch.equal(memory.phi[n], strategy.state.mailbox[i][n]) for n in memory.phi)
+            np.testing.assert_allclose(value, phi[part], rtol=1e-9, atol=1e-11)
+        assert all(torch.equal(memory.phi[n], strategy.state.models[i][n]) for n in memory.phi)
+
+
+def test_neighbours_by_chance_do_not_follow_the_weights():
+    """ε = 1: whoever is asked for does not follow the weights."""
+    _, cohort, cfg = run(6, num_neighbours=1, epsilon=1.0, **GRAD)
+    start = [plain(m.phi) for m in initial(**GRAD)]
+    with pytest.raises(AssertionError):
+        federico(start, arrays(FED), asked(cohort), cfg.beta, 0.01)
+
+
+def test_a_model_without_weight_is_not_trained_and_not_counted():
+    """Weights below w_min train nothing: the others are as if these models had not come."""
+    noise = torch.Generator().manual_seed(0)
+    far = {
+        k: replace(m, phi={n: v + 50.0 * torch.randn(v.shape, generator=noise, dtype=v.dtype)
+                           for n, v in m.phi.items()})
+        for k, m in enumerate(initial())
+    }  # fmt: skip
+    options = {"num_neighbours": 4, "kappa": 1.0, "local": LocalConfig(lr=0.1, batch_size=0)}
+    strategy, cohort, _ = run(1, memories=far, w_min=0.05, **options)
+    sent = used = 0
+    for _, k, order, reply in cohort.log:
+        if isinstance(order, Forward):
+            for b, g in zip(order.ids.tolist(), reply.g, strict=True):
+                nothing = all(bool((v == 0).all()) for v in g.values())
+                assert nothing == bool(reply.w[b] < 0.05)
+                used += 0 if nothing else int(FED.num_train[k])
+                sent += int(FED.num_train[k])
+    assert strategy.round_log.gradient_evals == used < sent
+    log = strategy.round_log.extra
+    W = strategy.state.w
+    mass = torch.where(W >= 0.05, W, 0.0).sum(0)
+    assert log["mass_min"] == pytest.approx(float(mass.min())) and log["mass_max"] == pytest.approx(
+        float(mass.max())
+    )
+
+
+def test_warm_up_trains_alone_and_tries_nobody():
+    """One round of it is one round of local training, and nothing of it is in the losses."""
+    local = LocalConfig(lr=0.1, batch_size=4)
+    strategy, cohort, _ = run(1, model=MLP, start="common", warmup=1, local=local)
+    own = LocalTrainingConfig(local)
+    alone = simulate(Local(own, MLP, Plan(seed=2, dtype="float64")), LocalClient(own, MLP), FED, 1)
+    for k in range(5):
+        mine, theirs = cohort.store.states[k], alone.store.states[k].params
+        assert mine.scores is None and all(torch.equal(mine.phi[n], theirs[n]) for n in theirs)
+    assert torch.equal(strategy.state.w, torch.eye(5, dtype=torch.float64))
+    assert not any(isinstance(order, Forward | Join) for _, _, order, _ in cohort.log)
+
+
+def test_models_are_those_of_their_owners():
+    strategy, cohort, _ = run(2, num_neighbours=2)
+    for k in range(5):
+        phi = strategy.models(strategy.state)[f"owner_{k}"]
+        assert all(torch.equal(v, cohort.store.states[k].phi[n]) for n, v in phi.items())
 
 
 def test_models_start_independently_or_alike():
@@ -171,7 +244,7 @@ def objective(prior, L):
 
 
 def test_em_never_increases_the_objective_in_200_exact_steps():
-    cfg = {"mode": "em", "update": "grad", "loss": "sum", "eta": 1e-3}
+    cfg = {**EM, "update": "grad", "loss": "sum", "eta": 1e-3}
     K, history = FED.num_clients, History()
     run(200, history=history, plan={"eval_every": 0}, **cfg)
     prior, phis = torch.full((K, K), 1 / K, dtype=torch.float64), [m.phi for m in initial(**cfg)]
@@ -198,8 +271,8 @@ def test_any_other_prior_explains_the_weights_worse():
 
 def test_what_is_sent_is_the_gradient_of_the_log_likelihood():
     """d/dφ_j of -log Σ_j exp(-L_ij) is w_ij ∇L_ij (prior uniform)."""
-    _, cohort, _ = run(1, mode="em", update="grad", loss="sum", eta=1e-3)
-    start = [m.phi for m in initial(mode="em")]
+    _, cohort, _ = run(1, **EM, update="grad", loss="sum", eta=1e-3)
+    start = [m.phi for m in initial(**EM)]
     for _, k, order, reply in cohort.log:
         if not isinstance(order, Forward):
             continue
@@ -247,7 +320,7 @@ def test_one_gradient_without_neighbours_is_local_gradient_descent_bit_for_bit()
 
 def test_one_client_is_local_training():
     one = toy_federation(num_clients=1, dtype=torch.float64)
-    strategy, cohort, _ = run(3, fed=one, mode="em", loss="sum", update="grad", eta=0.01, start="common")
+    strategy, cohort, _ = run(3, fed=one, **EM, loss="sum", update="grad", eta=0.01, start="common")
     own = LocalTrainingConfig(LocalConfig(lr=0.01 * 12, batch_size=0))
     other = simulate(Local(own, MODEL, Plan(seed=2, dtype="float64")), LocalClient(own, MODEL), one, 3)
     for n, v in other.store.states[0].params.items():
@@ -280,12 +353,12 @@ def test_all_to_all_from_equal_models_is_fedsgd_for_ever():
         g = torch.autograd.grad(total, list(phi.values()))
         phi = {n: (v - 0.01 / 5 * d).detach() for (n, v), d in zip(phi.items(), g, strict=True)}
     for n, v in phi.items():
-        torch.testing.assert_close(strategy.state.mailbox[0][n], v, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(strategy.state.models[0][n], v, rtol=1e-9, atol=1e-11)
     assert_all_alike(strategy, 5)
 
 
 def assert_all_alike(strategy, K):
-    mailbox, w = strategy.state.mailbox, strategy.state.w
+    mailbox, w = strategy.state.models, strategy.state.w
     assert all(torch.equal(mailbox[0][n], phi[n]) for phi in mailbox.values() for n in phi)
     assert (w == w[0, 0]).all() and abs(float(w[0, 0]) - 1 / K) < 1e-15
 
@@ -299,7 +372,7 @@ def test_all_to_all_from_equal_models_is_fedavg_for_ever():
     average = FedAvg(cfg, MLP, Plan(seed=2, dtype="float64"))
     simulate(average, FedAvgClient(cfg, MLP), EVEN, 40)
     for n, v in average.state.params.items():
-        torch.testing.assert_close(strategy.state.mailbox[0][n], v, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(strategy.state.models[0][n], v, rtol=1e-9, atol=1e-11)
     assert_all_alike(strategy, 6)
 
 
@@ -332,7 +405,7 @@ def test_a_model_that_nobody_uses_stays_where_it_is():
         )
         for k, m in enumerate(initial())
     }
-    strategy, cohort, _ = run(3, mode="em", memories=far, **GRAD)
+    strategy, cohort, _ = run(3, **EM, memories=far, **GRAD)
     assert (strategy.state.w[:, 3] == 0).all()
     assert all(torch.equal(v, far[3].phi[n]) for n, v in cohort.store.states[3].phi.items())
 
@@ -422,7 +495,7 @@ def test_a_client_that_comes_late_joins_when_it_is_there():
     assert ids == {1: [4] * 4, 2: [4] * 4, 3: [4] * 4, 4: [5] * 5}
     joins = [(t, k) for t, k, o, _ in cohort.log if isinstance(o, Join)]
     assert joins == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 2), (2, 2), (3, 2)]
-    assert len(strategy.state.mailbox) == 5
+    assert len(strategy.state.models) == 5
 
 
 def test_a_ragged_reply_is_still_checked_part_by_part():
@@ -438,7 +511,7 @@ def test_a_ragged_reply_is_still_checked_part_by_part():
 def test_too_many_neighbours_are_an_error():
     with pytest.raises(ConfigError, match="num_neighbours=5: must be below the 5"):
         run(1, num_neighbours=5)
-    assert len(FedeRiCoConfig(epsilon=2, beta=-1, kappa=-1).check()) == 3
+    assert len(FedeRiCoConfig(epsilon=2, beta=-1, kappa=-1, warmup=-1).check()) == 4
 
 
 # ---- predictions --------------------------------------------------------------------------------
@@ -555,7 +628,7 @@ def test_added_losses_are_sharper_than_averaged_ones_and_beta_makes_weights_chan
 
     slow, fast = moves(beta=0.1)[0], moves(beta=0.9)[0]
     assert slow < fast
-    assert moves(mode="em")[1] < moves(beta=0.6)[1]
+    assert moves(**EM)[1] < moves(beta=0.6)[1]
 
 
 @pytest.mark.ray

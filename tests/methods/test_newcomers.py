@@ -1,19 +1,18 @@
 """Clients that never trained, under methods with several models on the server: they find their own way."""
 
-import numpy as np
 import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
 from fedpers.config import registry
 from fedpers.learning.model import build_model
-from fedpers.method import Plan, Stream
+from fedpers.method import Plan
 from fedpers.simulate import simulate
 from tests.methods.helpers import config
 
 FED = toy_federation(6, (9, 7, 12, 8, 10, 11), dtype=torch.float64)
 MODEL = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
-OPTIONS = {"ifca": {"S": 3}, "fedem": {"num_components": 3}}
+OPTIONS = {"ifca": {"S": 3}}
 
 
 def trained(name, **options):
@@ -40,20 +39,3 @@ def test_a_new_client_of_ifca_predicts_with_its_best_center():
         train, test = by_hand(strategy, k)
         best = train.mean(1).argmin()
         assert strategy.client_metrics["new_loss"][k] == pytest.approx(test[best].mean(), rel=1e-9)
-
-
-def test_a_new_clients_mixture_weights_are_where_em_ends():
-    """A stationary point of the likelihood: the weights are their own mean responsibilities."""
-    strategy, client = trained("fedem")
-    data = FED.client(4).train
-    state = client.initial_state(MODEL.init(0), data, Stream(0, 0, 4))
-    fitted = client.choose(strategy.evaluation_message(strategy.state, 4), state, data)
-    likelihood = np.exp(-by_hand(strategy, 4)[0])  # [M, n]
-    pi = np.full(3, 1 / 3)
-    for _ in range(50):
-        joint = pi[:, None] * likelihood
-        pi = (joint / joint.sum(0)).mean(1)
-    np.testing.assert_allclose(fitted.pi.numpy(), pi, rtol=0, atol=1e-12)
-    assert np.log(pi @ likelihood).sum() > np.log(likelihood.mean(0)).sum()
-    old = strategy.evaluation_message(strategy.state, 0)
-    assert client.choose(old, state, data) is old

@@ -84,7 +84,7 @@ EVERYONE = Plan(seed=3, eval_every=2)
 VARIANTS = {
     "networks": (dict(arch="output", canonical="model"), {}),
     "rbcd": (dict(algorithm="rbcd", output="random"), {"plan": EVERYONE}),
-    "momentum": (dict(keep_momentum=True, local=LocalConfig(momentum=0.9)), {}),
+    "momentum": (dict(local=LocalConfig(momentum=0.9, keep_momentum=True)), {}),
     "new clients": (dict(membership_weighting="p"), {"plan": replace(EVERYONE, new_clients=2)}),
 }
 
@@ -226,9 +226,9 @@ def test_memory_is_momentum_or_nothing():
     _, cohort = run(config(), rounds=2)
     assert cohort.store.states == {}
     local = LocalConfig(lr=0.1, epochs=1, batch_size=0, momentum=0.9)
-    kept, cohort = run(config(keep_momentum=True, local=local), rounds=2)
-    assert all(vars(m).keys() == {"step", "m", "v"} for m in cohort.store.states.values())
-    assert all(float(m.step) == 2 for m in cohort.store.states.values())
+    kept, cohort = run(config(local=replace(local, keep_momentum=True)), rounds=2)
+    assert all(m.state is None for m in cohort.store.states.values())
+    assert all(float(m.optimisers[0].step) == 2 for m in cohort.store.states.values())
     fresh, _ = run(config(local=local), rounds=2)
     assert not torch.equal(kept.state.theta["head.weight"], fresh.state.theta["head.weight"])
 
@@ -591,3 +591,18 @@ def test_a_warning_names_an_affinity_that_is_not_convex(tmp_path, caplog):
         run(cfg)
     assert "positive semi-definite" in caplog.text
     assert config(affinity_file="w.npy").check() == ["affinity_file=w.npy: needs affinity=given"]
+
+
+def test_memberships_that_stay_uniform_are_said_once(caplog):
+    """The method's main failure: a mirror step too small to leave 1/K."""
+    strategy, _ = run(config(eta_2=1e-6), rounds=21)
+    said = [r.message for r in caplog.records if "memberships still near 1/K" in r.message]
+    assert said == ["memberships still near 1/K after 20 rounds: raise method.eta_2=1e-06"]
+    assert strategy.round_log.extra["entropy"] == pytest.approx(1, abs=1e-6)
+    caplog.clear()
+    strategy, _ = run(config(eta_2=20.0), rounds=21)
+    assert not [r for r in caplog.records if "memberships" in r.message]
+    p = strategy.state.C
+    assert strategy.round_log.extra["entropy"] == pytest.approx(
+        float(-(p * p.log()).sum(1).mean() / np.log(3))
+    )

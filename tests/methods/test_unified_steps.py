@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from fedpers.core.errors import ConfigError
 from fedpers.engines.runner import Runner, RunnerConfig
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import lsgd_step
-from tests.unified import blocks, flat, make, objective_of, ridge, rounds, uneven, value
+from tests.unified import W, blocks, flat, make, objective_of, ridge, rounds, uneven, value
 
 HARD = {
     "mt2": {"objective": "mt2", "lam": 0.5, "Lambda": 100.0},
@@ -62,7 +64,8 @@ def test_many_local_steps_need_the_bound_in_tau():
     strategy, _, grid = make("lsgd", fed, **options)
     rounds(strategy, grid, 1)
     c = strategy.constants([objective_of(strategy).measure({}, fed.client(m).train) for m in range(4)])
-    assert strategy.state.rates.eta == lsgd_step(c, 50) <= 1 / (8 * math.sqrt(3 * math.e) * 49 * c.L_w)
+    assert strategy.state.rates.eta == pytest.approx(lsgd_step(c, 50), rel=1e-12)  # constants of a stack
+    assert lsgd_step(c, 50) <= 1 / (8 * math.sqrt(3 * math.e) * 49 * c.L_w)
 
 
 # ---- clients of unequal sizes -------------------------------------------------------------------
@@ -102,3 +105,38 @@ def test_samples_are_drawn_from_all_of_a_clients_and_no_padding(name):
     rounds(strategy, grid, 60)
     for n, index in drawn.items():
         assert set(index) == set(range(n))
+
+
+@pytest.mark.parametrize("mu", [None, 0.4])
+def test_the_average_of_theorem_one_is_the_weighted_sum_of_its_iterates(mu):
+    """Σ_k (1-ημ)^-(k+1) x_k over the virtual iterates, which runs of τ = 1 to 6 steps show one by one."""
+    fed, eta, tau, count = uneven(), 0.05, 2, 3
+    options = {"batch_size": 0, "eta": eta, "objective": "mt2", "mu_F": mu}
+    strategy, cohort, grid = make("lsgd", fed, tau=tau, output="average", **options)
+    rounds(strategy, grid, count)
+    found = [flat(x) for x in (strategy.at(strategy.state), *blocks(strategy, cohort)[1])]
+    mu_F = strategy.state.constants.mu
+    f, parts = objective_of(strategy), [fed.client(m).train for m in range(3)]
+    w, betas = np.zeros(2), [np.zeros(2)] * 3
+    iterates = []
+    for _ in range(count):
+        ws = [w] * 3
+        for _ in range(tau):
+            iterates.append([sum(ws) / 3, *betas])
+            g = [
+                f.grads({W: torch.tensor(a[None])}, {W: torch.tensor(b[None])}, d)
+                for a, b, d in zip(ws, betas, parts, strict=True)
+            ]
+            ws = [a - eta * flat(x) for a, (x, _) in zip(ws, g, strict=True)]
+            betas = [b - eta / 3 * flat(x) for b, (_, x) in zip(betas, g, strict=True)]
+        w = sum(ws) / 3
+    weights = np.array([(1 - eta * mu_F) ** -(k + 1.0) for k in range(count * tau)])
+    expected = np.einsum("k,kbd->bd", weights / weights.sum(), np.array(iterates))
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+
+
+def test_an_average_of_some_clients_is_refused():
+    strategy, _, grid = make("lsgd", uneven(), tau=1, output="average")
+    strategy.plan = replace(strategy.plan, clients_per_round=2)
+    with pytest.raises(ConfigError, match="clients_per_round=2 of 3"):
+        rounds(strategy, grid, 1)

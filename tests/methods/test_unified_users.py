@@ -2,13 +2,15 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.core.errors import ConfigError
 from fedpers.families.unified.mixture import MX2
-from tests.unified import logistic, make, ridge, rounds, uneven
+from fedpers.results import files
+from tests.unified import blocks, flat, logistic, make, ridge, rounds, uneven
 
 
 class Envelope(MX2):
@@ -119,3 +121,31 @@ def test_what_was_spent_counts_the_mean_size():
     rounds(strategy, grid, 1)
     c = strategy.state.counts
     assert c.beta_sample_grads == 6 * c.beta_grads  # sizes 3, 9, 6
+
+
+# ---- how far clients are from the shared model --------------------------------------------------
+
+
+def test_apart_is_the_distance_of_the_blocks():
+    strategy, cohort, grid = make("acd", logistic(), report=True, lam=0.05)
+    rounds(strategy, grid, 3)
+    w, betas = blocks(strategy, cohort)
+    for k, beta in enumerate(betas):
+        message, state = strategy.evaluation_message(strategy.state, k), cohort.state(k, (99, 0))
+        found = cohort.client.assess(message, state, cohort.data(k), None)
+        assert float(found["apart"]) == pytest.approx(
+            np.linalg.norm(flat(beta) - flat(w) / 4**0.5), rel=1e-12
+        )
+    strategy, cohort, grid = make("acd", logistic(), report=False)
+    message = strategy.evaluation_message(strategy.state, 0)
+    assert "apart" not in cohort.client.assess(message, cohort.state(0, (99, 0)), cohort.data(0), None)
+
+
+def test_a_picture_of_heterogeneity(tmp_path):
+    line = ["data.num_clients=3", "rounds=1", "checkpoint_every=0", "device=cpu", "model=logistic"]
+    summary = execute(compose.load(["method=acd", *line]), tmp_path / "run")
+    assert "plots/heterogeneity.png" in summary["plots"]
+    rows, _ = files.read_csv(tmp_path / "run" / "clients.csv")
+    assert all(r["apart"] > 0 for r in rows)
+    summary = execute(compose.load(["method=local", *line]), tmp_path / "local")
+    assert "plots/heterogeneity.png" not in summary["plots"]

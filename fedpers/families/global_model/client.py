@@ -5,6 +5,7 @@ from typing import Any
 
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
+from fedpers.families.disclosures import MODEL
 from fedpers.flower.client import PersonalizedClient
 
 
@@ -20,6 +21,7 @@ class GlobalModelClient(PersonalizedClient, ABC):
 
     config: Any  # `local`: how it trains
     reply_is_shared = True
+    disclosure = MODEL
 
     def personal(self, shared: Weights, state: None) -> Params:
         """The received model."""

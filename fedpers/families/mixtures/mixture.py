@@ -160,22 +160,46 @@ class MixedLoss:
 
     def minimise(
         self, theta: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
-    ) -> Params | None:
-        """Plain SGD on theta, from steps of the mixed parameters alone; None if that cannot be done.
+    ) -> tuple[Params, OptimizerState] | None:
+        """SGD on theta, from steps of the mixed parameters w alone; None if that cannot be done.
 
-        A step moves every θ_k by -lr c_k g, so it moves their mixture by -lr ‖c‖² g; and where the
-        mixture has moved by d, θ_k has moved by c_k d/‖c‖².
+        With momentum m a step is m' = μm + λθ + c_k g, θ' = θ - lr m': linear in (θ, m), and the same for
+        all k but for the factor c_k of what gradients add. So θ_k(E) = a θ_k + b m_k + c_k z for the first
+        row (a, b) of A^E, A = [[1 - lr λ, -lr μ], [λ, μ]]; and z is that of w = Σ_k c_k θ_k, whose own
+        factor is ‖c‖². The second row gives m_k(E).
         """
         w, rate = self.mixture.mix(theta, self.c), self.c.square().sum()
         mixed = [n for n in theta if self.mixture.is_canonical(n)]
         like = theta[mixed[0]]
         pace = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
-        done = minimise_paced(self.mixture.model.loss, w, pace, opt, data, rng, cfg, lr)
+        moments = self.mixture.mix(opt.m, self.c) if opt.m else {}
+        start = OptimizerState(opt.step, moments, {})
+        done = minimise_paced(self.mixture.model.loss, w, pace, start, data, rng, cfg, lr)
         if done is None:
             return None
+        w_E, m_E, steps = done
+        (a, b), (p, q) = (row.unbind() for row in _drift(cfg, lr, data, steps).to(like))
         share = (self.c / rate).to(like)
-        moved = {n: theta[n] + share.reshape(-1, *[1] * w[n].dim()) * (done[n] - w[n]) for n in mixed}
-        return done | moved
+        for n in mixed:
+            c = share.reshape(-1, *[1] * w[n].dim())
+            old = opt.m.get(n, torch.zeros(()).to(like))
+            mean = moments.get(n, torch.zeros(()).to(like))
+            w_E |= {n: a * theta[n] + b * old + c * (w_E[n] - a * w[n] - b * mean)}
+            if m_E:
+                m_E |= {n: p * theta[n] + q * old + c * (m_E[n] - p * w[n] - q * mean)}
+        return w_E, OptimizerState(opt.step + steps, m_E, {}) if opt.m else opt
+
+
+def _drift(cfg: LocalConfig, lr: float, data: Data, steps: Tensor) -> Tensor:
+    """A^steps [2, 2] float64: what `steps` steps without gradients make of a parameter and its momentum."""
+    step = np.array([[1 - lr * cfg.weight_decay, -lr * cfg.momentum], [cfg.weight_decay, cfg.momentum]])
+    if not cfg.momentum:
+        step[1] = 0.0
+    powers = [np.eye(2)]
+    for _ in range(cfg.num_steps(len(data))):
+        powers.append(step @ powers[-1])
+    table = torch.from_numpy(np.stack(powers)).to(steps.device)
+    return table.index_select(0, steps.reshape(1)).squeeze(0)
 
 
 def log_mix(logs: Tensor, c: Tensor) -> Tensor:

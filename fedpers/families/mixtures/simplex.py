@@ -13,6 +13,7 @@ from torch import Tensor
 from fedpers.core.errors import ConfigError, DataError
 
 log = logging.getLogger("fedpers")
+PATIENCE = 20  # rounds after which memberships should have left 1/K
 
 Affinity = Callable[[Tensor], Tensor]  # C [N, K] -> W C, for a symmetric W [N, N]
 
@@ -28,6 +29,19 @@ def mirror_step(c: Tensor, g: Tensor, eta: float, floor: float = 1e-6) -> Tensor
         c = c.clamp_min(floor)
         c = c / c.sum(-1, keepdim=True)
     return c
+
+
+def spread(C: Tensor, t: int, eta: float) -> float:
+    """Mean entropy of the rows over log K: 1 where nobody belongs anywhere; warns in round `PATIENCE`.
+
+    Args:
+        C: [N, K] after round t of mirror steps at rate `eta`.
+    """
+    K = C.shape[1]
+    entropy = float(torch.special.entr(C).sum(1).mean()) / max(float(np.log(K)), 1e-12)
+    if t == PATIENCE and K > 1 and entropy > 0.99:
+        log.warning("memberships still near 1/K after %d rounds: raise method.eta_2=%s", t, eta)
+    return entropy
 
 
 def with_rows(C: Tensor, rows: Mapping[int, Tensor]) -> Tensor:

@@ -19,6 +19,13 @@ class Join:
     phi: Params
 
 
+@record("peers.Alone")
+class Alone:
+    """Order: train your model on your own data alone and send it; `phi` is it, or as in Join."""
+
+    phi: Params
+
+
 @record("peers.Published")
 class Published:
     """Reply: the client's model, for whoever will ask for it."""

@@ -1,4 +1,4 @@
-"""What methods need whose clients own models and look at each other's: weights, choice, mixture."""
+"""What methods need whose clients own models and look at each other's: weights, choice, steps."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,9 +10,12 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, add
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
-from fedpers.families.peers.messages import Newcomer, Step
+from fedpers.families.peers.messages import Newcomer
+from fedpers.learning.mixing import mixture
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
+
+LEAST_MASS = 1e-3  # a model that gets less weight than this from all together stays where it is
 
 
 @record("peers.Scores")
@@ -108,23 +111,36 @@ def draw_peers(rank: Tensor, me: Tensor, num: int, epsilon: float, rng: Stream) 
     return torch.where(coin < epsilon, shuffled, shuffled.gather(0, ranked))[:num]
 
 
-def owner_step(peer: Peer, step: Step, optimiser: LocalConfig | None, normalise: bool) -> Peer:
-    """The owner's step on what came for its model, Σ_j w_j g_j with W = Σ_j w_j.
+def ranks(s: Scores, untried_first: bool) -> Tensor:
+    """[K] what neighbours are chosen by: the weights, with models never tried above all others."""
+    highest = 2.0  # no weight is above 1
+    return torch.where(s.seen, s.w, s.w + highest) if untried_first else s.w
 
-    Args:
-        optimiser: for gradients g_j; None: the g_j are trained models φ_j, and φ becomes
-            (1 - W) φ + Σ_j w_j φ_j.
-        normalise: divide the sum by max(1, W).
-    """
-    G, weight = step.G, step.weight
-    if normalise:
-        most = weight.clamp(min=1.0)
-        G, weight = weighted(G, 1 / most), weight / most
-    if optimiser is None:
-        rest = (1 - weight).to(next(iter(G.values())))
-        return replace(peer, phi=add(G, peer.phi, rest))
+
+def heavy(w: Tensor, floor: float) -> Tensor:
+    """The weights that are worth a training: w where it is at least `floor`, else 0."""
+    return torch.where(w >= floor, w, 0.0)
+
+
+def gradient_step(peer: Peer, G: Params, optimiser: LocalConfig) -> Peer:
+    """The owner's step on the sum of weighted gradients, Σ_j w_j g_j."""
     phi, opt = sgd_step(peer.phi, G, peer.opt, optimiser, optimiser.lr)
     return replace(peer, phi=phi, opt=opt)
+
+
+def model_step(peer: Peer, total: Params, mass: Tensor, normalise: bool) -> Peer:
+    """The owner's step on trained models φ_j: `total` is Σ_j w_j φ_j, `mass` is W = Σ_j w_j.
+
+    Args:
+        normalise: φ becomes Σ_j w_j φ_j / W, and stays where W is below `LEAST_MASS`. Otherwise it
+            becomes (1 - W) φ + Σ_j w_j φ_j, which overshoots where W is above 1.
+    """
+    if not normalise:
+        rest = (1 - mass).to(next(iter(total.values())))
+        return replace(peer, phi=add(total, peer.phi, rest))
+    enough, mass = mass >= LEAST_MASS, mass.clamp(min=LEAST_MASS)
+    phi = {k: torch.where(enough, v / mass.to(v.dtype), peer.phi[k]) for k, v in total.items()}
+    return replace(peer, phi=phi)
 
 
 def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:
@@ -137,19 +153,3 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     if w is None:
         return model(peer.phi, x)
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
-
-
-def mixture(model: Model, outputs: Tensor, weights: Tensor, average: str = "probabilities") -> Tensor:
-    """Outputs [n, K] whose loss is that of Σ_j w_j out_j, from outputs [J, n, K], weights [J].
-
-    Probabilities are averaged for classes (the result is their logarithm, or log-odds where the
-    task is binary); values are averaged for regression and for average="logits".
-    """
-    w = weights.to(outputs.dtype).reshape(-1, 1, 1)
-    if model.task == "regression" or average == "logits":
-        return (w * outputs).sum(0)
-    log_w = w.log()
-    if model.task == "binary":
-        yes, no = (torch.nn.functional.logsigmoid(sign * outputs) for sign in (1, -1))
-        return torch.logsumexp(log_w + yes, 0) - torch.logsumexp(log_w + no, 0)
-    return torch.logsumexp(log_w + torch.log_softmax(outputs, -1), 0)

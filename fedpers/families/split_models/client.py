@@ -1,12 +1,15 @@
 """Client half of methods that cut the model in two."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.families.disclosures import PART
 from fedpers.families.split_models.heads import first_head
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
@@ -26,8 +29,15 @@ class OwnPart:
     own: Params
 
 
-def cut(model: Model, params: Params, personal: str) -> tuple[Params, Params]:
-    """(shared part, personal part) of a whole model; `personal` is "head" or "body"."""
+def cut(model: Model, params: Params, personal: str | Sequence[str]) -> tuple[Params, Params]:
+    """(shared part, personal part) of a whole model.
+
+    Args:
+        personal: "head", "body", or patterns of parameters' names, such as ["*norm*"].
+    """
+    if not isinstance(personal, str):
+        own, shared = split(params, lambda name: any(fnmatchcase(name, p) for p in personal))
+        return shared, own
     head, body = split(params, model.is_head)
     return (body, head) if personal == "head" else (head, body)
 
@@ -35,9 +45,10 @@ def cut(model: Model, params: Params, personal: str) -> tuple[Params, Params]:
 class SplitClient(PersonalizedClient, ABC):
     """Trains both parts, sends the shared one and keeps its own."""
 
-    config: Any  # `personal`: the client's own part, "head" or "body"; maybe `head_init`
+    config: Any  # `personal`: which part is the client's own, as `cut` takes it; maybe `head_init`
     private = ("own",)
     reply_is_shared = True
+    disclosure = PART
 
     @abstractmethod
     def train(self, shared: Params, own: Params, data: Data, rng: Stream) -> tuple[Params, Params]:

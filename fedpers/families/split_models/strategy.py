@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.core.params import Params, split, weighted_mean
+from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.families.split_models.client import SharedPart, cut
 from fedpers.flower.roster import Roster
@@ -16,7 +16,8 @@ from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimi
 class SplitStrategy(PersonalizedStrategy, ABC):
     """Averages the shared part; personal parts stay where they are."""
 
-    config: Any  # `personal`: which part is the clients' own, "head" or "body"
+    config: Any  # `personal`: which part is the clients' own, as `cut` takes it
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
         """The shared part of the initial model."""
@@ -31,7 +32,7 @@ class SplitStrategy(PersonalizedStrategy, ABC):
         selected = self.sample(rng)  # [S1]
         replies = yield dict.fromkeys(selected, s)  # [S2]
         parts, weights = [r.part for r in replies.values()], [self.weight(k) for k in replies]
-        return SharedPart(weighted_mean(parts, weights))  # [S3]
+        return SharedPart(self.average(parts, weights, s.part))  # [S3]
 
     def evaluation_message(self, s: SharedPart, k: int) -> SharedPart:
         """The shared part, for the client's own one."""

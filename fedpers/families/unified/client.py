@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpers.core.data import Data
-from fedpers.core.params import Params, scale, zeros_like
+from fedpers.core.data import ClientData, Data
+from fedpers.core.params import Params, scale, sq_dist, zeros_like
 from fedpers.core.rng import Stream
+from fedpers.families.disclosures import COIN_STEPS
 from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import (
     Anchor,
@@ -34,6 +35,7 @@ class BlockClient(PersonalizedClient, ABC):
     config: BlockConfig
     keeps: ClassVar[str] = "y"  # the sequences of a Block that the method has
     private = ("y", "z", "v", "G")
+    disclosure = COIN_STEPS
     per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 
     def __init__(self, config: Any, model: Model) -> None:
@@ -45,6 +47,15 @@ class BlockClient(PersonalizedClient, ABC):
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The iterations of one order."""
+
+    @classmethod
+    def exposed(cls, config: Any) -> list[str]:
+        """The questions about f_m, whose answers are no declared delta."""
+        unset = [f"method.objective.{k}" for k in ("mu", "L", "cL") if getattr(config.objective, k) is None]
+        found = [f"set {', '.join(unset)} (else clients tell the constants of their losses)"] if unset else []
+        if getattr(config, "output", "last") != "last":
+            found.append("set method.output=last (else the mean of the steps is sent too)")
+        return found + ["set method.report=false (else clients tell f_m)"] * config.report
 
     def block(self, state: Any) -> Params:
         """β_m where it is evaluated."""
@@ -101,6 +112,14 @@ class BlockClient(PersonalizedClient, ABC):
         """The personal model, where the objective has one."""
         f = self.objective(shared.M)
         return f.personal(shared.w, self.block(state)) if f.one_model else None
+
+    def assess(self, shared: SharedBlock, state: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
+        """Adds `apart`, ‖β_m - u‖: how far the client's own block is from the shared model."""
+        found = super().assess(shared, state, data, rng)
+        f = self.objective(shared.M)
+        if f.one_space and self.config.report:
+            found["apart"] = sq_dist(self.block(state), f.shared(shared.w)).sqrt()
+        return found
 
     def predict(self, shared: SharedBlock, state: Any, x: Tensor) -> Tensor:
         """The personal model's outputs."""

@@ -165,6 +165,7 @@ class Full(Mixture):
 class MX2(Mixture):
     """Mixture of local and global models (eq. 11): f'(β_m) + (λ/2)‖u - β_m‖²."""
 
+    one_space = True
     settings = MX2Settings
     w_uses_data = False
     terms = (Term(1, 0, 1),)
@@ -193,6 +194,7 @@ class APFL2(Mixture):
     The paper's Lemma 3 claims up to twice the μ of `constants`, which is not true.
     """
 
+    one_space = True
     settings = APFL2Settings
 
     @property

@@ -35,6 +35,8 @@ OBJECTIVES = {  # name: module:Class, imported where it is used
     "fr": "fedpers.families.unified.composed:FR",
     "fl": "fedpers.families.unified.mixture:FL",
     "full": "fedpers.families.unified.mixture:Full",
+    "mt": "fedpers.families.unified.known_center:MT",
+    "apfl": "fedpers.families.unified.known_center:APFL",
     "moreau": "fedpers.families.unified.adapted:Moreau",
     "maml": "fedpers.families.unified.adapted:MAML",
 }
@@ -110,6 +112,7 @@ class Objective(ABC):
     convex: ClassVar[bool] = True  # wherever f' is
     w_uses_data: ClassVar[bool] = True  # False: ∇_w f_m costs no sample
     one_model: ClassVar[bool] = True  # False: predictions are no single model's
+    one_space: ClassVar[bool] = False  # u and β_m are models of one kind: their distance tells something
     adapts: ClassVar[bool] = False  # a client predicts with `adapted`, made from its data
 
     def __init__(self, config: Any, model: Model, M: int) -> None:

@@ -32,6 +32,16 @@ class LSGDRates:
             return (self.eta,) * tau
         return tuple(1 / (1 / self.eta + self.mu * i) for i in range(k, k + tau))
 
+    def shares(self, k: int, tau: int) -> tuple[float, ...]:
+        """Shares of x_k to x_{k+τ-1} in the running average with weights (1-ημ)^-(k+1) (Theorem 1).
+
+        The share of x_i is q_i = 1/Σ_{j=0..i} (1-ημ)^j: mean_i = (1-q_i) mean_{i-1} + q_i x_i.
+        """
+        q = self.eta * self.mu
+        return tuple(
+            q / -math.expm1((i + 1) * math.log1p(-q)) if q else 1 / (i + 1) for i in range(k, k + tau)
+        )
+
 
 @record("unified.Rates")
 class Rates:

@@ -56,6 +56,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     per_step: ClassVar[int] = 1
     momentum: ClassVar[bool] = False  # its rates need μ > 0
     takes_all = True
+    not_robust = "its theory needs the exact mean of gradients and control variates"
 
     # ---- what an optimiser writes ---------------------------------------------------------------
 
@@ -82,17 +83,21 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         self.note(**{f.name: getattr(s.counts, f.name) for f in fields(s.counts)})
         if self.config.report and self.evaluates(t):
             zero = self.roster.num_examples.new_zeros(())
-            found = yield self.everyone(Measure(s.w.y, self.M, zero))
+            found = yield self.everyone(Measure(self.at(s), self.M, zero))
             self.note(objective=sum(float(v.value) for v in found.values()) / len(found))
         return s
 
+    def at(self, s: State) -> Params:
+        """w where the method is evaluated."""
+        return s.w.y
+
     def evaluation_message(self, s: State, k: int) -> SharedBlock:
         """The shared block."""
-        return SharedBlock(s.w.y, self.M)
+        return SharedBlock(self.at(s), self.M)
 
     def models(self, s: State) -> dict[str, Params]:
         """The shared block as a model, u = s·w."""
-        return {"shared": self.objective.shared(s.w.y)} if self.objective.has_w else {}
+        return {"shared": self.objective.shared(self.at(s))} if self.objective.has_w else {}
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def point(self, client: Any, states: Sequence[Any]) -> tuple[Params, list[Params]]:
         """(w, β of every client) where the method is evaluated (see optimality_gap.py)."""
-        return self.state.w.y, [client.block(m) for m in states]
+        return self.at(self.state), [client.block(m) for m in states]
 
     def constants(self, told: Sequence[Base]) -> Constants:
         """The constants of F from those of the clients' losses, but for those that are set."""

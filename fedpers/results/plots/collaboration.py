@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from fedpers.core.data import Federation
+from fedpers.results.membership_recovery import user_group
 from fedpers.results.plots import style
 from fedpers.results.plots.heatmaps import client_order
 
@@ -18,36 +19,60 @@ PANELS = 4
 
 
 def draw(folder: Path, stored: Mapping[str, np.ndarray], federation: Federation) -> list[Path]:
-    """One picture for each of SPECIAL that the run has kept."""
-    return [
-        through_training(stored[name], stored[f"{name}_round"], folder / f"{name}.png", federation)
-        for name in SPECIAL
-        if name in stored and np.ndim(stored[name]) == 3
-    ]
+    """Pictures of each of SPECIAL that the run has kept; by users too where true groups are known."""
+    drawn = []
+    for name in SPECIAL:
+        if name not in stored or np.ndim(stored[name]) != 3:
+            continue
+        values, rounds = stored[name], stored[f"{name}_round"]
+        drawn.append(through_training(values, rounds, folder / f"{name}.png", federation))
+        group = federation.truth.get("group")
+        if group is not None and np.ndim(group) == 1:
+            users = user_group(values[-1], np.asarray(group)[: values.shape[1]])
+            path = folder / f"{name}_by_user.png"
+            drawn.append(through_training(values, rounds, path, federation, users))
+    return drawn
 
 
-def through_training(values: np.ndarray, rounds: np.ndarray, path: Path, federation: Federation) -> Path:
-    """Weights [evaluations, K, K]: a row a client, a column a model's owner, both by true group if known."""
+def through_training(
+    values: np.ndarray,
+    rounds: np.ndarray,
+    path: Path,
+    federation: Federation,
+    users: np.ndarray | None = None,
+) -> Path:
+    """Weights [evaluations, K, K]: a row a client, a column a model, both by true group if known.
+
+    Args:
+        users: [K] the group that uses each model most; models are then in that order, not their owners'.
+    """
     K = values.shape[1]
     order = np.array([k for k in client_order(federation) if k < K])  # the last may be held out
+    models = order if users is None else order[np.argsort(users[order], kind="stable")]
     shown = np.unique(np.linspace(0, len(values) - 1, PANELS).round().astype(int))
     with style.style({"axes.grid": False}):
         side = float(np.clip(1.2 + 0.16 * K, 2.4, 5.0))
         drawn, axes = style.figure(len(shown), width=side * len(shown) + 0.8, height=side + 0.6)
         for ax, i in zip(axes, shown, strict=True):
-            picture = ax.imshow(values[i][np.ix_(order, order)], cmap="Blues", vmin=0, vmax=1)
+            picture = ax.imshow(values[i][np.ix_(order, models)], cmap="Blues", vmin=0, vmax=1)
             ax.set_title(f"Round {int(rounds[i])}")
-            _mark_groups(ax, order, federation)
-        axes[0].set(ylabel="client", xlabel="owner of the model")
+            _number(ax, order, models)
+            if users is None:
+                _mark_groups(ax, order, federation)
+        by = "owner of the model" if users is None else "owner of the model, by the group that uses it"
+        axes[0].set(ylabel="client", xlabel=by)
         drawn.colorbar(picture, ax=axes[-1], fraction=0.05, label="weight")
         return style.save(drawn, path)
 
 
+def _number(ax: Axes, clients: np.ndarray, models: np.ndarray) -> None:
+    few = len(clients) <= 25
+    ax.set_xticks(range(len(models) if few else 0), [str(k) for k in models] if few else [])
+    ax.set_yticks(range(len(clients) if few else 0), [str(k) for k in clients] if few else [])
+
+
 def _mark_groups(ax: Axes, order: np.ndarray, federation: Federation) -> None:
-    """Client numbers, and a frame around each true group."""
-    names = [str(k) for k in order] if len(order) <= 25 else []
-    ax.set_xticks(range(len(names)), names)
-    ax.set_yticks(range(len(names)), names)
+    """A frame around each true group."""
     group = federation.truth.get("group")
     if group is None or np.ndim(group) != 1:
         return

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,26 @@ def _costs(group: SeedGroup) -> list[str]:
     megabytes = [mean(s.get("bytes", {}).get(way, 0) for s in summaries) / 1e6 for way in ("up", "down")]
     gradients = mean(s.get("gradient_evals", 0) for s in summaries)
     return [f"{done:g}", *(f"{v:.3g}" for v in (*seconds, *megabytes, gradients))]
+
+
+def unseen(setting: Setting) -> list[ReportTable]:
+    """A row a group: clients that never trained, before and after their adaptation; empty without any."""
+    rows = [[g.name, *_unseen(g, new)] for g in setting.groups if (new := _new_clients(g))]
+    columns = ("method", "clients", "epochs", "before adaptation", "after adaptation")
+    return [ReportTable("new clients, which never trained", columns, rows)] if rows else []
+
+
+def _new_clients(group: SeedGroup) -> list[dict[str, Any]]:
+    return [r.summary["new_clients"] for r in group.runs if r.summary.get("new_clients")]
+
+
+def _unseen(group: SeedGroup, new: list[dict[str, Any]]) -> list[str]:
+    def score(when: str) -> str:
+        found = [n[when] or {} for n in new]
+        accurate = [f["accuracy"] for f in found if f.get("accuracy") is not None]
+        return spread(accurate, 100.0) if accurate else spread([f["loss"] for f in found if "loss" in f])
+
+    return [str(new[0].get("count", "?")), str(new[0].get("epochs", 0)), score("before"), score("after")]
 
 
 def beside_paper(setting: Setting) -> list[ReportTable]:

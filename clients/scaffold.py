@@ -1,0 +1,100 @@
+"""SCAFFOLD, client half. The algorithm box is in strategies/scaffold.py."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fedpers.core.params import zeros_like
+from fedpers.families.disclosures import CORRECTIONS
+from fedpers.method import (
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    above,
+    add,
+    minimise,
+    record,
+    scale,
+    soft_proximal,
+    sub,
+)
+
+
+@dataclass(frozen=True)
+class ScaffoldConfig:
+    """Hyper-parameters of SCAFFOLD."""
+
+    eta_g: float = 1.0                    # η_g: server learning rate
+    local: LocalConfig = field(default_factory=LocalConfig)      # η_l, K
+
+    def check(self) -> list[str]:
+        """The problems with these values, one line each."""
+        plain = self.local.optimizer == "sgd" and not self.local.momentum
+        why = "local: SCAFFOLD reads gradients off steps of plain SGD; set optimizer=sgd, momentum=0"
+        return [*above(self, eta_g=0), *above(self.local, lr=0), *([] if plain else [why])]
+
+
+@record
+class ModelAndControl:
+    """Order: the global model and the server's control variate."""
+
+    x: Params
+    c: Params
+
+
+@record
+class Changes:
+    """Reply: by how much the model, and the client's control variate, moved."""
+
+    x: Params
+    c: Params
+
+
+@record
+class ClientState:
+    """The client's control variate."""
+
+    c: Params
+
+
+class ScaffoldClient(PersonalizedClient):
+    """Trains the received model with its drift taken out of the gradients."""
+
+    config: ScaffoldConfig
+    disclosure = CORRECTIONS
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
+        """Control variates start at 0."""
+        return ClientState(zeros_like(params))
+
+    def answer(
+        self, order: ModelAndControl, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Changes, ClientState]:
+        """K corrected steps, and the mean gradient that they took (option II)."""
+        cfg, drift = self.config.local, sub(state.c, order.c)
+        corrected = soft_proximal(self.model.loss, 1.0, 0.0, drift)      # f_i(y) - ⟨c_i - c, y⟩
+        y = minimise(corrected, order.x, data, rng, cfg)                                 # [C1]
+        dx = sub(y, order.x)
+        c = add(drift, scale(dx, -1 / (num_steps(cfg, data) * cfg.lr)))                  # [C2]
+        return Changes(dx, sub(c, state.c)), ClientState(c)                              # [C3]
+
+    def personal(self, shared: ModelAndControl, state: ClientState) -> Params:
+        """The received model."""
+        return shared.x
+
+    def local_model(self, order: ModelAndControl, reply: Changes) -> ModelAndControl:
+        """A participant predicts with the model that it has just trained."""
+        return ModelAndControl(add(order.x, reply.x), order.c)
+
+    def work(self, order: Any, n: int) -> int:
+        """As many sample gradients as the local training takes."""
+        return self.config.local.work(n)
+
+
+def num_steps(cfg: LocalConfig, data: Data) -> torch.Tensor:
+    """K: the steps that a client's local training makes, padding left out; a scalar."""
+    per_pass = torch.ceil(data.num / cfg.batch_size) if cfg.batch_size else torch.ones_like(data.num)
+    return torch.full_like(per_pass, cfg.steps) if cfg.steps else cfg.epochs * per_pass

@@ -1,0 +1,71 @@
+"""data=files: your own samples in files, a client a file or folder, or one file that names the clients.
+
+DIR/anna.csv, DIR/ben.npz, ...        a client a file
+DIR/anna/train.csv, DIR/anna/test.csv a client a folder with its splits
+FILE.csv, or DIR/train.csv, test.csv  all clients together; the column data.client says whose each row is
+DIR/anna/cat/1.png                    images: client, class; a folder train or test may stand above or below
+DIR/cat/1.png                         images without clients, for a data.partition
+"""
+
+from pathlib import Path
+
+from numpy.random import Generator
+
+from fedpers.core.arrays import SPLITS
+from fedpers.core.errors import DataError
+from fedpers.datasets.config import DataConfig
+from fedpers.datasets.image_folders import image_files, read_images
+from fedpers.datasets.local_files import KINDS, read
+from fedpers.datasets.own import Owned, to_raw
+from fedpers.datasets.raw import Raw
+
+
+def load(cfg: DataConfig, rng: Generator) -> Raw:
+    """The set in data.path.
+
+    Raises:
+        DataError: names the file, what is wrong with it and the remedy.
+    """
+    path = Path(cfg.path or "").expanduser()
+    if not path.exists():
+        raise DataError(f"data.path={path}: there is no such file or folder; name yours with data.path=...")
+    tables = _tables(path)
+    if tables:
+        clients = [_owned(name, p, cfg) for name, p in tables]
+    elif image_files(path):
+        clients = read_images(path, cfg)
+    else:
+        raise DataError(
+            f"data.path={path}: has no {', '.join(KINDS)} file and no images in folders; "
+            "docs/own_data.md shows what is read"
+        )
+    raw = to_raw(clients, cfg)
+    if raw.owner is None and cfg.partition == "natural":
+        raise DataError(
+            f"data.path={path}: has no column '{cfg.client}' and no client folders, so it names no clients; "
+            "say which column does with data.client=..., or deal the samples: data.partition=iid "
+            "data.num_clients=10"
+        )
+    return raw
+
+
+def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:
+    return Owned(name, str(path), read(path, cfg.target, None if name else cfg.client))
+
+
+def _tables(path: Path) -> list[tuple[str, Path]]:
+    """(client, file or folder of splits); the client is "" where the rows must name it."""
+    if path.is_file() or _is_cut(path):
+        return [("", path)]
+    found = [p for p in sorted(path.iterdir()) if p.suffix in KINDS or (p.is_dir() and _is_cut(p))]
+    names = [p.stem if p.is_file() else p.name for p in found]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            other = found[names.index(name)]
+            raise DataError(f"{found[i]} and {other.name} are both of client '{name}'; keep one")
+    return list(zip(names, found, strict=True))
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a folder holds files called train, valid or test."""
+    return path.is_dir() and any(p.stem in SPLITS and p.suffix in KINDS for p in path.iterdir())

@@ -1,0 +1,56 @@
+"""What methods of one kind send in training, for `PersonalizedClient.disclosure`."""
+
+from fedpers.flower.privacy import Disclosure
+
+MODEL = Disclosure("the global model after local work", delta="params", since="params")
+PART = Disclosure("the shared part after local work", delta="part", since="part")
+BODY = Disclosure("the body after local work", delta="theta", since="theta")
+BODY_GRADIENT = Disclosure("the gradient of the body", delta="theta")
+BODY_CHANGE = Disclosure("the change of the body", delta="part")
+COMPONENTS = Disclosure("all components after local work", delta="thetas", since="thetas")
+BLOCK = Disclosure("the shared block after local steps", delta="w", since="w")
+
+CORRECTIONS = Disclosure(
+    "the change of the model, and that of its control variate",
+    no_dp="two changes are sent; the second grows as the learning rate shrinks, and no clip fits both",
+)
+NOTHING = Disclosure(
+    "nothing of use: a copy of what it was sent",
+    no_dp="method=local sends nothing that was learned, so there is nothing to hide",
+    no_sum="nothing is summed",
+)
+CENTERS = Disclosure(
+    "one model near several centers, and its importance weights u_k",
+    no_dp="u_k is sent beside the model, and the server draws clients by it: noise on the model hides none",
+    no_sum="a sum a center for the models; u_k is needed by itself, for it decides who is drawn",
+)
+CLUSTER = Disclosure(
+    "a model or a gradient, and the cluster that was chosen by the client's data",
+    no_dp="the number of the chosen cluster is sent beside the model and tells of the data",
+    no_sum="only within a cluster, whose members the server must know",
+)
+MEMBERSHIP = Disclosure(
+    "the canonical models after local work, and the membership vector c_i or its gradient",
+    no_dp="the server stores c_i of each client; noise on the models does not hide it",
+    no_sum="models yes; c_i no, for the server sends it back to its client",
+)
+COMPARED = Disclosure(
+    "the change of its model, which the server compares with those of others",
+    no_dp="the server forms clusters from single changes, so what it decides tells of them for ever",
+    no_sum="single changes are compared",
+)
+PEERS = Disclosure(
+    "its own model, and how much it gains from those of others",
+    no_dp="its own model is handed to other clients and scored on their data; the weights are sent too",
+    no_sum="single models go from client to client",
+)
+COIN_STEPS = Disclosure(
+    "gradients or control variates of the shared block, at random times",
+    no_dp="private sampling, anchors and control variates need an analysis of their own",
+    no_sum="gradients yes; constants and values of each loss are told singly",
+)
+OWN_MODELS = Disclosure(
+    "its own model, at random times",
+    no_dp="the reply is the client's own model, with control variates that need an analysis of their own",
+    no_sum="models yes; constants and values of each loss are told singly",
+)

@@ -1,0 +1,75 @@
+"""What a method's replies tell of their client, and the noise that hides it.
+
+A method declares its `Disclosure` on the client half. Where the server needs no more than one change of
+known form, that change is clipped and noised before it leaves; elsewhere `privacy=dp` is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.privacy import PrivacyConfig, gaussian_mechanism
+from fedpers.core.pytree import leaves, tree_map
+from fedpers.core.rng import Stream
+from fedpers.flower.messages import Request
+
+StreamOf = Callable[[Request, Any], Stream]  # of a request and the change that answers it: the noise
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What leaves the device in training, and what can be promised of it.
+
+    The declared delta is the reply's only field with content, `delta`, minus the order's field `since`;
+    without `since` the field is a change itself, such as a gradient.
+    """
+
+    leaves: str  # in words
+    delta: str = ""
+    since: str = ""
+    no_dp: str = ""  # why noise on the delta would promise too much; "": it is sound
+    no_sum: str = ""  # why the server needs more than one sum of replies; "": it does not
+
+
+UNDECLARED = Disclosure(
+    "not declared", no_dp="it does not declare what its replies tell", no_sum="not declared"
+)
+
+
+class Mechanism:
+    """Clips and noises the declared delta of replies; the client's state and all else stay as they are."""
+
+    def __init__(self, config: PrivacyConfig, disclosure: Disclosure, stream: StreamOf) -> None:
+        """`stream` gives the random numbers of each reply's noise.
+
+        Raises:
+            ConfigError: the method declares that this would not be sound.
+        """
+        if disclosure.no_dp:
+            raise ConfigError(f"privacy=dp: {disclosure.no_dp}")
+        self.config, self.disclosure, self.stream = config, disclosure, stream
+
+    def release(self, request: Request, reply: Any) -> Any:
+        """The reply as it may leave.
+
+        Raises:
+            FedpersError: it is not the reply that the method declares.
+        """
+        name, since = self.disclosure.delta, self.disclosure.since
+        held = [f.name for f in fields(reply) if leaves(getattr(reply, f.name))]
+        if held != [name] or (since and not hasattr(request.order, since)):
+            raise FedpersError(
+                f"privacy=dp: a {type(reply).__name__} with {', '.join(held) or 'nothing'} answers a "
+                f"{type(request.order).__name__}; declared is a reply of {name} alone, so it stays here"
+            )
+        change, origin = getattr(reply, name), getattr(request.order, since) if since else None
+        if origin is not None:
+            change = tree_map(torch.sub, change, origin)
+        rng = self.stream(request, change)
+        noisy = gaussian_mechanism(change, self.config.clip, self.config.noise_multiplier, rng)
+        if origin is not None:
+            noisy = tree_map(torch.add, origin, noisy)
+        return replace(reply, **{name: noisy})

@@ -1,0 +1,133 @@
+"""What local training knows of its round: the rate that a schedule gives, the momentum that it kept.
+
+Every method has both by `LocalConfig.schedule` and `LocalConfig.keep_momentum`: engines call `answer`
+below, and `minimise` takes its optimiser from here. So it is as if each client had one torch optimiser
+and one torch scheduler for the whole run, one for each call of `minimise` in a round.
+"""
+
+import copy
+import dataclasses
+import math
+from contextvars import ContextVar
+from functools import cache, cached_property
+from typing import Any
+
+from fedpers.core.data import Data
+from fedpers.core.errors import FedpersError
+from fedpers.core.params import Params
+from fedpers.core.pytree import record
+from fedpers.core.rng import Stream
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
+
+DROPS, DROP = (0.5, 0.75), 0.1  # schedule=step: after these parts of the horizon the rate is a tenth
+
+
+@record("learning.Remembering")
+class Remembering:
+    """A client's state, and what its optimisers keep between rounds, in the order of its trainings."""
+
+    state: Any
+    optimisers: tuple[OptimizerState, ...]
+
+
+class Memory:
+    """The optimisers of one client in one round: as they were, and as its trainings leave them."""
+
+    def __init__(self, before: tuple[OptimizerState, ...]) -> None:
+        self.before, self.after = before, list[OptimizerState]()
+
+    def next(self, params: Params, cfg: LocalConfig) -> OptimizerState:
+        """The optimiser of the training that comes now; a fresh one in a client's first round."""
+        place = len(self.after)
+        return self.before[place] if place < len(self.before) else init_optimizer(params, cfg)
+
+
+_memory: ContextVar[Memory | None] = ContextVar("memory", default=None)
+
+
+def memory_of(cfg: LocalConfig) -> Memory | None:
+    """Where the optimiser of this training is kept; None if it is not, or outside a round (adaptation)."""
+    return _memory.get() if cfg.keep_momentum else None
+
+
+def rate(cfg: LocalConfig, t: int) -> float:
+    """The factor of the learning rate in round t = 1, 2, ...; rounds are what epochs are to torch.
+
+    >>> [rate(LocalConfig(schedule="step", horizon=4), t) for t in (1, 2, 3, 4, 5)]
+    [1.0, 1.0, 0.1, 0.010000000000000002, 0.010000000000000002]
+    """
+    done = min(t - 1, cfg.horizon)
+    if cfg.schedule == "step":
+        return DROP ** sum(done >= part * cfg.horizon for part in DROPS)
+    return (1 + math.cos(math.pi * done / cfg.horizon)) / 2 if cfg.schedule == "cosine" else 1.0
+
+
+def in_round(config: Any, t: int) -> Any:
+    """A method's config with the learning rates of round t; the same object if none has a schedule."""
+    changed = {
+        name: dataclasses.replace(cfg, lr=cfg.lr * rate(cfg, t))
+        for name, cfg in trainings(config).items()
+        if cfg.schedule != "constant"
+    }
+    return dataclasses.replace(config, **changed) if changed else config
+
+
+def trainings(config: Any) -> dict[str, LocalConfig]:
+    """The settings of local training among a config's fields, by name."""
+    values = {name: getattr(config, name) for name in _candidates(type(config))}
+    return {name: v for name, v in values.items() if isinstance(v, LocalConfig)}
+
+
+@cache
+def _candidates(kind: type) -> tuple[str, ...]:
+    """Fields of a dataclass that may be settings of local training; asked for every client and round."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return tuple(f.name for f in fields if "LocalConfig" in str(f.type))
+
+
+def cannot_keep(cfg: LocalConfig, why: str) -> list[str]:
+    """The problem, for `check`, of a method that cannot keep momentum between rounds."""
+    return [f"local.keep_momentum=true: {why}; leave it false"] if cfg.keep_momentum else []
+
+
+def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int) -> tuple[Any, Any]:
+    """`client.answer` in round t, with `state` as it is stored: its optimisers with it if they are kept.
+
+    Raises:
+        FedpersError: momentum is to be kept, and the method trains without `minimise`.
+    """
+    client = _in_round(client, t)
+    if not any(cfg.keep_momentum for cfg in trainings(client.config).values()):
+        return client.answer(order, state, data, rng)  # type: ignore[no-any-return]
+    inner = own_state(state)
+    memory = Memory(state.optimisers if isinstance(state, Remembering) else ())
+    token = _memory.set(memory)
+    try:
+        reply, kept = client.answer(order, inner, data, rng)
+    finally:
+        _memory.reset(token)
+    if not memory.after:
+        if client.work(order, len(data)) and not client.trains_without_momentum(order):
+            raise FedpersError(
+                f"local.keep_momentum=true: {type(client).__name__} does not train by `minimise`, so it has "
+                "no momentum that could be kept; leave it false"
+            )
+        return reply, state if kept is inner else Remembering(kept, memory.before)
+    return reply, Remembering(kept, tuple(memory.after))
+
+
+def own_state(state: Any) -> Any:
+    """The method's part of a client's stored state."""
+    return state.state if isinstance(state, Remembering) else state
+
+
+def _in_round(client: Any, t: int) -> Any:
+    """The client with the rates of round t."""
+    config = in_round(client.config, t)
+    if config is client.config:
+        return client
+    fresh = copy.copy(client)
+    for name in [n for n in vars(fresh) if isinstance(getattr(type(client), n, None), cached_property)]:
+        del vars(fresh)[name]  # made from the old config
+    fresh.config = config
+    return fresh
