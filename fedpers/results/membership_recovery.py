@@ -38,7 +38,7 @@ def columns(arrays: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -
     """Columns about what a method found, where the data know the truth.
 
     `recovery`: mean over clients, of memberships, or of importance weights. Of weights that clients give to
-    each other's models: the weight on the own group by owner and by user, and how many models were taken over.
+    each other's models: the weight on the own group by owner and by user, and how many were taken over.
     """
     true, found = truth.get("membership", truth.get("group")), {}
     shares = arrays.get("membership", arrays.get("importance"))
