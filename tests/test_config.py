@@ -139,12 +139,12 @@ def test_unknown_experiment_with_and_without_plus():
         ),
         (
             "method.taw=3",
-            "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
+            "method.taw is unknown; did you mean method.tau? Allowed: adapt_steps, beta, head_init, "
             "head_step, rho, scale, server_optimizer, tau",
         ),
         (
             "+method.taw=3",
-            "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
+            "method.taw is unknown; did you mean method.tau? Allowed: adapt_steps, beta, head_init, "
             "head_step, rho, scale, server_optimizer, tau",
         ),
         ("model.hiden=[3]", "model.hiden is unknown; did you mean model.hidden? Allowed: bias, hidden, init"),

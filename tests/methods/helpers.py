@@ -122,6 +122,12 @@ def initial_parts(model: Model, seed: int) -> tuple[dict[str, np.ndarray], dict[
     return arrays(body), arrays(head)
 
 
+def drawn_heads(model: Model, seed: int, fed: Federation) -> list[dict[str, np.ndarray]]:
+    """The heads that clients start with where each has one drawn for it."""
+    drawn = (model.init_head(Stream(seed, 0, k).integer_seed()) for k in range(fed.num_clients))
+    return [arrays(head) for head in drawn]
+
+
 def samples(fed: Federation) -> list[tuple[np.ndarray, np.ndarray]]:
     """(x, y) of each client's training data."""
     parts = [fed.client(k).train for k in range(fed.num_clients)]
