@@ -39,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(argv: list[str]) -> int:
+    if argv[:1] == ["run"] and {"-h", "--help"} & set(argv):
+        from fedpers.app.help import show
+
+        show([word for word in argv[1:] if not word.startswith("-")])
+        return 0
     if argv[:1] == ["run"]:  # what follows is Hydra's, not argparse's
         from fedpers.app.launch import run_command
 

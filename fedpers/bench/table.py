@@ -76,7 +76,7 @@ ROUNDS: Columns = {
     "engine": "{engine}",
     "processes": "{processes}",
     "ms a round": _ms("seconds"),
-    "times our fastest": _times("times_ours"),
+    "times ours": _times("times_ours"),
     "peak MB": "{peak_mb:.0f}",
     "of the cores' GFLOP/s": "{share_of_ceiling:.0%} of {ceiling_gflops:.0f}",
 }
