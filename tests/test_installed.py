@@ -175,11 +175,11 @@ def test_a_hugging_face_dataset(python: Path, tmp_path: Path) -> None:
     code = """
     import datasets, numpy as np
     rng, label = np.random.default_rng(0), np.random.default_rng(1).integers(0, 2, 80)
-    x = rng.normal(size=(80, 2)) + 4 * label[:, None]
+    x = rng.normal(size=(80, 2)) + 6 * label[:, None] - 3
     columns = {"a": x[:, 0], "b": x[:, 1], "label": label, "client": ["anna", "ben"] * 40}
     datasets.Dataset.from_dict(columns).save_to_disk("mine")
     data = {"library": "huggingface", "name": "mine", "partition": "natural", "num_clients": None}
-    run = fedpers.run("fedavg", data=data, model="logistic", rounds=5, out="run")
+    run = fedpers.run("fedavg", "method.local.lr=0.3", data=data, model="logistic", rounds=8, out="run")
     assert len(run.clients()) == 2 and run.clients().accuracy.min() > 0.8, run.clients()
     """
     run(python, tmp_path, code)
