@@ -88,7 +88,8 @@ class FedALAClient(PersonalizedClient):
 
     def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> Params:
         """W_i after one pass over some of the samples; the first time, after as many as it takes."""
-        h, W, losses = self.config, state.W, []
+        h, W = self.config, state.W
+        losses: list[float] = []
         rows = torch.from_numpy(rng.generator.permutation(len(data))[: max(1, int(h.share * len(data)))])
         rows = rows.to(data.y.device)
         some = Data(data.x[rows], data.y[rows], data.mask[rows])                         # [C1]

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.learning.losses import Loss
 from fedpers.method import Data, LocalConfig, Model, Params, Stream, above, bounds, minimise, record
 
 
@@ -68,7 +69,8 @@ class MoonClient(GlobalModelClient):
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """One local training from the received weights."""
-        h, loss = self.config, self.model.loss                                           # [C1]
+        h = self.config
+        loss: Loss = self.model.loss                                                     # [C1]
         if h.mu:
             loss = Contrastive(self.model, h.mu, h.tau, order.params, state.previous)
         w = minimise(loss, order.params, data, rng, h.local)                             # [C3]

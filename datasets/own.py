@@ -68,20 +68,20 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
     test = [s == TEST for _, _, s, _ in rows]
     owner = [np.full(len(y), k) for (k, *_), y in zip(rows, targets, strict=True)]
     valid = [np.full(len(y), s == VALID) for (_, _, s, _), y in zip(rows, targets, strict=True)]
-    x, y, owner, valid = (_parts(a, test) for a in ([x for x, _ in pairs], targets, owner, valid))
+    xs, ys, owners, held = (_parts(a, test) for a in ([x for x, _ in pairs], targets, owner, valid))
     known = all(c.name for c in clients)
     return Raw(
         name=cfg.name,
-        x=x[0],
-        y=y[0],
-        test_x=x[1],
-        test_y=y[1],
+        x=xs[0],
+        y=ys[0],
+        test_x=xs[1],
+        test_y=ys[1],
         num_classes=len(names) or int(np.prod(outputs, dtype=int)),
         task=cfg.task,
-        owner=owner[0] if known else None,
-        test_owner=owner[1] if known else None,
+        owner=owners[0] if known else None,
+        test_owner=owners[1] if known else None,
         notes=renamed(names),
-        valid=np.concatenate(valid) if any(s == VALID for _, _, s, _ in rows) else None,
+        valid=np.concatenate(held) if any(s == VALID for _, _, s, _ in rows) else None,
         names=tuple(c.name for c in clients) if known else (),
         tokens=tokens,
     )

@@ -91,7 +91,7 @@ def data_sets() -> dict[str, DataSet]:
     for entry in importlib.metadata.entry_points(group=GROUP):
         problem = f"fedpers has a set called '{entry.name}'" if entry.name in DATASETS else ""
         try:
-            row = None if problem else entry.load()
+            row: Any = None if problem else entry.load()
             if not problem and not isinstance(row, DataSet):
                 problem = f"it is a {type(row).__name__}, not a fedpers.datasets.registry.DataSet"
         except Exception as error:  # whatever a foreign module does while it is imported

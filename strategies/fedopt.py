@@ -21,7 +21,6 @@ Reductions: FedAvgM with β = 0 and η = 1 is FedAvg bit for bit; FedAdam with �
 η = 2τ is FedAvg, for then √v stays τ.
 """
 
-from typing import TypeGuard
 
 import numpy as np
 from torch import Tensor
@@ -50,8 +49,9 @@ class FedOpt(GlobalModelStrategy):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:  # type: ignore[override]
         """The model's initial parameters, and the optimiser before its first step."""
-        h = self.config
-        v = {k: p.new_full(p.shape, h.tau**2) for k, p in params.items()} if _adapts(h) else {}
+        h, v = self.config, {}
+        if isinstance(h, FedAdamConfig):
+            v = {k: p.new_full(p.shape, h.tau**2) for k, p in params.items()}
         return State(params, zeros_like(params), v)
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
@@ -61,7 +61,7 @@ class FedOpt(GlobalModelStrategy):
         n = [self.num_examples(i) for i in x]
         mean = self.average([x[i].params for i in x], n, s.params)
         delta, h = sub(mean, s.params), self.config                                      # [S3]
-        if not _adapts(h):
+        if isinstance(h, FedAvgMConfig):
             reached = blend(s.params, mean, h.eta)    # x + ηΔ, and the mean itself for η = 1
             return State(add(reached, s.m, h.eta * h.beta), add(delta, s.m, h.beta), {})     # [S4]
         v = {k: _second_moment(h, s.v[k], d * d) for k, d in delta.items()}              # [S5]
@@ -72,11 +72,6 @@ class FedOpt(GlobalModelStrategy):
     def evaluation_message(self, s: State, k: int) -> Weights:  # type: ignore[override]
         """The global model."""
         return Weights(s.params)
-
-
-def _adapts(config: FedAvgMConfig | FedAdamConfig) -> TypeGuard[FedAdamConfig]:
-    """Whether the server's steps are scaled by a second moment."""
-    return config.rule != "momentum"
 
 
 def _second_moment(h: FedAdamConfig, v: Tensor, square: Tensor) -> Tensor:

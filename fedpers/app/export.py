@@ -116,7 +116,7 @@ def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
             f"{stored.cfg.method_name} predicts with several models, each with statistics of BatchNorm "
             "of its own; they cannot leave their run: use a model without BatchNorm"
         )
-    about = {"client": client}
+    about: dict[str, Any] = {"client": client}
     if params is not None:
         return _model(stored, f"client_{client}", "model", _own(params), about)
     about |= {"settings": settings_of(stored.cfg.method)}

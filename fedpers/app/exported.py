@@ -46,7 +46,8 @@ class ExportedModel(nn.Module):
         """Outputs [n, K] of inputs x [n, ...]: logits, or values; of a shared body its features [n, M]."""
         with torch.no_grad():
             if self.client is not None:
-                return self.client.predict(*self.content, x)
+                shared, state = self.content
+                return self.client.predict(shared, state, x)
             kind = {"body": self.model.body, "head": self.model.head}.get(self.about["kind"], self.model)
             return kind(self.content, x)
 

@@ -82,12 +82,12 @@ def of_table(
     if len(blocks) == 1 and next(iter(blocks.values())).ndim > 2:  # one column of arrays or images
         return next(iter(blocks.values())), y, ()
     flat = [b.reshape(len(y), -1) for b in blocks.values()]
-    names = tuple(
+    labels = tuple(
         n if b.shape[1] == 1 else f"{n}.{i}"
         for n, b in zip(blocks, flat, strict=True)
         for i in range(b.shape[1])
     )
-    return np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, names
+    return np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, labels
 
 
 def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:

@@ -52,7 +52,8 @@ def train_locally(
         return rebuild(structure, [params.get(str(i), x) for i, x in enumerate(flat)])
 
     def loss(params: Params, batch: Data) -> Tensor:
-        losses = model.sample_losses(predict(*put_together(params), batch.x), batch.y)
+        shared, state = put_together(params)
+        losses = model.sample_losses(predict(shared, state, batch.x), batch.y)
         return (losses * batch.mask).sum() / batch.num
 
     cfg = LocalConfig(lr=0.0, epochs=order.epochs, batch_size=BATCH)

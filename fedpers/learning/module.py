@@ -34,7 +34,10 @@ REFERENCE = 2048  # training samples at most that BatchNorm's statistics are tak
 class Recipe(Protocol):
     """How a module is made (fedpers.learning.recipes); it can be sent to another process."""
 
-    head: str  # name of its last linear layer
+    @property
+    def head(self) -> str:
+        """Name of its last linear layer."""
+        ...
 
     def make(self) -> nn.Module:
         """A new module."""

@@ -79,7 +79,7 @@ def trainings(config: Any) -> dict[str, LocalConfig]:
 
 
 @cache
-def _candidates(kind: type) -> tuple[str, ...]:
+def _candidates(kind: Any) -> tuple[str, ...]:
     """Fields of a dataclass that may be settings of local training; asked for every client and round."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     return tuple(f.name for f in fields if "LocalConfig" in str(f.type))

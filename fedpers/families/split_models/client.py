@@ -10,7 +10,7 @@ from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.disclosures import PART
-from fedpers.families.split_models.heads import first_head
+from fedpers.families.split_models.heads import HeadInit, first_head
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
 
@@ -56,7 +56,7 @@ class SplitClient(PersonalizedClient, ABC):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnPart:
         """Personal bodies start alike, and so do heads unless the method has a `head_init`."""
-        how = getattr(self.config, "head_init", "common")
+        how: HeadInit = getattr(self.config, "head_init", "common")
         if self.config.personal == "head":
             return OwnPart(first_head(self.model, params, rng, how))
         return OwnPart(cut(self.model, params, self.config.personal)[1])

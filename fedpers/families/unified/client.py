@@ -119,11 +119,10 @@ class BlockClient(PersonalizedClient, ABC):
     ) -> dict[str, Tensor]:
         """Adds `apart`, ‖β_m - u‖: how far the client's own block is from the shared model."""
         found = super().assess(shared, state, data, rng)
-        if isinstance(shared, Unseen):
-            shared = shared.order
-        f = self.objective(shared.M)
+        sent = shared.order if isinstance(shared, Unseen) else shared
+        f = self.objective(sent.M)
         if f.one_space and self.config.report:
-            found["apart"] = sq_dist(self.block(state), f.shared(shared.w)).sqrt()
+            found["apart"] = sq_dist(self.block(state), f.shared(sent.w)).sqrt()
         return found
 
     def predict(self, shared: SharedBlock, state: Any, x: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def distances(values: np.ndarray, rounds: np.ndarray, true: np.ndarray, path: Pa
     with style.style():
         drawn, (ax,) = style.figure(1, width=5.0, height=2.8)
         for i, (t, v) in enumerate(zip(rounds, values, strict=True)):
-            edges = np.linspace(0, 1, 26)
+            edges = np.linspace(0, 1, 26).tolist()
             ink = style.PALETTE[i % len(style.PALETTE)]
             ax.hist(recovery(v, true), edges, histtype="step", color=ink, label=f"round {int(t)}")
         ax.set(xlabel="total variation to the true membership", ylabel="clients")
