@@ -58,7 +58,7 @@ def clients(accuracy, valid=None, loss=1.0):
 def play(recorder, rounds):
     """Tell the recorder of rounds; accuracy is t/10, best on validation at round 2."""
     for t in rounds:
-        recorder.on_round(t, RoundLog(0.5, 10 * t, 20, 30, 0, {"step": t / 2}))
+        recorder.on_round(t, RoundLog(0.5, 10 * t, 20, 30, 0, extra={"step": t / 2}))
         recorder.on_evaluation(
             t,
             clients(t / 10, valid=1 - abs(t - 2) / 10),
