@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.client
 import os
+import shlex
 import shutil
 import tarfile
 import urllib.error
@@ -59,7 +60,7 @@ def fetch(name: str, root: Path, progress: Progress | None = None) -> list[Path]
     for item in resources(name, root):
         if not all(path.is_file() for path in item.files):
             download(name, item, progress)
-            _unpack(name, item)
+            _unpack(name, item, root)
         done += item.files
     return done
 
@@ -135,7 +136,7 @@ def _in_tar(archive: Path, file: Path) -> Iterator[Any]:
         yield whole.extractfile(f"{file.parent.name}/{file.name}")
 
 
-def _unpack(name: str, item: Resource) -> None:
+def _unpack(name: str, item: Resource, root: Path) -> None:
     """Take the files out of the archive, each through a temporary name; delete the archive."""
     if item.open is None:
         return
@@ -150,7 +151,7 @@ def _unpack(name: str, item: Resource) -> None:
             part.unlink(missing_ok=True)
             raise DataError(
                 f"{item.archive} cannot be unpacked to {path} ({error}); delete it and "
-                f"run again: fedpers data fetch {name}"
+                f"run again: fedpers data fetch {name} --root {shlex.quote(str(root))}"
             ) from error
     if not item.keep:
         item.archive.unlink()
@@ -165,9 +166,9 @@ def download(name: str, item: Resource, progress: Progress | None = None) -> Non
         return
     part = item.archive.with_name(f"{item.archive.name}.part")
     failures = []
+    _make_room(part)
     for url in item.urls:
         try:
-            part.parent.mkdir(parents=True, exist_ok=True)
             _receive(url, part, progress)
         except (OSError, http.client.HTTPException) as error:
             failures.append(f"  {url}: {getattr(error, 'reason', None) or error}")
@@ -183,6 +184,17 @@ def download(name: str, item: Resource, progress: Progress | None = None) -> Non
         + "\ncheck the network and run the same command again "
         f"(it continues), or put that file at {item.archive} by other means"
     )
+
+
+def _make_room(part: Path) -> None:
+    """Find out that a file can be written before a server is asked: a path is not the network's fault."""
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.open("ab").close()
+    except OSError as error:
+        raise DataError(
+            f"{part.parent} cannot be written ({error.strerror}); choose another folder with --root"
+        ) from error
 
 
 def _receive(url: str, part: Path, progress: Progress | None) -> None:

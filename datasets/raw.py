@@ -1,5 +1,6 @@
 """A set before it is split among clients: arrays as the files have them."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def missing(name: str, root: Path, path: Path) -> DataError:
     """The error for a set that is not there."""
     return DataError(
         f"data set '{name}' is not complete in {root}: {path} is missing; get it with\n"
-        f"    fedpers data fetch {name} --root {root}\n"
+        f"    fedpers data fetch {name} --root {shlex.quote(str(root))}\n"
         "or say where it is: data.root=FOLDER or the environment variable FEDPERS_DATA"
     )
 

@@ -45,6 +45,7 @@ class State:
 class CFL(PersonalizedStrategy):
     """FedAvg in clusters, which are cut in two where their members pull in different directions."""
 
+    weighs_by_samples = True
     config: CFLConfig
     not_robust = "it forms clusters from single changes before it takes a mean"
 

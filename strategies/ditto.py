@@ -31,6 +31,7 @@ class Ditto(GlobalModelStrategy):
     """FedAvg; personalisation happens on the clients."""
 
     not_robust = ""
+    weighs_by_samples = True
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""

@@ -23,6 +23,7 @@ class FedAvg(GlobalModelStrategy):
     """Averages whole models, weighted by numbers of samples."""
 
     not_robust = ""
+    weighs_by_samples = True
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""

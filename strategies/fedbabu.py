@@ -26,6 +26,7 @@ from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 class FedBABU(PersonalizedStrategy):
     """Averages bodies, weighted by numbers of samples."""
 
+    weighs_by_samples = True
     config: FedBABUConfig
     not_robust = ""
 

@@ -41,6 +41,7 @@ class State:
 class FedEM(PersonalizedStrategy):
     """Averages each component over the clients, weighted by numbers of samples."""
 
+    weighs_by_samples = True
     config: FedEMConfig
     not_robust = ""
 

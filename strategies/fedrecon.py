@@ -31,6 +31,7 @@ from fedpers.method import Round
 class FedRecon(BodyDescentStrategy):
     """Takes the mean update of the body as a gradient."""
 
+    weighs_by_samples = True
     config: FedReconConfig
     not_robust = ""
 

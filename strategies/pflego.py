@@ -34,6 +34,7 @@ from fedpers.method import Round
 class PFLEGO(BodyDescentStrategy):
     """Takes one (stochastic) gradient step on the shared body a round."""
 
+    weighs_by_samples = True
     config: PFLEGOConfig
     not_robust = "its step is an unbiased estimate of the whole gradient, which a robust mean is not"
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from channels import CHANNELS, COUNT, round_trip
 from parts import compare
 from stores import STORES
 
+from fedpers.app.cli import main
 from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
@@ -46,7 +48,11 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
     rows = bench.summarise(Work("lr"), taken)
     assert [r["engine"] for r in rows] == ["auto", "flower-ray"]
     assert [r["seconds"] for r in rows] == [2.0, 20.0]
-    assert [r["times_ours"] for r in rows] == [1.0, 10.0]
+    assert [r["times_ours"] for r in rows] == [1.0, 10.0]  # ours was not run in two processes
+    taken["auto", 2] = [row("auto", 9.0, 1.0)]
+    taken["floor", 1] = [{"sgemm": 100.0, "conv": 50.0, "seconds": [], "cpu": []}]
+    beside = {(r["engine"], r["processes"]): r["times_ours"] for r in bench.summarise(Work("lr"), taken)}
+    assert beside == {("auto", 1): 1.0, ("auto", 2): 1.0, ("flower-ray", 2): 20.0}
     assert rows[0]["first"] == 9.0
     text = benchtable.table(rows, benchtable.ROUNDS)
     assert "| lr M=1000 C=100 | flower-ray | 2 | 20000 | 10x |" in text
@@ -112,3 +118,48 @@ def test_ways_take_turns_and_the_first_one_is_ours():
     assert calls == ["a", "b"] * 5
     assert [(r["way"], r["count"]) for r in rows] == [("a", 3), ("b", 3)]
     assert rows[0]["times"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--models", "lrr"], "did you mean 'lr'"),
+        (["--engines", "auto,fedjaxx"], "did you mean 'fedjax'"),
+        (["methods", "--methods", "fedavgg"], "did you mean 'fedavg'"),
+        (["--rounds", "-1"], "--rounds -1: must be at least 0"),
+        (["--passes", "0"], "--passes 0: must be at least 1"),
+        (["--python", "fedjax"], "expected ENGINE=PATH"),
+    ],
+)
+def test_a_mistake_is_one_message_and_nothing_is_written(words, text, tmp_path, capsys):
+    assert main(["bench", *words, "--out", str(tmp_path / "results")]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("fedpers: error: ") and err.count("\n") == 1
+    assert text in err
+    assert out == ""
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_readme_has_the_factors_of_the_files():
+    """Each peer beside ours in as many processes, logistic regression / MLP."""
+    root = Path(__file__).parents[1]
+    readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    rows = {
+        (model, r["engine"], r["processes"]): r
+        for model in ("lr", "mlp")
+        for r in json.loads((root / f"benchmarks/results/rounds-{model}.json").read_text())["rows"]
+    }
+
+    def factor(model, engine, processes):
+        ours, theirs = rows[model, "auto", processes], rows[model, engine, processes]
+        return theirs["seconds"] / ours["seconds"]
+
+    for engine, processes, digits, before in (
+        ("flower-ray", 2, 0, ": "),
+        ("pfl-research", 2, 1, "on Ray, "),
+        ("fedjax", 1, 1, "and "),
+    ):
+        both = " / ".join(f"{factor(m, engine, processes):.{digits}f}" for m in ("lr", "mlp"))
+        assert f"{before}{both} times" in readme
+    content = json.loads((root / "benchmarks/results/population.json").read_text())
+    assert f"round {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import shlex
 import tarfile
 import threading
 import zipfile
@@ -11,9 +12,11 @@ from functools import partial
 
 import pytest
 
+from fedpers.app.cli import main
 from fedpers.core.errors import DataError
 from fedpers.datasets import fetch as module
 from fedpers.datasets.fetch import Resource, _in_gz, _in_tar, _in_zip, fetch
+from fedpers.datasets.raw import missing
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -198,3 +201,34 @@ def test_names_that_cannot_be_fetched(tmp_path):
         fetch("mnits", tmp_path)
     with pytest.raises(DataError, match="LEAF"):
         fetch("femnist", tmp_path)
+
+
+def test_a_name_that_is_nearly_right_is_guessed(tmp_path, capsys):
+    assert main(["data", "fetch", "mnits", "--root", str(tmp_path)]) == 2
+    assert "did you mean 'mnist'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_not_blamed_on_the_network(server, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setattr(module, "resources", lambda name, root: [plain(server, root)])
+    assert main(["data", "fetch", "mnist", "--root", str(tmp_path / "a file")]) == 2
+    text = capsys.readouterr().err
+    assert "cannot be written (Not a directory); choose another folder with --root" in text
+    assert "network" not in text
+    assert server.ranges == []  # nobody was asked
+
+
+def test_hints_keep_the_root_and_quote_it(tmp_path):
+    root = tmp_path / "two words"
+    text = str(missing("mnist", root, root / "x"))
+    assert shlex.split(next(x for x in text.splitlines() if "data fetch" in x)) == [
+        *("fedpers", "data", "fetch", "mnist", "--root"), str(root),
+    ]  # fmt: skip
+    broken = root / "mnist" / "x.gz"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"no archive")
+    item = Resource(("",), broken, None, (broken.with_name("x"),), _in_gz)
+    with pytest.raises(DataError) as caught:
+        module._unpack("mnist", item, root)
+    assert shlex.split(str(caught.value).partition("again: ")[2])[-1] == str(root)

@@ -1,8 +1,10 @@
 """An exported model loads back and predicts the same."""
 
+import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,3 +55,17 @@ def test_a_method_without_whole_models_says_so(tmp_path: Path) -> None:
     assert main(["run", "method=local", *SMALL, f"out={out}"]) == 0
     with pytest.raises(ConfigError, match="local has no whole model"):
         export(out)
+
+
+def test_onnx_predicts_the_same_or_says_what_it_needs(run, tmp_path, capsys):
+    status = main(["export", str(run), "--client", "0", "--onnx", "--out", str(tmp_path)])
+    if importlib.util.find_spec("onnxscript") is None:
+        assert status == 2
+        assert "pip install 'fedpers[onnx]'" in capsys.readouterr().err
+        pytest.skip("the extra onnx is not installed")
+    assert status == 0
+    onnx, evaluator = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference").ReferenceEvaluator
+    reference = evaluator(onnx.load(tmp_path / "client_0.onnx"))
+    x = torch.rand(3, 1, 8, 8)
+    (theirs,) = reference.run(None, {reference.input_names[0]: x.numpy()})
+    assert np.allclose(theirs, load_exported(tmp_path / "client_0.json")(x), rtol=1e-4, atol=1e-5)

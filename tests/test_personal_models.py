@@ -71,7 +71,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves, "draw_run", lambda *_: [])
         for name in registry.METHODS:
-            execute(compose.load([f"method={name}", *SMALL, *NEW]), root / name)
+            more = ["method.private=[head.*]"] if name == "fedbn" else []  # the network does not normalise
+            execute(compose.load([f"method={name}", *SMALL, *NEW, *more]), root / name)
     federation = assemble(stored_config(root / "fedavg")).federation
     for k in range(federation.num_clients):
         test = federation.client(k).test
@@ -129,20 +130,6 @@ def test_torch_exports_what_was_loaded(runs: Path) -> None:
         model, x = load_exported(runs / name / "export" / "client_2.json"), torch.rand(2, 1, 8, 8)
         program = torch.export.export(model, (x,)).module()
         assert torch.allclose(program(x), model(x), rtol=1e-6, atol=1e-6)
-
-
-def test_onnx_says_what_it_needs_or_writes(runs: Path, tmp_path: Path, capsys) -> None:
-    status = main(["export", str(runs / "fedavg"), "--client", "0", "--onnx", "--out", str(tmp_path)])
-    if status:
-        assert "pip install 'fedpers[onnx]'" in capsys.readouterr().err
-        pytest.importorskip("onnxscript")
-    onnx = pytest.importorskip("onnx")
-    reference = pytest.importorskip("onnx.reference").ReferenceEvaluator(
-        onnx.load(tmp_path / "client_0.onnx")
-    )
-    x = torch.rand(3, 1, 8, 8)
-    (theirs,) = reference.run(None, {reference.input_names[0]: x.numpy()})
-    assert np.allclose(theirs, load_exported(tmp_path / "client_0.json")(x), rtol=1e-4, atol=1e-5)
 
 
 def test_mistakes_are_named(runs: Path, tmp_path: Path) -> None:

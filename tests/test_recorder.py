@@ -292,3 +292,21 @@ def test_colours_are_kept_and_never_shared_in_a_picture():
     assert len({figures.colour(n, many) for n in many}) == len(many)
     assert all(figures.colour(n, many) == figures.colour(n) for n in many[:-1])
     assert figures.colour("nobody") in figures.PALETTE
+
+
+def test_a_picture_that_fails_loses_no_number(tmp_path, monkeypatch):
+    """And summary.json, which says that a run is finished, is not there before the pictures are."""
+    there = []
+
+    def fail(folder, *_):
+        there.append((folder / "summary.json").exists())
+        raise ValueError("no font")
+
+    monkeypatch.setattr("fedpers.results.recorder.curves.draw_run", fail)
+    recorder = Recorder(tmp_path, CONFIG, FEDERATION)
+    play(recorder, range(1, 3))
+    recorder.close()
+    stored = json.loads((tmp_path / "summary.json").read_text())
+    assert there == [False]
+    assert (stored["status"], stored["final"]["accuracy"]) == ("finished", 0.2)
+    assert "the pictures could not be drawn: ValueError: no font" in stored["notes"]

@@ -135,3 +135,37 @@ def test_a_key_without_effect_says_where_it_has_one(capsys):
     text = capsys.readouterr().err
     assert "data.alpha=0.1: without effect for data=digits and data.partition=classes; dirichlet" in text
     assert "engine.num_cpus=2: without effect for engine=inprocess; ray would use it" in text
+
+
+def test_details_of_a_resumed_run_go_to_its_log(tmp_path, capsys, monkeypatch):
+    from fedpers.app import run
+
+    out = tmp_path / "a"
+    assert main(["run", *QUICK, "method=fedavg", f"out={out}"]) == 0
+    prepare = run.prepare
+
+    def chatty(cfg, folder):
+        run.logging.getLogger("fedpers").info("stacks of 8 clients")
+        return prepare(cfg, folder)
+
+    monkeypatch.setattr(run, "prepare", chatty)
+    assert main(["run", f"resume={out}", "rounds=3"]) == 0
+    assert "stacks of 8" not in "".join(capsys.readouterr())
+    assert "stacks of 8 clients" in (out / "fedpers.log").read_text()
+
+
+def test_a_job_returns_what_a_search_may_go_by(tmp_path, monkeypatch):
+    """Hydra's sweepers that search get the validation metric, and never one of the test split."""
+    from fedpers.app import launch
+
+    found, run_hydra = [], launch.hydra_internals.run_hydra
+
+    def recording(args, program, package, job):
+        run_hydra(args, program, package, lambda cfg: found.append(job(cfg)))
+
+    monkeypatch.setattr(launch.hydra_internals, "run_hydra", recording)
+    assert main(["run", *QUICK, "method=fedavg", "rounds=3", f"out={tmp_path / 'a'}"]) == 0
+    table = pd.read_csv(tmp_path / "a" / "metrics.csv")
+    assert found == [table.loc[table["split"] == "valid", "accuracy"].max()]
+    assert launch.objective({"best": {"valid_loss": 0.5, "loss": 0.1, "accuracy": 0.9}}) == 0.5
+    assert launch.objective({"best": {}}) is None

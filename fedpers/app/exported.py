@@ -35,6 +35,7 @@ class ExportedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.about, self.model, self.content, self.client = about, model, content, client
+        self.eval()
 
     @property
     def params(self) -> Params | None:

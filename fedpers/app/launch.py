@@ -56,7 +56,9 @@ def _resume(folder: Path, args: Any, session: Session) -> None:
     if args.multirun:
         raise ConfigError(f"resume={folder}: one run is resumed at a time; leave out -m")
     cfg = compose.resumed(folder, [o for o in args.overrides if not o.startswith("resume=")])
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    screen = logging.StreamHandler(sys.stdout)
+    screen.setLevel(logging.WARNING)  # details go to the run's fedpers.log
+    logging.basicConfig(format="%(message)s", handlers=[screen])
     _execute(cfg, folder, session)
 
 
@@ -70,19 +72,21 @@ def _start(args: Any, session: Session) -> None:
         check_writable(out)
         args.overrides.append(f"hydra.{'sweep' if args.multirun else 'run'}.dir={_quoted(str(out))}")
 
-    def job(cfg: DictConfig) -> None:
+    def job(cfg: DictConfig) -> float | None:
         hydra = HydraConfig.get()
         folder = _as_given(Path(hydra.runtime.output_dir))
         try:
             words = list(hydra.overrides.task)
             repeat = hydra.mode == RunMode.MULTIRUN  # the same sweep again: what is finished is left alone
-            _execute(compose.from_omegaconf(cfg, words), folder, session, repeat, words)
+            summary = _execute(compose.from_omegaconf(cfg, words), folder, session, repeat, words)
+            return objective(summary)  # for sweepers that search, such as Hydra's Optuna plugin
         except Exception as error:  # kept, so that a sweep goes on and Hydra is silent
             if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
                 raise  # another process; this list would not be ours
             session.failed.append((folder, error))
             if hydra.mode == RunMode.MULTIRUN:
                 log.warning("failed: %s", error)
+        return None
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its errors and leaves
     try:
@@ -94,8 +98,8 @@ def _start(args: Any, session: Session) -> None:
 
 def _execute(
     cfg: RunConfig, out: Path, session: Session, repeat: bool = False, words: Sequence[str] = ()
-) -> None:
-    """Run, and say how it went."""
+) -> dict[str, Any]:
+    """Run, and say how it went; returns the summary."""
     from fedpers.app import run
 
     session.out = out
@@ -104,6 +108,14 @@ def _execute(
     for note in (*summary.get("notes", ()), *summary.get("warnings", ())):
         print(f"note: {note}")
     print(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
+    return summary
+
+
+def objective(summary: dict[str, Any]) -> float | None:
+    """What a search may go by: the best validation accuracy, else validation loss; never test data."""
+    best = summary.get("best") or {}
+    found = best.get("valid_accuracy", best.get("valid_loss"))
+    return None if found is None else float(found)
 
 
 def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:

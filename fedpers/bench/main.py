@@ -10,6 +10,7 @@ all of them; the median over all rounds but each process's first is what counts.
 import argparse
 import importlib.util
 import json
+import math
 import os
 import platform
 import statistics
@@ -27,6 +28,9 @@ import psutil
 
 from fedpers.bench.table import ROUNDS, SCRIPTS, SUITES, table, update
 from fedpers.bench.work import FLOPS, NO_KERNELS, Result, Work, versions
+from fedpers.config import registry
+from fedpers.core.errors import ConfigError, unknown
+from fedpers.learning.model import MODELS
 
 SETTINGS = {
     "lr": Work("lr", M=1000, C=100, rounds=20),
@@ -34,12 +38,15 @@ SETTINGS = {
     "lenet": Work("lenet", M=100, C=10),
     "cnn": Work("cnn", M=100, C=10, rounds=4),
 }
+OWN = ("auto", NO_KERNELS, "loop", "stack", "tight")
 PEERS = {"flower-ray": "ray", "flower-grid": "flwr", "pfl-research": "pfl", "fedjax": "fedjax"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a suite; returns the exit status."""
     args = parser().parse_args(argv)
+    if problems := mistakes(args):
+        raise ConfigError(*problems)
     if args.suite == "rounds":
         for model in (args.models or ",".join(FLOPS)).split(","):
             write(rounds(args, model), f"rounds-{model}", Path(args.out))
@@ -67,9 +74,30 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def mistakes(args: argparse.Namespace) -> list[str]:
+    """What cannot be measured, found before anything is."""
+    known = {
+        "--models": (args.models or "", MODELS if args.suite == "methods" else SETTINGS, "model"),
+        "--engines": (args.engines, [*OWN, *PEERS], "engine"),
+        "--methods": (args.methods, registry.methods(), "method"),
+    }
+    found = [
+        f"{option}: {unknown(what, name, names)}"
+        for option, (given, names, what) in known.items()
+        for name in filter(None, given.split(","))
+        if name not in names
+    ]
+    least = {"rounds": 0, "passes": 1, "workers": 1}
+    found += [
+        f"--{k} {getattr(args, k)}: must be at least {v}" for k, v in least.items() if getattr(args, k) < v
+    ]
+    wrong = [p for p in args.python if p.partition("=")[0] not in PEERS or "=" not in p]
+    return found + [f"--python {p}: expected ENGINE=PATH, an engine of {', '.join(PEERS)}" for p in wrong]
+
+
 def engines(workers: int, elsewhere: Sequence[str] = ()) -> list[tuple[str, int]]:
     """(engine, processes): ours and the peers that are installed, here or `elsewhere`."""
-    own = [("auto", 1), ("auto", workers), (NO_KERNELS, 1), ("loop", 1), ("stack", 1), ("tight", 1)]
+    own = [("auto", 1), ("auto", workers), *((name, 1) for name in OWN if name != "auto")]
     there = [name for name, module in PEERS.items() if name in elsewhere or importlib.util.find_spec(module)]
     found = [*own, *((name, workers if name == "flower-ray" else 1) for name in there)]
     if "pfl-research" in there:
@@ -116,9 +144,9 @@ def summarise(work: Work, taken: dict[tuple[str, int], list[Result]]) -> list[Re
         row["peak_mb"] = max(r["peak_mb"] for r in results)
         row |= {"gflops": rate, "ceiling_gflops": ceiling, "share_of_ceiling": rate / (ceiling * workers)}
         rows.append(row | {"versions": results[0].get("versions", {})})
-    best = min((r["seconds"] for r in rows if r["engine"] == "auto"), default=float("nan"))
-    for row in rows:
-        row["times_ours"] = row["seconds"] / best
+    for row in rows:  # beside ours in as many processes
+        ours = {r["processes"]: r["seconds"] for r in rows if r["engine"] == "auto"}
+        row["times_ours"] = row["seconds"] / ours.get(row["processes"], min(ours.values(), default=math.nan))
     return sorted(rows, key=lambda row: float(row["seconds"]))
 
 

@@ -38,7 +38,7 @@ def parse_arguments(argv: Sequence[str], program: str) -> Any:
     return _parser(program).parse_args(list(argv))
 
 
-def run_hydra(args: Any, program: str, package: str, job: Callable[[DictConfig], None]) -> None:
+def run_hydra(args: Any, program: str, package: str, job: Callable[[DictConfig], Any]) -> None:
     """Do what the options `args` ask for: show a config or help, or compose, name folders and call `job`."""
     _run_hydra(args, _parser(program), job, f"pkg://{package}", "config")
 

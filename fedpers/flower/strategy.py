@@ -56,6 +56,7 @@ class PersonalizedStrategy(Strategy, ABC):
     not_robust: ClassVar[str] = (  # why no other mean can stand in for `average`; "": it can
         "its server does more with replies than to take their mean"
     )
+    weighs_by_samples: ClassVar[bool] = False  # True: means over clients count by samples; it is checked
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
         self.config, self.model, self.plan = config, model, plan

@@ -26,6 +26,7 @@ from fedpers.families.unified.messages import (
 )
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.newcomers import Unseen
 from fedpers.learning.model import Model
 
 
@@ -47,6 +48,15 @@ class BlockClient(PersonalizedClient, ABC):
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The iterations of one order."""
+
+    @classmethod
+    def exposed(cls, config: Any) -> list[str]:
+        """The questions about f_m, whose answers are no declared delta."""
+        unset = [f"method.objective.{k}" for k in ("mu", "L", "cL") if getattr(config.objective, k) is None]
+        found = [f"set {', '.join(unset)} (else clients tell the constants of their losses)"] if unset else []
+        if getattr(config, "output", "last") != "last":
+            found.append("set method.output=last (else the mean of the steps is sent too)")
+        return found + ["set method.report=false (else clients tell f_m)"] * config.report
 
     def block(self, state: Any) -> Params:
         """β_m where it is evaluated."""
@@ -104,9 +114,13 @@ class BlockClient(PersonalizedClient, ABC):
         f = self.objective(shared.M)
         return f.personal(shared.w, self.block(state)) if f.one_model else None
 
-    def assess(self, shared: SharedBlock, state: Any, data: ClientData, rng: Stream) -> dict[str, Tensor]:
+    def assess(
+        self, shared: SharedBlock | Unseen, state: Any, data: ClientData, rng: Stream
+    ) -> dict[str, Tensor]:
         """Adds `apart`, ‖β_m - u‖: how far the client's own block is from the shared model."""
         found = super().assess(shared, state, data, rng)
+        if isinstance(shared, Unseen):
+            shared = shared.order
         f = self.objective(shared.M)
         if f.one_space and self.config.report:
             found["apart"] = sq_dist(self.block(state), f.shared(shared.w)).sqrt()

@@ -1,0 +1,94 @@
+"""`fedpers run --help`: every key of the chosen groups, from the comments of the YAML files.
+
+Imports neither torch nor Hydra: the text is there at once.
+"""
+
+import importlib.resources
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedpers.core.errors import ConfigError, unknown
+
+LINE = re.compile(r"^( *)([\w-]+):(?: +([^#]*?))? *(?:# ?(.*))?$")
+HEAD = """fedpers run [key=value ...]: one run
+fedpers run -m key=value,value ...: a sweep, a run for each combination
+fedpers run resume=FOLDER: go on with a run      fedpers list: what the groups may be
+fedpers run --cfg job: the configuration, resolved      fedpers run --hydra-help: Hydra's own options"""
+SKIPPED = ("defaults", "hydra", "hyper", "paper")  # of a file's keys: not a user's to set
+Row = tuple[str, str, str]  # key, default, what it means
+
+
+def show(overrides: Sequence[str], console: Console | None = None) -> None:
+    """Print the keys of a run, and those of the files that `overrides` choose.
+
+    Raises:
+        ConfigError: a group has no such file.
+    """
+    console = console or Console()
+    console.print(HEAD, highlight=False, markup=False, soft_wrap=True)
+    base = _text("config.yaml")
+    console.print(_table("a run", list(rows(base, ""))))
+    for group, name in chosen(base, overrides).items():
+        text = _text(f"{group}/{name}.yaml")
+        first = next((x.lstrip("# ") for x in text.splitlines() if x.startswith("#")), "")
+        console.print(
+            _table(
+                f"{group}={name}: {first}", [r for r in rows(text, f"{group}.") if r[0] != f"{group}.name"]
+            )
+        )
+
+
+def chosen(base: str, overrides: Sequence[str]) -> dict[str, str]:
+    """{group: name of its file}: the defaults of config.yaml, and what the overrides choose instead."""
+    found = dict(re.findall(r"^  - (\w+): (\w+)", base, re.MULTILINE))
+    for word in overrides:
+        key, _, value = word.lstrip("+").partition("=")
+        if key in found and value:
+            folder = importlib.resources.files("fedpers.conf") / key
+            names = [f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")]
+            if value not in names:
+                raise ConfigError(unknown(key, value, names))
+            found[key] = value
+    return found
+
+
+def rows(text: str, prefix: str) -> Iterator[Row]:
+    """The keys of a YAML file with their defaults and comments; a comment may go on below its line."""
+    path: list[tuple[int, str]] = []
+    held: Row | None = None
+    for line in text.splitlines():
+        match = LINE.match(line)
+        if match is None:
+            if held is not None and line.startswith("  ") and line.lstrip().startswith("#"):
+                held = (held[0], held[1], f"{held[2]} {line.lstrip().lstrip('# ')}")
+            continue
+        indent, key, value, comment = len(match[1]), match[2], match[3] or "", match[4] or ""
+        path = [*((i, k) for i, k in path if i < indent), (indent, key)]
+        if path[0][1] in SKIPPED:
+            continue
+        if held is not None:
+            yield held
+        held = (prefix + ".".join(k for _, k in path), value, comment) if value or comment else None
+    if held is not None:
+        yield held
+
+
+def _text(name: str) -> str:
+    path = importlib.resources.files("fedpers.conf")
+    for part in name.split("/"):
+        path = path / part
+    return path.read_text(encoding="utf-8")
+
+
+def _table(title: str, found: Sequence[Row]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table.pad_edge = False
+    for style in ("bold", "cyan", ""):
+        table.add_column(style=style, no_wrap=style == "bold")
+    for row in found:
+        table.add_row(*map(Text, row))
+    return table
