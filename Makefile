@@ -20,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docker-image docker-demo test test-all fmt lint types editor docs check tables bench clean
+.PHONY: help install demo docker-image docker-demo test test-all fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,8 +80,11 @@ editor: $(STAMP)  ## Check that go-to-definition works in an editor (installs a 
 	$(BIN)/python -m pip install --quiet --editable ".[editor]"
 	$(BIN)/python -m pytest tests/test_editor.py
 
-docs: $(STAMP)  ## Run the examples in docstrings and check the commands in the documentation
+docs: $(STAMP) site  ## Run the examples in docstrings and check the commands in the documentation
 	$(BIN)/python -m pytest --doctest-modules fedpers tests/test_docs.py
+
+site: $(STAMP)  ## Build the documentation site in site/; warnings are errors, no network is needed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 check: lint types docs test  ## What should pass before a commit
 
@@ -92,4 +95,4 @@ bench: $(STAMP)  ## Speed and memory
 	$(BIN)/fedpers bench
 
 clean:  ## Remove what the targets above made, runs/ excepted
-	rm -rf $(VENV) $(SCRATCH) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SCRATCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

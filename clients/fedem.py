@@ -96,6 +96,11 @@ class FedEMClient(PersonalizedClient):
         outputs = torch.stack([self.model(theta, x) for theta in shared.thetas])
         return mixture(self.model, outputs, state.pi)
 
+    @classmethod
+    def exposed(cls, config: FedEMConfig) -> list[str]:
+        """π_t, if it is to be sent."""
+        return ["set method.tell_weights=false (else clients send π_t)"] * config.tell_weights
+
     def work(self, order: Any, n: int) -> int:
         """Every component takes a whole local training."""
         return self.config.num_components * self.config.local.work(n)

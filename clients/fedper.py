@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from fedpers.core.params import merge, split
 from fedpers.families.split_models.client import SplitClient
+from fedpers.families.split_models.heads import HeadInit
 from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 
 
@@ -14,6 +15,7 @@ class FedPerConfig:
 
     personal: ClassVar = "head"           # the private layers W_k
     local: LocalConfig = field(default_factory=LocalConfig)
+    head_init: HeadInit = "default"       # heads are drawn one a client
 
 
 class FedPerClient(SplitClient):

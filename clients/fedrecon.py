@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedpers.core.params import split, sub
+from fedpers.core.params import sub
 from fedpers.families.disclosures import BODY_CHANGE
 from fedpers.families.split_models.client import SharedPart
-from fedpers.families.split_models.heads import fit_head
+from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
 from fedpers.method import (
     Data,
     Frozen,
@@ -29,6 +29,7 @@ class FedReconConfig:
     start: Literal["initial", "kept"] = "initial"                # where reconstruction starts
     server_optimizer: Literal["sgd", "adam"] = "sgd"
     rho: float = 1.0                                             # η_s: server rate
+    head_init: HeadInit = "default"                              # heads are drawn one a client
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -58,8 +59,8 @@ class FedReconClient(PersonalizedClient):
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All heads start alike."""
-        head = split(params, self.model.is_head)[0]
+        """Each client's first head."""
+        head = first_head(self.model, params, rng, self.config.head_init)
         return ClientState(head, head)
 
     def answer(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fedpers.families.split_models.client import SplitClient
-from fedpers.families.split_models.heads import fit_head
+from fedpers.families.split_models.heads import HeadInit, fit_head
 from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, minimise
 
 
@@ -15,6 +15,7 @@ class FedRepConfig:
     personal: ClassVar = "head"                                                  # h_i
     head: LocalConfig = field(default_factory=lambda: LocalConfig(epochs=5))     # τ_h, α
     body: LocalConfig = field(default_factory=LocalConfig)                       # τ_φ, α
+    head_init: HeadInit = "default"                                              # drawn one a client
 
 
 class FedRepClient(SplitClient):

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from fedpers.core.params import zeros_like
+from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.method import (
     Data,
@@ -64,6 +65,7 @@ class FedRoDClient(PersonalizedClient):
     """Trains a generic model on a balanced loss, and a personal head on what is left."""
 
     config: FedRoDConfig
+    disclosure = MODEL
     private = ("own",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:

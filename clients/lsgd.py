@@ -75,14 +75,7 @@ class LocalSteps:
 
 @record
 class SharedCopy:
-    """Reply: the client's copy of the shared block."""
-
-    w: Params
-
-
-@record
-class AveragedCopy:
-    """Reply: the client's copy of the shared block, and of the average of its iterates."""
+    """Reply: the client's copy of the shared block, and of its average."""
 
     w: Params
     mean: Params
@@ -94,9 +87,7 @@ class LSGDClient(BlockClient):
     config: LSGDConfig
     disclosure = BLOCK
 
-    def iterate(
-        self, order: LocalSteps, state: Block, data: Data, rng: Stream
-    ) -> tuple[SharedCopy | AveragedCopy, Block]:
+    def iterate(self, order: LocalSteps, state: Block, data: Data, rng: Stream) -> tuple[SharedCopy, Block]:
         """τ steps, both blocks from the same batch."""
         f, h, w, beta = self.objective(order.M), self.config, order.w, state.y
         over_w, over_b = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
@@ -107,8 +98,7 @@ class LSGDClient(BlockClient):
             g_w, g_b = f.grads(w, beta, batch)                                           # [C2]
             w = add(w, g_w, -order.etas[k] / over_w)                                     # [C3]
             beta = add(beta, g_b, -order.etas[k] / over_b)
-        reply = AveragedCopy(w, mean_w) if order.shares else SharedCopy(w)
-        return reply, Block(beta, mean_b)                                                # [C4]
+        return SharedCopy(w, mean_w), Block(beta, mean_b)                                # [C4]
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Block:
         """β_m, and its average where one is asked for."""
@@ -124,14 +114,6 @@ class LSGDClient(BlockClient):
         if not h.batch_size:
             return [data] * h.tau
         return batches(data, rng.uniform(h.tau, h.batch_size).to(torch.float64))
-
-    @classmethod
-    def exposed(cls, config: LSGDConfig) -> list[str]:
-        """The questions about f_m, whose answers are no declared delta."""
-        f = config.objective
-        unset = [f"method.objective.{k}" for k in ("mu", "L", "cL") if getattr(f, k) is None]
-        found = [f"set {', '.join(unset)} (else clients tell the constants of their losses)"] if unset else []
-        return found + ["set method.report=false (else clients tell f_m)"] * config.report
 
     def work(self, order: Any, n: int) -> int:
         """τ steps of B samples, in both blocks."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fedpers.core.params import add, split
 from fedpers.families.disclosures import BODY_GRADIENT
-from fedpers.families.split_models.heads import fit_head
+from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, record
 
 
@@ -19,11 +19,12 @@ class PFLEGOConfig:
     head_step: Literal["exact", "paper"] = "exact"      # joint step with α_i (Eq. 5) or without
     server_optimizer: Literal["sgd", "adam"] = "adam"
     scale: Literal["planned", "realised"] = "planned"   # I/r, or I over the replies that came
-    head_init: Literal["default", "uniform01"] = "default"
+    head_init: HeadInit = "default"                     # how a client's head starts
+    adapt_steps: int = 0                                # head steps before a client predicts
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return bounds(self, tau=(1, None), beta=(0, None), rho=(0, None))
+        return bounds(self, tau=(1, None), beta=(0, None), rho=(0, None), adapt_steps=(0, None))
 
 
 @record
@@ -58,11 +59,7 @@ class PFLEGOClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """A head of its own for every client, the same whenever it is first visited."""
-        like = next(iter(params.values()))
-        head = self.model.init_head(rng.integer_seed())
-        if self.config.head_init == "uniform01":
-            head = {k: rng.uniform(*v.shape) for k, v in head.items()}
-        return ClientState({k: v.to(like) for k, v in head.items()})
+        return ClientState(first_head(self.model, params, rng, self.config.head_init))
 
     def answer(
         self, order: TakeSteps, state: ClientState, data: Data, rng: Stream
@@ -70,13 +67,27 @@ class PFLEGOClient(PersonalizedClient):
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
         h, theta, head = self.config, order.theta, state.head
         if h.tau > 1:
-            steps = LocalConfig(h.beta, steps=h.tau - 1, batch_size=0)
-            head = fit_head(self.model, theta, head, data, rng, steps)                   # [C1] [C2]
+            head = self._fit(theta, head, data, rng, h.tau - 1)                          # [C1] [C2]
         g = grad(self.model.loss)(head | theta, data)                                    # [C3]
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
         return BodyGradient(g_theta), ClientState(head)                                      # [C5]
+
+    def _fit(self, theta: Params, head: Params, data: Data, rng: Stream, steps: int) -> Params:
+        full_batch = LocalConfig(self.config.beta, steps=steps, batch_size=0)
+        return fit_head(self.model, theta, head, data, rng, full_batch)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether clients fit their heads to the newest body before they predict."""
+        return self.config.adapt_steps > 0
+
+    def adapt(
+        self, shared: TakeSteps, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[TakeSteps, ClientState]:
+        """Head steps on the training data, as in a round; nothing is kept."""
+        return shared, ClientState(self._fit(shared.theta, state.head, data, rng, self.config.adapt_steps))
 
     def personal(self, shared: TakeSteps, state: ClientState) -> Params:
         """The shared body under the client's own head."""

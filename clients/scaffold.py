@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from fedpers.core.params import zeros_like
+from fedpers.families.disclosures import CORRECTED
 from fedpers.method import (
     Data,
     LocalConfig,
@@ -31,9 +32,12 @@ class ScaffoldConfig:
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        plain = self.local.optimizer == "sgd" and not self.local.momentum
-        why = "local: SCAFFOLD reads gradients off steps of plain SGD; set optimizer=sgd, momentum=0"
-        return [*above(self, eta_g=0), *above(self.local, lr=0), *([] if plain else [why])]
+        found = [*above(self, eta_g=0), *above(self.local, lr=0)]
+        if self.local.optimizer != "sgd" or self.local.momentum:
+            found.append("local: SCAFFOLD reads gradients off plain SGD; set optimizer=sgd, momentum=0")
+        if self.local.schedule == "cosine":
+            found.append("local.schedule=cosine: SCAFFOLD divides by the rate, which ends at 0; use step")
+        return found
 
 
 @record
@@ -63,6 +67,7 @@ class ScaffoldClient(PersonalizedClient):
     """Trains the received model with its drift taken out of the gradients."""
 
     config: ScaffoldConfig
+    disclosure = CORRECTED
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Control variates start at 0."""

@@ -1,14 +1,15 @@
 """The keys of `data.`, which conf/data/ sets, and checks of their values alone and together."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from fedpers.core.arrays import MISSING
 from fedpers.core.errors import unknown
 from fedpers.datasets.partition import PARTITIONS
-from fedpers.datasets.registry import DATASETS
+from fedpers.datasets.registry import DATASETS, LIBRARIES, data_sets
 from fedpers.datasets.sources import MIXTURES, source_problem
 
 TASKS = ("classification", "binary", "regression")
@@ -66,7 +67,15 @@ class DataConfig:
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
     omniglot_clients: str = "alphabet"  # alphabet | drawer
+    # python
+    digest: str | None = None  # python: of the Federation, so that a folder is not gone on with on another
     # files: your own data
+    library: str | None = None  # huggingface: `name` is that of a set of its hub, or a folder
+    options: Mapping[str, Any] = field(default_factory=dict)  # huggingface, sets of other packages
+    features: tuple[str, ...] = ()  # huggingface: the columns of x; empty: all but target and client
+    partitioner: str | None = None  # huggingface: a class of flwr_datasets.partitioner
+    partitioner_options: Mapping[str, Any] = field(default_factory=dict)  # its arguments
+    stride: int = 10  # shakespeare: characters between the beginnings of two samples
     path: str | None = None  # a folder with a file or folder a client, or one file
     target: str = "label"  # the column of y
     client: str = "client"  # one file: the column that names each row's client
@@ -90,6 +99,11 @@ class DataConfig:
         for item in fields(self):
             object.__setattr__(self, item.name, _tuple(getattr(self, item.name)))
 
+    @property
+    def kind(self) -> str:
+        """The row of the registry that loads it."""
+        return self.library or self.name
+
     def folder(self) -> Path:
         """Where the data sets are: data.root, else $FEDPERS_DATA, else ~/.cache/fedpers."""
         named = self.root or os.environ.get("FEDPERS_DATA")
@@ -100,7 +114,7 @@ class DataConfig:
         return [*_names(self), *_ranges(self), *_together(self)]
 
 
-OWN = ("files",)
+OWN = ("files", "huggingface")
 _FEDSOFT, _PPFL = "synthetic_fedsoft", "synthetic_ppfl"
 USED_BY = {  # key: the partitions and sets that use it; any other key is used by all
     "min_size": ("dirichlet", "natural"),
@@ -115,11 +129,14 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
     "file": ("libsvm", "femnist"),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
+    "digest": ("python",),
     "num_classes": ("synthetic_classes", "device"),
     "input_shape": ("device",),
     "task": ("device", *OWN),
     **dict.fromkeys(("target", "client", "missing", "tokens", "image_size"), OWN),
     "path": ("files",),
+    **dict.fromkeys(("features", "partitioner", "partitioner_options"), ("huggingface",)),
+    "stride": ("shakespeare",),
     **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
     "num_sources": (_PPFL, _FEDSOFT),
     "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),
@@ -132,8 +149,8 @@ def unused(cfg: DataConfig, keys: Iterable[str]) -> list[str]:
     """A problem for each of the `keys` that neither the set nor the partition of `cfg` uses."""
     found = []
     for key in keys:
-        users = USED_BY.get(key, (cfg.name,))
-        if not {cfg.name, cfg.partition} & set(users):
+        users = USED_BY.get(key, (cfg.kind,))
+        if not {cfg.kind, cfg.partition} & set(users):
             value = getattr(cfg, key)
             found.append(
                 f"data.{key}={value}: without effect for data={cfg.name} and "
@@ -145,13 +162,13 @@ def unused(cfg: DataConfig, keys: Iterable[str]) -> list[str]:
 ZERO_OR_MORE = ("seed", "holdout", "noise", "separation")
 ONE_OR_MORE = ("limit", "num_clients", "classes_per_client", "shards_per_client", "num_clusters",
                "min_size", "num_groups", "min_samples", "max_samples", "train_per_client",
-               "test_per_client", "dim", "num_sources", "num_samples")  # fmt: skip
+               "test_per_client", "stride", "dim", "num_sources", "num_samples")  # fmt: skip
 AT_LEAST = {**dict.fromkeys(ZERO_OR_MORE, 0), **dict.fromkeys(ONE_OR_MORE, 1), "num_classes": 2}
 
 
 def _names(cfg: DataConfig) -> Iterator[str]:
     choices: dict[str, Collection[str]] = {
-        "name": DATASETS,
+        "library" if cfg.library else "name": LIBRARIES if cfg.library else data_sets(),
         "partition": PARTITIONS,
         "mixture": MIXTURES,
         "label_space": ("global", "local"),
@@ -197,7 +214,7 @@ def _together(cfg: DataConfig) -> Iterator[str]:
         yield f"data.num_clients must be a number for data.partition={cfg.partition}"
     if cfg.name == "libsvm" and not cfg.file:
         yield "data.name=libsvm needs data.file, such as data.file=a9a"
-    entry = DATASETS.get(cfg.name)
+    entry = data_sets().get(cfg.kind)
     if entry is not None and cfg.partition == "natural" and not entry.natural:
         yield f"data.partition=natural needs a set with natural clients, not data.name={cfg.name}"
     if entry is not None and cfg.partition != "natural" and entry.natural == "only":
@@ -212,6 +229,12 @@ def _together(cfg: DataConfig) -> Iterator[str]:
 
 
 def _own(cfg: DataConfig) -> Iterator[str]:
+    if cfg.options and not cfg.library and cfg.name in DATASETS:
+        text = f"without effect for data={cfg.name}; huggingface would use it"
+        yield f"data.options={dict(cfg.options)}: {text}"
+    if cfg.partitioner and cfg.partition != "natural":
+        text = "set data.partition=natural data.num_clients=null"
+        yield f"data.partitioner={cfg.partitioner} deals the samples; {text}"
     if cfg.name == "files" and not cfg.path:
         yield "data=files needs data.path=..., a folder with a file a client, or one file"
     if cfg.tokens and (cfg.standardise or cfg.unit_norm):

@@ -14,7 +14,7 @@ from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Splits, cut_clients, stream
 from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
-from fedpers.datasets.registry import DATASETS
+from fedpers.datasets.registry import data_sets
 from fedpers.datasets.sources import eligible, uniform_classes
 from fedpers.datasets.split import Partition, Source
 from fedpers.datasets.transform import Transform, make_transform
@@ -30,7 +30,7 @@ def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float
     problems = cfg.check()
     if problems:
         raise ConfigError(*problems)
-    entry = DATASETS[cfg.name]
+    entry = data_sets()[cfg.kind]
     seed = seed if cfg.seed is None else cfg.seed
     if entry.clients:
         made: Federation = entry.function(cfg, seed, dtype)

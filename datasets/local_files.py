@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpers.core.arrays import NUMBERS, SPLITS, WHOLE
+from fedpers.core.arrays import SPLITS, WHOLE, of_table
 from fedpers.core.errors import DataError
 
 Columns = dict[str, np.ndarray]
@@ -83,13 +83,22 @@ def _npz(path: Path, client: str | None) -> dict[str, Part]:
 
 
 def _table(path: Path, target: str | None, client: str | None) -> Part:
+    return from_columns(read_columns(path), target, client, str(path))
+
+
+def read_columns(path: Path) -> Columns:
+    """The columns of a .csv or .parquet file by name.
+
+    Raises:
+        DataError: there is no such file, or it is of another kind.
+    """
     readers: dict[str, Callable[[Path], Columns]] = {".csv": _csv, ".parquet": _parquet}
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.suffix not in readers:
         kinds = "a folder, .npz, .csv, .parquet or package.module:function"
         raise DataError(f"{path}: unknown kind of file; give {kinds}")
-    return from_columns(readers[path.suffix](path), target, client, str(path))
+    return readers[path.suffix](path)
 
 
 def from_columns(columns: Columns, target: str | None, client: str | None, where: str) -> Part:
@@ -99,33 +108,9 @@ def from_columns(columns: Columns, target: str | None, client: str | None, where
         DataError: the target is not there, or another column holds no numbers.
     """
     columns = dict(columns)
-    if target not in columns:
-        names = ", ".join(list(columns)[:20])
-        raise DataError(
-            f"{where}: no target column '{target}'; there are {names}. "
-            'Name it: data.target=... (on a device: target="...")'
-        )
-    y, owner = columns.pop(target), columns.pop(client or "", None)
-    blocks = {name: _block(name, values, where) for name, values in columns.items()}
-    words = [name for name, values in blocks.items() if values.dtype.kind not in NUMBERS]
-    if words:
-        raise DataError(f"{where}: {', '.join(words)} hold no numbers; encode or drop these columns")
-    if len(blocks) == 1 and next(iter(blocks.values())).ndim > 2:  # one column of arrays
-        return Part(next(iter(blocks.values())), y, (), owner)
-    flat = [b.reshape(len(y), -1) for b in blocks.values()]
-    names = tuple(n if b.shape[1] == 1 else f"{n}.{i}" for n, b in zip(blocks, flat, strict=True)
-                  for i in range(b.shape[1]))  # fmt: skip
-    return Part(np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, names, owner)
-
-
-def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
-    """A column of numbers, or of lists of one length, as an array [n, ...]."""
-    if values.dtype.kind != "O" or not any(isinstance(v, list | tuple | np.ndarray) for v in values):
-        return values
-    try:
-        return np.array([np.asarray(v) for v in values])
-    except ValueError as error:
-        raise DataError(f"{where}: the lists of column '{name}' differ in length; pad or cut them") from error
+    owner = columns.pop(client or "", None)
+    x, y, names = of_table(columns, target, where)
+    return Part(x, y, names, owner)
 
 
 def _csv(path: Path) -> Columns:

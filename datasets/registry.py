@@ -1,8 +1,13 @@
 """All data sets by name: what they are, and which function makes them. Imports none of them."""
 
 import importlib
+import importlib.metadata
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+GROUP = "fedpers.datasets"  # entry points by which other packages add their sets
 
 
 @dataclass(frozen=True)
@@ -10,13 +15,15 @@ class DataSet:
     """A row of DATASETS; functions are named "module:function" and imported when they are used."""
 
     text: str
-    load: str = ""  # (config, rng) -> samples to partition
+    load: Any = ""  # (config, rng) -> samples to partition; of other packages the function itself
     clients: str = ""  # (config, seed, dtype) -> clients, made by itself
     natural: str = ""  # "": none; "yes": knows clients; "only": nothing else
 
     @property
     def function(self) -> Any:
         """What `load` or `clients` names."""
+        if callable(self.load or self.clients):
+            return self.load or self.clients
         module, _, name = (self.load or self.clients).partition(":")
         return getattr(importlib.import_module(f"fedpers.datasets.{module}"), name)
 
@@ -50,10 +57,48 @@ DATASETS: dict[str, DataSet] = {
     "synthetic_sine": DataSet(
         "FedeRiCo's toy: intervals of a sine curve", clients="synthetic:sine", natural="only"
     ),
+    "shakespeare": DataSet(
+        "Shakespeare's plays by speaking role (the clients), the next of 80 characters",
+        "shakespeare:load",
+        natural="yes",
+    ),
+    "breast_cancer": DataSet("569 tumours, 30 measurements, two classes, embedded", "tabular:load"),
+    "diabetes": DataSet("442 patients, 10 measurements, a value, embedded", "tabular:load"),
+    "huggingface": DataSet(
+        "a set of the datasets library: data.name=NAME", "huggingface:load", natural="yes"
+    ),
     "files": DataSet("your own files: data.path=DIR", "files:load", natural="yes"),
     "device": DataSet(
         "each client's own data on its own device (engine=deployment)",
         clients="device:absent",
         natural="only",
     ),
+    "python": DataSet(
+        "a Federation that fedpers.run is given; from Python only", clients="device:ungiven", natural="only"
+    ),
 }
+
+LIBRARIES = ("huggingface",)  # what `data.library` may be: data.name is theirs
+
+
+@cache
+def data_sets() -> dict[str, DataSet]:
+    """Our sets and those of other installed packages, by name.
+
+    A set that cannot be loaded, or that takes a name of ours, is left out with a warning.
+    """
+    table = dict(DATASETS)
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        problem = f"fedpers has a set called '{entry.name}'" if entry.name in DATASETS else ""
+        try:
+            row = None if problem else entry.load()
+            if not problem and not isinstance(row, DataSet):
+                problem = f"it is a {type(row).__name__}, not a fedpers.datasets.registry.DataSet"
+        except Exception as error:  # whatever a foreign module does while it is imported
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            text = f"the data set {entry.name} = {entry.value} is left out: {problem}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        else:
+            table[entry.name] = row
+    return table

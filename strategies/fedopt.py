@@ -27,7 +27,7 @@ import numpy as np
 from torch import Tensor
 
 from fedpers.clients.fedopt import FedAdamConfig, FedAvgMConfig
-from fedpers.core.params import Params, add, blend, sub, weighted_mean, zeros_like
+from fedpers.core.params import Params, add, blend, sub, zeros_like
 from fedpers.families.global_model.client import Weights
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Roster, Round, record
@@ -46,6 +46,7 @@ class FedOpt(GlobalModelStrategy):
     """Moves the global model by the server's own optimiser."""
 
     config: FedAvgMConfig | FedAdamConfig
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:  # type: ignore[override]
         """The model's initial parameters, and the optimiser before its first step."""
@@ -57,7 +58,8 @@ class FedOpt(GlobalModelStrategy):
         """One round of Algorithm 2."""
         selected = self.sample(rng)                                                      # [S1]
         x = yield dict.fromkeys(selected, Weights(s.params))                             # [S2]
-        mean = weighted_mean([x[i].params for i in x], [self.num_examples(i) for i in x])
+        n = [self.num_examples(i) for i in x]
+        mean = self.average([x[i].params for i in x], n, s.params)
         delta, h = sub(mean, s.params), self.config                                      # [S3]
         if not _adapts(h):
             reached = blend(s.params, mean, h.eta)    # x + ηΔ, and the mean itself for η = 1

@@ -25,7 +25,6 @@ import numpy as np
 
 from fedpers.clients.fedrod import FedRoDConfig
 from fedpers.core.errors import ConfigError
-from fedpers.core.params import weighted_mean
 from fedpers.families.global_model.client import Weights
 from fedpers.families.global_model.strategy import GlobalModelStrategy
 from fedpers.method import Params, Roster, Round
@@ -35,6 +34,7 @@ class FedRoD(GlobalModelStrategy):
     """Averages generic models, weighted by numbers of samples."""
 
     config: FedRoDConfig
+    not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> Weights:
         """The model's initial parameters.
@@ -54,4 +54,4 @@ class FedRoD(GlobalModelStrategy):
         selected = self.sample(rng)                                                      # [S1]
         w = yield dict.fromkeys(selected, s)                                             # [S2]
         n = [self.num_examples(m) for m in w]
-        return Weights(weighted_mean([w[m].params for m in w], n))                       # [S3]
+        return Weights(self.average([w[m].params for m in w], n, s.params))              # [S3]

@@ -28,6 +28,7 @@ class Scaffold(PersonalizedStrategy):
     """Averages corrected updates, and the corrections."""
 
     config: ScaffoldConfig
+    not_robust = "its correction must stay the mean of the clients' own ones"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> ModelAndControl:
         """The model's initial parameters, and no correction yet."""

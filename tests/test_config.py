@@ -91,7 +91,8 @@ def test_yaml_top_level_says_what_the_dataclass_says():
     written = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     run = compose.load()
     keys = written.keys() - {"defaults", "hydra"}
-    assert {k: getattr(run, k) for k in keys} == {k: written[k] for k in keys}
+    stored = to_mapping(run)
+    assert {k: stored[k] for k in keys} == {k: written[k] for k in keys}
     assert {f for f in RunConfig.__dataclass_fields__ if f not in keys} == {
         "method_name",
         "method",
@@ -138,12 +139,12 @@ def test_unknown_experiment_with_and_without_plus():
         ),
         (
             "method.taw=3",
-            "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
+            "method.taw is unknown; did you mean method.tau? Allowed: adapt_steps, beta, head_init, "
             "head_step, rho, scale, server_optimizer, tau",
         ),
         (
             "+method.taw=3",
-            "method.taw is unknown; did you mean method.tau? Allowed: beta, head_init, "
+            "method.taw is unknown; did you mean method.tau? Allowed: adapt_steps, beta, head_init, "
             "head_step, rho, scale, server_optimizer, tau",
         ),
         ("model.hiden=[3]", "model.hiden is unknown; did you mean model.hidden? Allowed: bias, hidden, init"),

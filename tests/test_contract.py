@@ -8,14 +8,14 @@ import pytest
 from fedpers.checks.contract import CHECKS, make_case
 from fedpers.config import compose, registry
 from fedpers.learning.optimizers import LocalConfig
+from tests.methods.helpers import TOYS
 
 METHODS = registry.METHODS
 # A method that is made for another task than classes, or whose defaults suit no toy, says so here.
 OPTIONS: dict[str, dict] = {
     # one full batch from a common start: the pull is zero, and both models are rightly equal
     "ditto": {"config": {"local": LocalConfig(batch_size=4)}},
-    # the toy model has no normalisation
-    "fedbn": {"config": {"private": ["dense1.*"]}},
+    "fedbn": {"config": TOYS["fedbn"]},
 }
 
 

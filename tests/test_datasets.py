@@ -210,7 +210,7 @@ CONF = Path(fedpers.conf.__file__).parent / "data"
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda p: p.stem)
 def test_yaml_files_are_valid_configurations(path):
     values = yaml.safe_load(path.read_text())
-    assert values["name"] == path.stem
+    assert values.get("library", values["name"]) == path.stem
     assert DataConfig(**values).check() == []
 
 

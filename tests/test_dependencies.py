@@ -11,12 +11,20 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("fedpers", "strategies", "clients", "datasets")
 UNDECLARED = {  # imported, and why pyproject.toml does not name it
     "ray": "comes with flwr[simulation], which bounds its version",
+    "pytest": "is there where its plugin of ours is loaded",
     "jax": "comes with fedjax, which bounds its version",
 }
 NOT_IMPORTED = {  # declared, and why nothing imports it
-    "grpcio-health-checking": "a bound that spares pip ten downloads"
+    "grpcio-health-checking": "a bound that spares pip ten downloads",
+    "onnx": "what onnxscript writes, for torch",
 }
-MODULES = {"fedjax": "fedjax", "pfl": "pfl"}  # {module: distribution} of peers, often not installed
+MODULES = {  # {module: distribution} of what is often not installed
+    "fedjax": "fedjax",
+    "pfl": "pfl",
+    "wandb": "wandb",
+    "mlflow": "mlflow-skinny",
+    "onnxscript": "onnxscript",
+}
 
 
 def imported() -> set[str]:
@@ -35,7 +43,8 @@ def declared() -> set[str]:
     """The distributions that running needs, peers too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["peers"], *extras["bench"], *extras["parquet"]]
+    used = ("peers", "bench", "parquet", "wandb", "mlflow", "onnx", "huggingface", "timm")
+    wanted = [*project["dependencies"], *(text for name in used for text in extras[name])]
     return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower().replace("_", "-") for text in wanted}
 
 

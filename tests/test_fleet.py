@@ -15,8 +15,10 @@ from fedpers.config import compose
 from fedpers.config.run_config import EngineConfig
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.serialization import SMALL, stack_equals, unstack
+from fedpers.engines import ray_grid
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
+from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.ray_grid import (
     BUNDLE,
     BUNDLE_BYTES,
@@ -26,18 +28,19 @@ from fedpers.engines.ray_grid import (
     open_requests,
     seal_answers,
     seal_requests,
+    serve,
 )
 from fedpers.flower.internals import begin_run
-from fedpers.flower.messages import Answer, Header, Request
+from fedpers.flower.messages import Answer, Header, Request, error_reply
 from tests.test_contract import METHODS, case
 
 HEADER = Header("train", 2, 1)
 
 
-def grid_of(app, federation, actors=3, nodes=2, kind=AppGrid):
+def grid_of(app, federation, actors=3, nodes=2, kind=AppGrid, store=None):
     """The clients of a federation behind some nodes of an app, as engine=ray has them."""
     inner = kind(app, nodes)
-    return RayGrid(RayCohort(inner, inner.get_node_ids(), actors, federation, "cpu"))
+    return RayGrid(RayCohort(inner, inner.get_node_ids(), actors, federation, store or RamStore(), "cpu"))
 
 
 def app_of(cohort, seen=None):
@@ -45,10 +48,9 @@ def app_of(cohort, seen=None):
 
     @app.train(BUNDLE.partition(".")[2])
     def bundle(message, context):
-        requests = open_requests(message.content, "cpu")
         if seen is not None:
-            seen.append([r.k for r in requests])
-        return Message(seal_answers(cohort.handle(requests)), reply_to=message)
+            seen.append([r.k for r in open_requests(message.content, "cpu")[0]])
+        return Message(serve(cohort, message.content), reply_to=message)
 
     return app
 
@@ -57,42 +59,41 @@ def app_of(cohort, seen=None):
 def test_bundles_change_no_bit(name):
     """State, metrics and what was counted, of every method."""
     plain, bundled, c = case(name).server(), case(name).server(), case(name)
-    here, there, seen = c.cohort(), c.cohort(), []
+    here, states, seen = c.cohort(), RamStore(), []
     plain.start(InProcessGrid(here), num_rounds=c.rounds)
-    bundled.start(grid_of(app_of(there, seen), c.federation), num_rounds=c.rounds)
+    bundled.start(grid_of(app_of(c.cohort(), seen), c.federation, store=states), num_rounds=c.rounds)
     assert same(plain.state, bundled.state)
     assert plain.round_log.bytes_down == bundled.round_log.bytes_down
     assert plain.round_log.gradient_evals == bundled.round_log.gradient_evals
     for column, values in plain.client_metrics.items():
         np.testing.assert_array_equal(values, bundled.client_metrics[column])
-    assert here.store.states.keys() == there.store.states.keys()
-    assert all(same(m, there.store.states[k]) for k, m in here.store.states.items())
+    assert here.store.states.keys() == states.states.keys()
+    assert all(same(m, states.states[k]) for k, m in here.store.states.items())
     assert max(map(len, seen)) > 1  # clients did share a message
 
 
-def test_the_app_of_engine_ray(tmp_path):
-    """From a configuration to files of memories, without Ray: the same end as in process."""
+def test_the_app_of_engine_ray():
+    """From a configuration to what clients remember, without Ray: the same end as in process."""
     cfg = compose.load(["method=fedper", "data.num_clients=6", "rounds=3", "clients_per_round=4"])
     one, other = assemble(cfg), assemble(cfg)
-    from fedpers.engines.memory.client_store import FileStore, RamStore
-
     cohort = Cohort(one.client, one.federation, RamStore(), one.plan)
     one.strategy.start(InProcessGrid(cohort), num_rounds=3)
-    app = fleet_app(encode_config(cfg), str(tmp_path))
-    other.strategy.start(grid_of(app, other.federation), num_rounds=3)
+    app, states = fleet_app(encode_config(cfg)), RamStore()
+    other.strategy.start(grid_of(app, other.federation, store=states), num_rounds=3)
     assert same(one.strategy.state, other.strategy.state)
-    files = FileStore(tmp_path, keep_rounds=1)
-    assert cohort.store.states
-    assert all(same(files.get(k, (9, 0)), m) for k, m in cohort.store.states.items())
+    assert cohort.store.states and cohort.store.states.keys() == states.states.keys()
+    assert all(same(states.states[k], m) for k, m in cohort.store.states.items())
 
 
 def test_an_order_that_many_get_is_sent_once():
     shared, own = {"w": torch.ones(5, 5)}, [{"c": torch.full((3,), float(k))} for k in range(4)]
     requests = [Request(k, {"shared": shared["w"], **own[k % 2]}, HEADER) for k in range(4)]
     requests.append(Request(9, requests[0].order, HEADER._replace(kind="evaluate")))
-    content = seal_requests(requests)
-    assert sum(a.size for a in content["arrays"].to_numpy_ndarrays()) == 25 + 2 * 3 + 2 * 5
-    opened = open_requests(content, "cpu")
+    states = [{"head": torch.full((7,), float(k))} for k in range(3)] + [None, None]
+    content = seal_requests(requests, states)
+    assert sum(a.size for a in content["arrays"].to_numpy_ndarrays()) == 25 + 2 * 3 + 2 * 5 + 3 * 7
+    opened, remembered = open_requests(content, "cpu")
+    assert same(remembered, tuple(states))
     assert [r.k for r in opened] == [0, 1, 2, 3, 9]
     assert [r.header for r in opened] == [r.header for r in requests]
     assert all(same(a.order, b.order) for a, b in zip(opened, requests, strict=True))
@@ -102,7 +103,11 @@ def test_an_order_that_many_get_is_sent_once():
 
 def test_answers_and_failures_travel_together():
     answers = [Answer({"test_loss": 0.5}, 7, 0), ValueError("boom"), Answer((torch.arange(3),), 2, 8)]
-    first, second, third = open_answers(seal_answers(answers), "cpu")
+    kept = [None, None, {"head": torch.ones(2)}]
+    (first, second, third), (*nothing, new) = zip(
+        *open_answers(seal_answers(answers, kept), "cpu"), strict=True
+    )
+    assert nothing == [None, None] and same(new, kept[2])
     assert first == answers[0]
     assert second == "ValueError: boom"
     assert (third.num_examples, third.work) == (2, 8)
@@ -148,6 +153,29 @@ def test_a_dead_node_takes_its_bundle_along():
         c.server(clients_per_round=None).start(grid_of(app, c.federation), num_rounds=1)
 
 
+@pytest.mark.parametrize("lost", ["ActorDiedError", "ActorUnavailableError", "NodeDiedError"])
+def test_a_bundle_whose_actor_died_is_asked_again_with_the_same_states(monkeypatch, lost):
+    """What the dead actor had made is dropped, so nothing is applied twice: the bits of a quiet run."""
+    monkeypatch.setattr(ray_grid, "AGAIN_S", 0.0)
+    c, died = case("pflego"), []
+    quiet, shaken, here, states = c.server(), c.server(), c.cohort(), RamStore()
+    quiet.start(InProcessGrid(here), num_rounds=c.rounds)
+    app, cohort = ClientApp(), c.cohort()
+
+    @app.train(BUNDLE.partition(".")[2])
+    def bundle(message, context):
+        answer = serve(cohort, message.content)
+        if len(died) < 3 and open_requests(message.content, "cpu")[0][0].header.t == 2:
+            died.append(1)
+            reason = f"<class 'ray.exceptions.{lost}'>:<'gone'>"
+            return error_reply(message, reason)
+        return Message(answer, reply_to=message)
+
+    shaken.start(grid_of(app, c.federation, store=states), num_rounds=c.rounds)
+    assert len(died) == 3 and same(quiet.state, shaken.state)
+    assert all(same(m, states.states[k]) for k, m in here.store.states.items())
+
+
 def test_no_reply_in_time():
     class Silent(AppGrid):
         def pull_messages(self, message_ids):
@@ -170,21 +198,22 @@ def test_an_exchange_without_orders_sends_nothing():
 def test_bundles_are_balanced_and_not_too_large():
     federation = case("fedavg").federation
     large = {"w": torch.empty(BUNDLE_BYTES // 2, dtype=torch.uint8)}
-    shares = lambda order, n: RayCohort(None, [5], n, federation, "cpu")._shares(  # noqa: E731
-        [Request(k, order, HEADER) for k in range(6)]
+    shares = lambda order, n, state=None: RayCohort(None, [5], n, federation, None, "cpu")._shares(  # noqa: E731
+        [Request(k, order, HEADER) for k in range(6)], [state] * 6
     )
     assert len(shares({"w": torch.ones(3)}, 2)) == 2
     assert len(shares({"w": torch.ones(3)}, 50)) == 6
     assert [len(s) for s in shares(large, 1)] == [2, 2, 2]
     assert sorted(i for s in shares(large, 2) for i in s) == list(range(6))
     assert len(shares(None, 1)) == 1
+    assert [len(s) for s in shares(None, 1, large)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(("chunk", "count"), [(1, 6), (2, 3), (4, 2), (100, 2), (None, 2)])
 def test_the_clients_of_a_message_can_be_chosen(chunk, count):
     federation = case("fedavg").federation
-    fleet = RayCohort(None, [5], 2, federation, "cpu", chunk)
-    shares = fleet._shares([Request(k, {"w": torch.ones(3)}, HEADER) for k in range(6)])
+    fleet = RayCohort(None, [5], 2, federation, None, "cpu", chunk)
+    shares = fleet._shares([Request(k, {"w": torch.ones(3)}, HEADER) for k in range(6)], [None] * 6)
     assert len(shares) == count
     assert sorted(i for s in shares for i in s) == list(range(6))
 

@@ -21,6 +21,7 @@ BELOW = {  # package: all packages that it may import
     "method": {"core", "learning", "flower"},
     "simulate": {"core", "flower", "engines"},
     "registry": {"config"},
+    "pytest_plugin": {"checks"},
     "clients": {"core", "learning", "families", "method"},
     "strategies": {"core", "learning", "families", "method", "clients"},
     "results": {"core", "learning", "flower", "config", "datasets"},

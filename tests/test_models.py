@@ -19,7 +19,9 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, size, split
 from fedpers.core.torchvision import import_torchvision
+from fedpers.learning.libraries import LIBRARIES
 from fedpers.learning.model import MODELS, Model, build_model
+from fedpers.learning.networks import builder, options_of
 
 torch.set_num_threads(1)
 K = 5
@@ -118,7 +120,19 @@ def batch(model: Model, n: int = 3, seed: int = 0) -> Data:
 
 def test_every_model_has_a_twin_and_a_config() -> None:
     folder = Path(__file__).parents[1] / "conf" / "model"
-    assert ZOO.keys() == MODELS.keys() == {path.stem for path in folder.glob("*.yaml")}
+    modules = {"module", "lstm", "transformer"}  # tests/test_own_models.py
+    assert ZOO.keys() | modules == MODELS.keys()
+    assert MODELS.keys() | LIBRARIES.keys() == {path.stem for path in folder.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", ["module", "lstm", "transformer", *LIBRARIES])
+def test_the_config_of_a_module_names_all_its_options(name: str) -> None:
+    path = Path(__file__).parents[1] / "conf" / "model" / f"{name}.yaml"
+    options = yaml.safe_load(path.read_text())
+    library = options.get("library")
+    assert options.keys() - {"name"} == {*options_of(options["name"], library)}
+    code = inspect.signature(builder(options["name"], library)).parameters
+    assert all(options[k] == p.default for k, p in code.items() if k in options and p.default is not p.empty)
 
 
 @names

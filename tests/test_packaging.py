@@ -1,6 +1,5 @@
 """The wheel holds every module and every config of the tree, and nothing else."""
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -8,29 +7,20 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-INSIDE = ("strategies", "clients", "datasets", "conf")  # siblings here, children once installed
-TAKEN = ("fedpers", *INSIDE, "pyproject.toml", "README.md", "LICENSE")
+from tests.wheels import INSIDE, ROOT, build, copy_tree
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """A wheel of a copy of the tree: no network, and no trace in the tree itself."""
     copy = tmp_path_factory.mktemp("tree")
-    for name in TAKEN:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, copy / name)
-    code = "import setuptools.build_meta as b; print(b.build_wheel('dist'))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return zipfile.ZipFile(next((copy / "dist").glob("*.whl")))
+    copy_tree(copy)
+    return zipfile.ZipFile(build(copy))
 
 
 def test_the_wheel_is_the_tree(wheel: zipfile.ZipFile) -> None:
-    core = [p for kind in ("py", "c", "h", "j2", "css", "js") for p in (ROOT / "fedpers").rglob(f"*.{kind}")]
+    kinds = ("py", "pyi", "typed", "c", "h", "j2", "css", "js", "tmpl")
+    core = [p for kind in kinds for p in (ROOT / "fedpers").rglob(f"*.{kind}")]
     expected = {p.relative_to(ROOT).as_posix() for p in core}
     for folder in INSIDE:
         files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.yaml")]

@@ -140,7 +140,9 @@ def test_summary_json(out):
         "plots/big.png",
         "plots/learning_curves.png",
         "plots/membership.png",
+        "plots/memberships.png",
         "plots/partition.png",
+        "plots/recovery.png",
     ]
     assert all((out / p).read_bytes()[:4] == PNG for p in found["plots"])
 

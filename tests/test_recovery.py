@@ -42,7 +42,8 @@ def test_the_column_is_there_where_both_sides_are_known():
     assert columns({"membership": TRUTH}, {"membership": TRUTH}) == {"recovery": pytest.approx(0)}
     assert columns({"membership": np.eye(2)}, {"group": np.array([1, 0])}) == {"recovery": 0}
     assert columns({"membership": TRUTH}, {"theta": TRUTH}) == {}
-    assert columns({"importance": TRUTH}, {"group": np.arange(3)}) == {}
+    moved = np.array([[0.9, 0.1], [0.2, 0.8]])  # importance weights of soft clusters
+    assert columns({"importance": moved}, {"group": np.array([1, 0])}) == {"recovery": pytest.approx(0.15)}
 
 
 def test_weight_on_the_own_group_by_owner_and_by_user():

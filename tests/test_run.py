@@ -173,11 +173,10 @@ def test_ray_equals_inprocess_and_resumes(tmp_path):
     _, expected, memories = final(tmp_path / "inprocess")
     assert t == 4
     assert same(state, expected)
-    from fedpers.engines.memory.client_store import FileStore
-
-    files = FileStore(tmp_path / "ray" / "memory", keep_rounds=2)
+    store = RowStore(tmp_path / "ray" / "memory")
+    checkpoint.load(tmp_path / "ray", store)
     for k, memory in memories.items():
-        assert same(files.get(k, (99, 0)), memory)
+        assert same(store.get(k, (99, 0)), memory)
     ours = pd.read_csv(tmp_path / "inprocess" / "metrics.csv")
     theirs = pd.read_csv(tmp_path / "ray" / "metrics.csv")
     for column in ("accuracy", "loss", "bytes_up", "gradient_evals"):

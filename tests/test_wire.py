@@ -1,5 +1,7 @@
 """Records as bytes, in messages and in files."""
 
+import random
+
 import pytest
 import torch
 
@@ -91,6 +93,24 @@ def test_files(tmp_path):
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match=r"thing.safetensors is missing, truncated"):
         read_record(path)
+
+
+def test_mutated_files_are_refused_or_equal(tmp_path):
+    """2,000 changes of one to four bytes, or cuts: never other numbers than were written."""
+    path, rng, refused = tmp_path / "state.safetensors", random.Random(0), 0
+    write_record(path, thing())
+    whole = path.read_bytes()
+    for _ in range(2000):
+        content = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        path.write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
+        try:
+            check(read_record(path))
+        except CheckpointError as error:
+            refused += 1
+            assert str(path) in str(error)
+    assert refused > 1900
 
 
 def test_file_store_goes_back_to_the_last_checkpoint(tmp_path):

@@ -1,6 +1,7 @@
 """Template of a method, client half: a fixed mixture of a local and a global model.
 
-Copy to clients/NAME.py, and the other file to strategies/NAME.py. This pair is a method of its own
+Copy to clients/NAME.py, and the other file to strategies/NAME.py; or have `fedpers new-method NAME` make a
+package of your own, whose entry point in the group fedpers.methods names it. This pair is a method of its own
 (APFL of Deng, Kamani, Mahdavi 2020 with a fixed mixing weight), so that a test can run it.
 """
 

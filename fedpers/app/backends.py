@@ -5,7 +5,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -54,8 +53,8 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
         cohort.close()
 
 
-def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
-    """Run `body` on Flower's simulation engine; states are files under `memory`.
+def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
+    """Run `body` on Flower's simulation engine; clients' states stay here, in `store`.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -78,11 +77,11 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
     def main(grid: Grid, context: Any) -> None:
         torch.set_num_threads(1)  # holds for this thread; see `run_inprocess`
         try:
-            body(_fleet(grid, cfg.engine, parts, nodes))
+            body(_fleet(grid, cfg.engine, parts, store, nodes))
         except BaseException as error:  # Flower's thread would only log it
             failed.append(error)
 
-    app = fleet_app(encode_config(cfg), str(memory.resolve()))
+    app = fleet_app(encode_config(cfg))
     for chatty in ("flwr", "alembic"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -93,14 +92,14 @@ def run_ray(cfg: RunConfig, parts: Parts, memory: Path, body: Body) -> None:
         raise failed[0]
 
 
-def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, nodes: int) -> Grid:
+def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, store: RowStore, nodes: int) -> Grid:
     """All clients of the federation, behind the nodes of Flower's simulation."""
     from fedpers.engines.ray_grid import RayCohort, RayGrid
     from fedpers.flower.roster import wait_for_nodes
 
     ids = wait_for_nodes(grid, nodes)
-    fleet = RayCohort(grid, ids, _actors(engine), parts.federation, parts.plan.device, engine.chunk)
-    return RayGrid(fleet)
+    device, count = parts.plan.device, _actors(engine)
+    return RayGrid(RayCohort(grid, ids, count, parts.federation, store, device, engine.chunk))
 
 
 def _actors(engine: EngineConfig, patience: float = 120.0) -> int:
@@ -126,5 +125,6 @@ def _backend(engine: EngineConfig) -> Any:
     else:
         init["num_cpus"] = os.cpu_count() or 1
         init["include_dashboard"] = False
-    resources = {"num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
+    # Ray starts an actor that died anew, on another machine if it must; Flower hands these on as they are
+    resources = {"num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus, "max_restarts": -1}
     return {"init_args": init, "client_resources": resources}

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
+from fedpers.core import scores
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy, Plan
-from fedpers.learning.model import Model, build_model
+from fedpers.learning.model import Model, build_model, check_inputs
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         task=federation.task,
         **cfg.model.options,
     )
+    if cfg.data.name != "device":  # whose inputs nobody here has seen
+        check_inputs(model, federation.tokens, federation.input_shape)
     plan = make_plan(cfg, num_clients)
     row = method(cfg.method_name)
     if row.strategy_class().takes_all:
@@ -60,6 +63,9 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
     client = row.client_class()(cfg.method, model)
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
+    if problems := scores.problems(cfg.metrics, federation.task):
+        raise ConfigError(*problems)
+    client.metrics = scores.of_one(cfg.metrics)
     return Parts(strategy, client, federation, model, plan)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | bench | list | report | export | data | keys | deal`."""
+"""The command line: `fedpers run | bench | list | report | export | predict | new-method | data | keys`..."""
 
 import argparse
 import errno
@@ -11,15 +11,6 @@ from typing import Any
 from fedpers import __version__
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.deploy import commands as deployment
-
-# Flower and Ray report usage, look for updates and install packages unless they are told not to.
-for _name, _value in {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}.items():
-    os.environ.setdefault(_name, _value)
 
 USER_MISTAKE, INTERRUPTED = 2, 130  # exit statuses
 DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR,
@@ -105,6 +96,18 @@ def parser() -> argparse.ArgumentParser:
     out = "folder of NAME.safetensors and NAME.json; default: RUN/export"
     export.add_argument("--out", type=Path, help=out)
 
+    use = _add(commands, "predict", _predict, "a client's own model, on its device, for new rows of data")
+    use.add_argument("rows", type=Path, help=".csv, .parquet, or .npz with x")
+    use.add_argument("--state", type=Path, help="the device's state folder; default: its default")
+    use.add_argument("--client", help="folder in it; may be left out if there is one")
+    use.add_argument("--run", help="id of the run; default: the newest")
+    use.add_argument("--model", type=Path, help="instead of a device's: a file of fedpers export")
+    use.add_argument("--target", help="column of the known answers; default: the device's")
+    use.add_argument("--out", type=Path, help="a .csv file; default: the screen")
+    new = _add(commands, "new-method", _new_method, "a package with a method of your own, tests included")
+    new.add_argument("name", help="small letters, digits and underscores")
+    new.add_argument("--out", type=Path, help="its folder; default: fedpers_NAME here")
+
     data = commands.add_parser("data", help="download data sets")
     fetch = _add(data.add_subparsers(required=True, metavar="ACTION"), "fetch", _fetch, "download a data set")
     fetch.add_argument("name")
@@ -136,6 +139,20 @@ def _export(args: Any) -> None:
 
     for path in export(args.run, args.model, args.out, args.client, args.onnx):
         print(path)
+
+
+def _predict(args: Any) -> None:
+    from fedpers.app.predict import predict
+
+    predict(args.rows, args.state, args.client, args.run, args.model, args.target, args.out)
+
+
+def _new_method(args: Any) -> None:
+    from fedpers.app.new_method import new_method
+
+    folder = new_method(args.name, args.out)
+    print(f"{folder}: install it with  python -m pip install --editable {folder}")
+    print(f"then  python -m pytest {folder}  and  fedpers run method={args.name}")
 
 
 def _fetch(args: Any) -> None:

@@ -12,29 +12,27 @@ from flwr.clientapp import ClientApp
 from fedpers.app.build import assemble, decode_config, memory_folder
 from fedpers.core.errors import ConfigError
 from fedpers.engines.cohort import Cohort
-from fedpers.engines.memory.client_store import FileStore
-from fedpers.engines.ray_grid import BUNDLE, open_requests, seal_answers
+from fedpers.engines.memory.client_store import FileStore, RamStore
+from fedpers.engines.ray_grid import BUNDLE, serve
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import open_arrays, open_content, seal, seal_arrays
 
 app = ClientApp()
 
 
-def fleet_app(config: str, memory: str) -> ClientApp:
+def fleet_app(config: str) -> ClientApp:
     """A ClientApp for a simulation: a message holds requests of many clients, see `fedpers.engines.ray_grid`.
 
-    `config` is from `build.encode_config`, `memory` the folder of the clients' states. The handler
-    is a function of this module, so an actor keeps data and model for the next message.
+    `config` is from `build.encode_config`. The handler is a function of this module, so an actor keeps
+    data and model for the next message; clients' states come with the requests.
     """
     fleet = ClientApp()
-    fleet.train(BUNDLE.partition(".")[2])(partial(_bundle, config, memory))
+    fleet.train(BUNDLE.partition(".")[2])(partial(_bundle, config))
     return fleet
 
 
-def _bundle(config: str, memory: str, message: Message, context: Context) -> Message:
-    cohort = _cohort(config, memory, False)  # the simulation's server flushes
-    answers = cohort.handle(open_requests(message.content, cohort.device))
-    return Message(seal_answers(answers), reply_to=message)
+def _bundle(config: str, message: Message, context: Context) -> Message:
+    return Message(serve(_cohort(config), message.content), reply_to=message)
 
 
 @app.query()
@@ -76,15 +74,21 @@ def _seat(context: Context) -> tuple[Cohort, int]:
             "flower-supernode --node-config 'partition-id=0 num-partitions=N'"
         )
     text = str(context.run_config.get("overrides", ""))
-    return _cohort(text, str(context.node_config.get("memory", ""))), int(context.node_config["partition-id"])
+    cohort = _cohort(text)
+    cohort.store = _files(text, str(context.node_config.get("memory", "")))
+    return cohort, int(context.node_config["partition-id"])
 
 
 @lru_cache(maxsize=1)
-def _cohort(config: str, memory: str, durable: bool = True) -> Cohort:
+def _cohort(config: str) -> Cohort:
     """Data, model and the method's client half, loaded once a process."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    parts = assemble(decode_config(config))
+    return Cohort(parts.client, parts.federation, RamStore(), parts.plan)
+
+
+@lru_cache(maxsize=1)
+def _files(config: str, memory: str) -> FileStore:
+    """What this device's client remembers, in the folder `memory` or the run's own."""
     cfg = decode_config(config)
-    parts = assemble(cfg)
-    folder, keep = Path(memory) if memory else memory_folder(cfg), max(cfg.checkpoint_every, 1)
-    store = FileStore(folder, keep, durable=durable)
-    return Cohort(parts.client, parts.federation, store, parts.plan)
+    return FileStore(Path(memory) if memory else memory_folder(cfg), max(cfg.checkpoint_every, 1))

@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import assemble, choose_device
+from fedpers.app.observers import invited
 from fedpers.app.run import Prepared, drive
 from fedpers.app.run_folder import store_config
 from fedpers.config.registry import method
@@ -75,7 +76,8 @@ def run(cfg: RunConfig, out: Path, grid: Grid) -> None:
     if cfg.resume:
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
-    drive(Prepared(cfg, out, parts, recorder, ledger), devices, [Counted(devices)])  # type: ignore[arg-type]
+    prepared = Prepared(cfg, out, parts, recorder, ledger, invited(cfg.observers))  # type: ignore[arg-type]
+    drive(prepared, devices, [Counted(devices)])  # type: ignore[arg-type]
 
 
 def of_devices(cfg: RunConfig, run: Path) -> tuple[int, Any, Federation]:

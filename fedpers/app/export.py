@@ -12,13 +12,13 @@ from fedpers.app.exported import FORMAT, ExportedModel, settings_of
 from fedpers.app.run_folder import CONFIG, stored_config
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig
+from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import tree_map
 from fedpers.core.rng import Stream
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
-from fedpers.engines.memory.client_store import FileStore
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.results import checkpoint
 
@@ -34,8 +34,8 @@ class StoredRun:
     cohort: Cohort | None  # None: the clients are devices
 
 
-def open_run(run: Path) -> StoredRun:
-    """The run in a folder, at its last checkpoint.
+def open_run(run: Path, federation: Federation | None = None) -> StoredRun:
+    """The run in a folder, at its last checkpoint; `federation` is the data that it was given, if it was.
 
     Raises:
         ConfigError: `run` is no run.
@@ -48,11 +48,9 @@ def open_run(run: Path) -> StoredRun:
     method(cfg.method_name).strategy_class()  # its records, which a checkpoint holds
     if cfg.data.name == "device":
         return _of_devices(cfg, run)
-    store: Any = RowStore(run / "memory", cfg.engine.memory_mb)
-    if cfg.engine.name == "ray":
-        store = FileStore(run / "memory", max(cfg.checkpoint_every, 1))
-    t, state = checkpoint.load(run, None if cfg.engine.name == "ray" else store)
-    parts = assemble(cfg)
+    store = RowStore(run / "memory", cfg.engine.memory_mb)
+    t, state = checkpoint.load(run, store)
+    parts = assemble(cfg, federation)
     cohort = Cohort(parts.client, parts.federation, store, parts.plan)
     parts.strategy.state, parts.strategy.rounds_done = state, t
     parts.strategy.connect(InProcessGrid(cohort))
@@ -69,6 +67,19 @@ def _of_devices(cfg: RunConfig, run: Path) -> StoredRun:
 
 
 # ---- one model ----------------------------------------------------------------------------------
+
+
+def model_of(
+    run: Path, name: str | None = None, client: int | None = None, federation: Federation | None = None
+) -> ExportedModel:
+    """What `export` would write: the server's model `name`, or the one that a client predicts with.
+
+    Raises:
+        ConfigError: `run` is no run, has no such model or client, or both are named.
+        CheckpointError: it has no checkpoint, or a damaged one.
+    """
+    stored = open_run(run, federation)
+    return next(iter(_chosen(stored, name, None if client is None else str(client))))
 
 
 def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
@@ -93,10 +104,18 @@ def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
         raise ConfigError(f"client {client}: the run has clients 0 to {N - 1}")
     strategy, half, when = stored.parts.strategy, stored.parts.client, (stored.round, stored.exchanges)
     order, kept = strategy.order_to_predict(client), cohort.state(client, when)
-    with torch.no_grad():
-        rng = Stream(stored.cfg.seed, when[0], client, when[1])
-        shared, kept = half.ready(order, kept, cohort.data(client).train, rng)
+    model, train = stored.parts.model, cohort.data(client).train
+    rng = Stream(stored.cfg.seed, when[0], client, when[1])
+    with torch.no_grad(), model.network.turn(train, rng):
+        shared, kept = half.ready(order, kept, train, rng)
         params = half.personal(shared, kept)
+        if params is not None:
+            params = model.with_statistics(params, train.x)
+    if params is None and model.network.tracked:
+        raise ConfigError(
+            f"{stored.cfg.method_name} predicts with several models, each with statistics of BatchNorm "
+            "of its own; they cannot leave their run: use a model without BatchNorm"
+        )
     about = {"client": client}
     if params is not None:
         return _model(stored, f"client_{client}", "model", _own(params), about)

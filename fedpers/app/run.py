@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, assemble
+from fedpers.app.observers import Guests, Observers, invited
 from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
-from fedpers.config.run_config import RunConfig
+from fedpers.config.run_config import RunConfig, to_mapping
+from fedpers.core.data import Federation
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
-from fedpers.flower.strategy import Observer, RoundLog
+from fedpers.flower.observer import Observer
 from fedpers.results import checkpoint
-from fedpers.results.files import flush_files
+from fedpers.results.files import flush_files, replace_json
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
 from fedpers.results.summary import best, read_summary
@@ -34,6 +35,7 @@ class Prepared:
     parts: Parts
     recorder: Recorder
     store: RowStore | None  # None: clients keep their states elsewhere, as files
+    guests: Guests = field(default_factory=lambda: Guests(()))  # observers of the user
     summary: dict[str, Any] = field(default_factory=dict)
     spending: Spending | None = None  # None: without privacy
 
@@ -49,36 +51,20 @@ class Checkpointer(Observer):
         every, last = self.run.cfg.checkpoint_every, t == self.run.cfg.rounds
         if every and (last or t % every == 0):
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
-            if self.run.cfg.engine.name == "ray":
-                flush_files()  # the states that go with it
+            if self.run.store is None:
+                flush_files()  # the states that go with it, in files of the clients' own
             strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
             checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges)
 
 
-class Observers(Observer):
-    """Several observers, told in order."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = observers
-
-    def on_round(self, t: int, log: RoundLog) -> None:
-        """Pass on."""
-        for o in self.observers:
-            o.on_round(t, log)
-
-    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
-        """Pass on."""
-        for o in self.observers:
-            o.on_evaluation(t, clients, arrays)
-
-    def after_round(self, t: int) -> None:
-        """Pass on."""
-        for o in self.observers:
-            o.after_round(t)
-
-
 def execute(
-    cfg: RunConfig, out: Path, *, repeat: bool = False, command: Sequence[str] = ()
+    cfg: RunConfig,
+    out: Path,
+    *,
+    repeat: bool = False,
+    command: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
+    federation: Federation | None = None,
 ) -> dict[str, Any]:
     """Make one run in the folder `out`, from its beginning or, with cfg.resume, from `out`'s checkpoint.
 
@@ -87,12 +73,14 @@ def execute(
         out: the run directory; a run that is there already is refused, unless it is to be resumed.
         repeat: the same run may be there; it is gone on with, and left alone if it is finished.
         command: the user's overrides, to be kept with the run.
+        observers: told of the run, beside those that `cfg` names.
+        federation: the data, instead of what `cfg` says.
 
     Returns:
         The content of summary.json.
 
     Raises:
-        ConfigError: the folder is not free.
+        ConfigError: the folder is not free, or an observer cannot be made.
         FedpersError: another mistake of the user, a client's failure, or a file system that refuses.
     """
     check_privacy(cfg)
@@ -101,25 +89,27 @@ def execute(
 
         admitted_run(cfg, out, repeat=False)
         return run_on_devices(cfg, out)
+    guests = invited(cfg.observers, observers)
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
         with _logged(out):
-            return _make(admitted, out)
+            return _make(prepare(admitted, out, federation, guests, remember=True))
 
 
-def _make(cfg: RunConfig, out: Path) -> dict[str, Any]:
+def _make(prepared: Prepared) -> dict[str, Any]:
     from fedpers.app import backends
 
-    prepared = prepare(cfg, out)
+    cfg = prepared.cfg
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
 
+    store = prepared.store
+    assert store is not None
     if cfg.engine.name == "ray":
-        backends.run_ray(cfg, prepared.parts, out / "memory", body)
+        backends.run_ray(cfg, prepared.parts, store, body)
     else:
-        store = prepared.store or RowStore(None, cfg.engine.memory_mb)
         backends.run_inprocess(cfg.engine, prepared.parts, store, body)
     return prepared.summary
 
@@ -140,26 +130,53 @@ def _logged(out: Path) -> Iterator[None]:
         handler.close()
 
 
-def prepare(cfg: RunConfig, out: Path) -> Prepared:
-    """Build a run and restore what its checkpoint has, if it is to be resumed."""
-    parts = assemble(cfg)
-    store = None
-    if cfg.engine.name == "inprocess":
-        store = RowStore(out / "memory", cfg.engine.memory_mb, parts.plan.device)
-    t = 0
+def prepare(
+    cfg: RunConfig,
+    out: Path,
+    federation: Federation | None = None,
+    guests: Guests | None = None,
+    remember: bool = False,
+) -> Prepared:
+    """Build a run and restore what its checkpoint has, if it is to be resumed.
+
+    Args:
+        cfg: the run.
+        out: the run directory.
+        federation: clients' data; None: those that the configuration names.
+        guests: observers of the caller's; None: those that the configuration names.
+        remember: whether clients' states are kept here; else the clients keep them.
+    """
+    parts = assemble(cfg, federation)
+    device, t = parts.plan.device, 0
+    store = RowStore(out / "memory", cfg.engine.memory_mb, device) if remember else None
     if cfg.resume:
-        t, state = checkpoint.load(out, store, parts.plan.device)
+        t, state = checkpoint.load(out, store, device)
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
-    return Prepared(cfg, out, parts, recorder, store)
+    return Prepared(cfg, out, parts, recorder, store, guests or invited(cfg.observers))
 
 
 def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
-    """All rounds on a grid, watched by `first`, recorder, checkpointer and progress bar."""
+    """All rounds on a grid, watched by `first`, recorder, checkpointer, progress bar and guests."""
+    guests = run.guests
+    guests.on_start(run.out, to_mapping(run.cfg))
+    try:
+        _play(run, grid, first)
+    except BaseException as error:
+        guests.on_end({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+        raise
+    guests.on_end(run.summary)
+    if guests.failures:
+        run.summary["observer_failures"] = dict(guests.failures)
+        replace_json(run.out / "summary.json", run.summary)
+
+
+def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     strategy = run.parts.strategy
     title, rows = run.cfg.method_name, run.recorder.rows
+    run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
-        observers = [*first, run.recorder, Checkpointer(run), progress]
+        observers = [*first, run.recorder, Checkpointer(run), progress, run.guests]
         if run.cfg.privacy.on:
             run.spending = Spending(run.cfg.privacy)
             if strategy.rounds_done:

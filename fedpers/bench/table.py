@@ -11,7 +11,10 @@ from typing import Any
 
 from fedpers.core import documents
 
-SCRIPTS = {"parts": "python benchmarks/parts.py"}  # what no suite of `fedpers bench` measures
+SCRIPTS = {
+    "parts": "python benchmarks/parts.py",
+    "pflego_cost": "python benchmarks/pflego_cost.py",
+}  # what no suite of `fedpers bench` measures
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 Row = dict[str, Any]
 Columns = dict[str, str | Callable[[Row], str]]  # a cell: a format of the row's entries, or a function of it
@@ -137,6 +140,18 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "ms": _ms("seconds"),
             "ms of CPU": _ms("cpu"),
             "CPU, times ours": _times("times"),
+        },
+    ),
+    "pflego_cost": (
+        "A round of PFLEGO",
+        "PFLEGO's Table 3 on Fashion-MNIST High-Pers (784-200 body, 20 of 100 clients a round, full "
+        "batches) and the demo (digits, 64-200 body, 20 clients), by τ, without evaluations; one process, one"
+        " thread. FedPer with as many full-batch steps on the whole model, and as the demo has it. Medians.",
+        {
+            "setting": "{setting}",
+            "way": "{way}",
+            "ms of CPU a round": _ms("cpu"),
+            "times PFLEGO, τ=50": _times("times"),
         },
     ),
     "gpu": (

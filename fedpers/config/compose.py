@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedpers.config import hydra_internals, registry
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.datasets.registry import DATASETS, data_sets
 
 CONF = "fedpers.conf"
 GROUPS = ("method", "data", "model", "engine", "aggregation", "privacy", "experiment")
@@ -131,6 +132,7 @@ def _hydra(config_dir: str | None = None) -> Iterator[None]:
                     raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
                 hydra_internals.search_first(str(Path(config_dir).absolute()), CONF)
             _offer_foreign_methods()
+            _offer_foreign_data()
             yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(first_line(error)) from error
@@ -149,6 +151,14 @@ def _offer_foreign_methods() -> None:
             node = {"name": name}
         if name not in _choices("method"):
             ConfigStore.instance().store(group="method", name=name, node=node, provider="fedpers")
+
+
+def _offer_foreign_data() -> None:
+    """Add data sets of other packages: by their own clients, if they have some, else dealt."""
+    for name, row in data_sets().items():
+        if name not in DATASETS and name not in _choices("data"):
+            node = {"name": name, **({"partition": "natural", "num_clients": None} if row.natural else {})}
+            ConfigStore.instance().store(group="data", name=name, node=node, provider="fedpers")
 
 
 def _load(lines: list[str], problems: list[str]) -> RunConfig:

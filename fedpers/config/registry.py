@@ -136,6 +136,14 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "FedAvg of all layers but those that normalise"),
     _row("fedrod", "FedRoD", "Chen, Chao, ICLR 2022", "runs",
          "a generic model on a balanced loss, and a personal head"),
+    _row("fedproto", "FedProto", "Tan et al., AAAI 2022", "runs",
+         "clients share the mean features of their classes, and no model"),
+    _row("moon", "Moon", "Li, He, Song, CVPR 2021", "runs",
+         "FedAvg whose clients keep their features near the global model's"),
+    _row("fedamp", "FedAMP", "Huang et al., AAAI 2021", "runs",
+         "own models, pulled towards a mixture of those that are like them"),
+    _row("fedala", "FedALA", "Zhang et al., AAAI 2023", "runs",
+         "mixes the global model into the own one, entry by entry, before training"),
 )}
 # fmt: on
 

@@ -1,22 +1,23 @@
 """What a run is: frozen dataclasses that every YAML value is checked against."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-from fedpers.config import registry, schema
+from fedpers.config import observers, registry, schema
+from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
-from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.errors import ConfigError
 from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
-RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine")  # may change later
+RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers")  # may change later
 
 
 ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
-    **dict.fromkeys(("runner", "workers", "memory_mb", "precision", "convolution"), ("inprocess",)),
+    **dict.fromkeys(("runner", "workers", "precision", "convolution"), ("inprocess",)),
+    "memory_mb": ("inprocess", "ray"),
     **dict.fromkeys(("num_cpus", "num_gpus"), ("ray",)),
     "address": ("ray", "deployment"),
     **dict.fromkeys(
@@ -33,7 +34,7 @@ class EngineConfig:
     runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
     chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
     workers: int = 1  # inprocess: processes that share the clients
-    memory_mb: float = 512.0  # inprocess: RAM for clients' states; the rest: files
+    memory_mb: float = 512.0  # inprocess, ray: RAM for clients' states; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
     num_cpus: float = 1.0  # ray: CPUs that one actor takes
@@ -87,6 +88,7 @@ class RunConfig:
     eval_every: int = 1  # 0 = after the last round only
     eval_clients: int | None = None  # a fixed sample of them; null = all
     eval_train: bool = False  # on clients' training data as well
+    metrics: tuple[str, ...] = ()  # beyond accuracy: names of core.scores
     optimum: bool = False  # solve it; note how far it is
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
     new_clients: int = 0  # the last ones never train
@@ -96,6 +98,7 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     failures: Literal["raise", "skip"] = "raise"
+    observers: tuple[str, ...] = ()  # names, or pkg.mod:Class
     out: str | None = None  # the run directory
     resume: str | None = None  # the run directory to go on with
     experiment: str | None = None  # name in conf/experiment
@@ -117,6 +120,8 @@ class RunConfig:
                 checkpoint_every=(0, None),
             )
             + self._off_line()
+            + observers.problems(self.observers)
+            + scores.problems(self.metrics)
         )
 
     def _off_line(self) -> list[str]:
@@ -211,8 +216,8 @@ def _shared(values: Mapping[str, Any], names: set[str], cls: Any, problems: list
     found = {k: v for k, v in values.items() if k in names}
     rest = [k for k in values if k not in names]
     if "local" in rest:
-        hints = get_type_hints(cls)
-        found = {k: values["local"] for k in names if hints[k].__name__ == "LocalConfig"} | found
+        trainings = [f.name for f in fields(cls) if "LocalConfig" in str(f.type)]
+        found = {k: values["local"] for k in trainings} | found
     everybody = (
         {f.name for row in registry.METHODS.values() for f in fields(row.config_class())} if rest else []
     )
@@ -242,14 +247,13 @@ def _model(values: Any, problems: list[str]) -> Any:
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         problems.append(f"model={show(values)}: expected the name of a model")
         return ModelConfig("")
-    from fedpers.learning.model import COMMON, MODELS  # it imports torch
+    from fedpers.learning.networks import options_of  # it imports torch
 
     name, options = values["name"], {k: v for k, v in values.items() if k != "name"}
-    if name not in MODELS:
-        problems.append(unknown("model", name, MODELS))
-    else:
-        known = [*list(inspect.signature(MODELS[name]).parameters)[1:], *COMMON]
-        problems += schema.unknown_keys(options, known, "model")
+    try:
+        problems += schema.unknown_keys(options, options_of(name, options.get("library")), "model")
+    except ConfigError as error:
+        problems += error.problems
     return ModelConfig(name, options)
 
 

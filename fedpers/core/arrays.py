@@ -1,6 +1,6 @@
 """Somebody's own arrays: whether they can be used, what their classes are, how a client's samples are cut."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,51 @@ def usable(
             "fill them, or leave such rows out with data.missing=drop"
         )
     return usable(x[~gone], y[~gone], where)
+
+
+def of_table(
+    columns: Mapping[str, np.ndarray], target: str | None, where: str
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """(x, y, names of x's columns) of a table; a column may hold lists or images of one size.
+
+    Raises:
+        DataError: the target is not there, or another column holds no numbers.
+    """
+    columns = dict(columns)
+    if target not in columns:
+        names = ", ".join(list(columns)[:20])
+        raise DataError(
+            f"{where}: no target column '{target}'; there are {names}. "
+            'Name it: data.target=... (on a device: target="...")'
+        )
+    y = columns.pop(target)
+    blocks = {name: _block(name, values, where) for name, values in columns.items()}
+    words = [name for name, values in blocks.items() if values.dtype.kind not in NUMBERS]
+    if words:
+        raise DataError(f"{where}: {', '.join(words)} hold no numbers; encode or drop these columns")
+    if len(blocks) == 1 and next(iter(blocks.values())).ndim > 2:  # one column of arrays or images
+        return next(iter(blocks.values())), y, ()
+    flat = [b.reshape(len(y), -1) for b in blocks.values()]
+    names = tuple(
+        n if b.shape[1] == 1 else f"{n}.{i}"
+        for n, b in zip(blocks, flat, strict=True)
+        for i in range(b.shape[1])
+    )
+    return np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, names
+
+
+def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
+    """A column of numbers, or of lists or images of one size, as an array [n, ...]."""
+    if values.dtype.kind != "O" or not len(values) or isinstance(values[0], str | None):
+        return values
+    pictures = hasattr(values[0], "getbands")  # of PIL
+    try:
+        whole = np.array([np.asarray(v) for v in values])
+    except ValueError as error:
+        raise DataError(f"{where}: column '{name}' holds different sizes; bring them to one") from error
+    if not pictures:
+        return whole
+    return whole[:, None] if whole.ndim == 3 else np.ascontiguousarray(whole.transpose(0, 3, 1, 2))
 
 
 def _gone(values: np.ndarray) -> np.ndarray:

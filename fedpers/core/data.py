@@ -1,5 +1,6 @@
 """What a client's data is, and what a federation of clients is. Data sets are in datasets/."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,7 @@ from fedpers.core.arrays import (
     as_array,
     cut,
     numbered,
+    of_table,
     renamed,
     usable,
     whole_numbers,
@@ -115,6 +117,7 @@ class Federation:
         task: str = "classification",
         test_fraction: float = 0.2,
         valid_fraction: float = 0.1,
+        target: str = "label",
         missing: str = "refuse",
         tokens: bool = False,
         seed: int = 0,
@@ -125,11 +128,13 @@ class Federation:
 
         Args:
             clients: one entry a client, or {name: entry}: (x, y), which is cut, or a dict with train and
-                test (and maybe valid), each (x, y). x is [n, ...], of images [n, C, H, W]; bytes become
-                x/255. y is [n]: numbers or words for classes, values or [n, out] for a regression.
+                test (and maybe valid), each (x, y); a pandas table or a Dataset of Hugging Face may stand
+                for (x, y). x is [n, ...], of images [n, C, H, W]; bytes become x/255. y is [n]: numbers or
+                words for classes, values or [n, out] for a regression.
             task: classification | binary | regression.
             test_fraction: of each client's samples, where no test samples are given.
             valid_fraction: of the rest, where no validation samples are given.
+            target: the column of y in tables.
             missing: rows without a value: refuse | drop.
             tokens: x are numbers of tokens, for models of text.
             seed: of the cut.
@@ -142,10 +147,26 @@ class Federation:
         named = clients if isinstance(clients, Mapping) else {str(k): c for k, c in enumerate(clients)}
         cuts = (test_fraction, valid_fraction)
         splits = [
-            _splits(entry, f"client '{k}'", cuts, missing, np.random.default_rng([seed, i]))
+            _splits(entry, f"client '{k}'", cuts, missing, target, np.random.default_rng([seed, i]))
             for i, (k, entry) in enumerate(named.items())
         ]
         return cls(name=name, task=task, **_fields(list(named), splits, name, task, tokens, dtype))
+
+    def digest(self) -> str:
+        """A short text that differs, in all likelihood, where the data does.
+
+        Of the sizes, the labels' counts, and the samples of the first and the last client: enough to tell
+        one population from another, and quick for a large one.
+        """
+        kind = (self.num_clients, self.input_shape, self.num_classes, self.task)
+        found = hashlib.sha256(repr(kind).encode())
+        for counts in (self.num_train, self.num_test, self.label_counts):
+            found.update(np.ascontiguousarray(counts, dtype=np.int64).tobytes())
+        for k in sorted({0, self.num_clients - 1}):
+            for part in (self.client(k).train, self.client(k).test):
+                found.update(part.x.cpu().contiguous().numpy().tobytes())
+                found.update(part.y.cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()[:16]
 
 
 def _fields(
@@ -189,7 +210,12 @@ class Held:
 
 
 def _splits(
-    entry: Any, where: str, fractions: tuple[float, float], missing: str, rng: np.random.Generator
+    entry: Any,
+    where: str,
+    fractions: tuple[float, float],
+    missing: str,
+    target: str,
+    rng: np.random.Generator,
 ) -> list[Pair]:
     """Training, validation and test samples of one client, checked and, where not given so, cut."""
     given = dict(entry) if isinstance(entry, Mapping) else {WHOLE: entry}
@@ -198,7 +224,7 @@ def _splits(
             f'{where}: has {", ".join(map(str, given)) or "nothing"}; give (x, y), or {{"train": (x, y), '
             '"test": (x, y)}'
         )
-    pairs = {split: _usable(pair, f"{where} ({split})", missing) for split, pair in given.items()}
+    pairs = {split: _usable(pair, f"{where} ({split})", missing, target) for split, pair in given.items()}
     if WHOLE in pairs:
         x, y = pairs[WHOLE]
         pairs = {split: (x[rows], y[rows]) for split, rows in cut(len(y), *fractions, rng).items()}
@@ -209,7 +235,12 @@ def _splits(
     return [pairs[split] for split in SPLITS]
 
 
-def _usable(pair: Any, where: str, missing: str) -> Pair:
+def _usable(pair: Any, where: str, missing: str, target: str) -> Pair:
+    names = getattr(pair, "column_names", getattr(pair, "columns", None))  # Hugging Face's, pandas'
+    if names is not None and not isinstance(pair, tuple | list):
+        columns = {str(name): as_array(list(pair[name]), where) for name in names}
+        x, y, known = of_table(columns, target, where)
+        return usable(x, y, where, missing, known)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(f"{where}: is {type(pair).__name__}; give a pair (x, y)")
     x, y = (as_array(part, f"{where}, {name}") for part, name in zip(pair, "xy", strict=True))

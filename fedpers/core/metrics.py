@@ -1,9 +1,11 @@
 """From one row a client to the numbers of a round."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+
+from fedpers.core.scores import over_clients
 
 Columns = dict[str, np.ndarray]
 
@@ -31,18 +33,18 @@ def _absent(name: str) -> float:
     return 0.0 if name.endswith("_num") else math.nan
 
 
-def summarise(clients: dict[str, np.ndarray], split: str) -> dict[str, float]:
+def summarise(clients: dict[str, np.ndarray], split: str, metrics: Sequence[str] = ()) -> dict[str, float]:
     """The numbers of one split ("valid" or "test") over the clients that have samples in it.
 
     loss, accuracy: weighted by samples; accuracy_mean: clients count equally; worst_decile: mean
     accuracy of the worst ceil(N/10) clients. Where there is no accuracy (regression), worst_decile
     is the mean loss of the ceil(N/10) clients with the largest. Columns `{split}_loss_before` and
     `{split}_accuracy_before`, the model before local adaptation, give loss_before, ... alike.
-    Everything is nan where no client has a sample.
+    Everything is nan where no client has a sample. `metrics` names further ones, see `core.scores`.
     """
-    result = _numbers(clients, split, "")
+    result = _numbers(clients, split, "", metrics)
     if f"{split}_loss_before" in clients:
-        before = _numbers(clients, split, "_before")
+        before = _numbers(clients, split, "_before", metrics)
         result |= {f"{name}_before": value for name, value in before.items()}
     return result
 
@@ -67,7 +69,9 @@ def of_centers(metric: np.ndarray, smaller_is_better: bool) -> dict[str, float]:
     return columns | {"centers_apart": float(np.mean(alone))}
 
 
-def _numbers(clients: dict[str, np.ndarray], split: str, suffix: str) -> dict[str, float]:
+def _numbers(
+    clients: dict[str, np.ndarray], split: str, suffix: str, metrics: Sequence[str]
+) -> dict[str, float]:
     num = np.asarray(clients[f"{split}_num"], dtype=float)
     seen = num > 0
     loss = np.asarray(clients[f"{split}_loss{suffix}"], dtype=float)[seen]
@@ -79,7 +83,15 @@ def _numbers(clients: dict[str, np.ndarray], split: str, suffix: str) -> dict[st
         "accuracy": _weighted(accuracy, weights) if known else math.nan,
         "accuracy_mean": float(accuracy.mean()) if known else math.nan,
         "worst_decile": _worst(accuracy) if known else -_worst(-loss),
+        **over_clients(metrics, _further(clients, split, suffix, metrics, seen), accuracy, loss),
     }
+
+
+def _further(
+    clients: dict[str, np.ndarray], split: str, suffix: str, metrics: Sequence[str], seen: np.ndarray
+) -> Columns:
+    columns = {name: f"{split}_{name}{suffix}" for name in metrics}
+    return {n: np.asarray(clients[c], dtype=float)[seen] for n, c in columns.items() if c in clients}
 
 
 def _weighted(values: np.ndarray, weights: np.ndarray) -> float:

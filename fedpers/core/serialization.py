@@ -1,5 +1,6 @@
 """Records as bytes: named arrays and a JSON skeleton. No pickle, on the network or on disk."""
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -103,10 +104,10 @@ def leaf_bytes(flat: list[Any]) -> int:
     return sum(sizes.values())
 
 
-SKELETON, FORMAT = "skeleton", "format"
+SKELETON, FORMAT, DIGEST = "skeleton", "format", "sha256"
 
 
-VERSION = "2"  # of the files; 1 named records by their module
+VERSION = "3"  # of the files; 1 named records by their module, 2 had no digest
 
 
 def write_record(path: Path, body: Any, durable: bool = True) -> None:
@@ -120,7 +121,8 @@ def write_record(path: Path, body: Any, durable: bool = True) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(named, part, metadata={SKELETON: skeleton, FORMAT: VERSION})
+        about = {SKELETON: skeleton, FORMAT: VERSION, DIGEST: _digest(skeleton, arrays)}
+        save_file(named, part, metadata=about)
         if durable:
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -134,7 +136,7 @@ def read_record(path: Path, device: str = "cpu") -> Any:
     """Read what `write_record` wrote.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of another format.
+        CheckpointError: the file is missing, of another format, or holds other bits than were written.
     """
     from safetensors import safe_open
 
@@ -150,4 +152,16 @@ def read_record(path: Path, device: str = "cpu") -> Any:
             f"{path} is of format {version}, this fedpers ({__version__}) reads format "
             f"{VERSION}: start the run anew, or go on with the version in summary.json"
         )
-    return unpack(skeleton, [arrays[str(i)] for i in range(len(arrays))], device)
+    found = [arrays[name] for name in sorted(arrays, key=int)] if all(map(str.isdecimal, arrays)) else []
+    if about.get(DIGEST) != _digest(skeleton, found):
+        raise CheckpointError(f"{path} is damaged: it holds other bits than were written")
+    return unpack(skeleton, found, device)
+
+
+def _digest(skeleton: str, arrays: Arrays) -> str:
+    """SHA-256 of a record's structure and numbers; a file system may return what was never written."""
+    whole = hashlib.sha256(skeleton.encode())
+    for array in arrays:
+        whole.update(f"{array.dtype} {array.shape}".encode())
+        whole.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return whole.hexdigest()

@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from fedpers import __version__
 
 ARRAYS, CONFIG = "arrays", "config"  # as in fedpers.flower.messages, which imports torch
-FAILED = 3  # Flower's code of a client app that raised
+FAILED = 2  # Flower's code of a client app that raised
 app = ClientApp()
 
 

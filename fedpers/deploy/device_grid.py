@@ -27,6 +27,9 @@ from fedpers.flower.validation import Inspector
 
 log = logging.getLogger("fedpers")
 LOOK_S = 0.25  # between two looks for replies
+# Flower's codes of errors that the SuperLink makes up where no reply came: the message, its reply or its
+# node is not there. Those that a client app sends have others.
+GONE = (3, 4, 5)
 
 
 class Terms(Protocol):
@@ -134,6 +137,8 @@ class DeviceGrid(DirectGrid):
         keys = {n.node_id: n.name for n in self.grid.get_nodes() if n.public_key}  # type: ignore[attr-defined]
         for message in self.grid.pull_messages(list(self._asked)) if self._asked else ():
             node, _ = self._asked.pop(message.metadata.reply_to_message_id)
+            if _is_gone(message):  # asked again when it is back
+                continue
             if message.has_error():
                 self._ignore(node, f"it did not say who it is: {message.error.reason}")
                 continue
@@ -220,7 +225,7 @@ class DeviceGrid(DirectGrid):
         if fault is None and header.kind == "evaluate" and not _is_metrics(body):
             fault = "its evaluation is no table of numbers"
         if fault is not None:
-            self.counts["refused"] += 1
+            self.counts["late" if _is_gone(message) else "refused"] += 1
             watch.faults[k] = fault
             return
         if header.kind == "train" and said["version"] is not None:
@@ -255,6 +260,11 @@ class DeviceGrid(DirectGrid):
         found = {name: self.counts[name] for name in names}
         self.counts.clear()
         return found
+
+
+def _is_gone(message: Message) -> bool:
+    """Whether it tells that there will be no reply, rather than being one."""
+    return message.has_error() and message.error.code in GONE
 
 
 def _facts(said: Any) -> Facts:

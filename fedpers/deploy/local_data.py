@@ -9,7 +9,7 @@ Without given splits the samples are cut by data.test_fraction and data.valid_fr
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from fedpers.core.arrays import NUMBERS, SPLITS, TEST, TRAIN, WHOLE, Pair, cut
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.local_files import read
+from fedpers.datasets.local_files import read, read_columns
 
 Splits = dict[str, Pair]
 
@@ -39,7 +39,7 @@ def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtyp
     splits = _call(source) if _is_entry_point(source) else _files(Path(source).expanduser(), target)
     if WHOLE in splits:
         splits = _cut(*splits[WHOLE], cfg, seed, source)
-    parts = {name: _checked(*pair, cfg, f"{source} ({name})") for name, pair in splits.items()}
+    parts = {name: checked(*pair, cfg, f"{source} ({name})") for name, pair in splits.items()}
     if TRAIN not in parts or TEST not in parts:
         raise DataError(
             f"{source}: has {', '.join(parts) or 'nothing'}; give train and test, or x and y to be cut"
@@ -81,6 +81,18 @@ def _files(path: Path, target: str | None) -> Splits:
     return {name: (part.x, part.y) for name, part in read(path, target).items()}
 
 
+def feature_names(source: str, target: str | None) -> tuple[str, ...]:
+    """The names of x's columns in their order, of a table or a folder of tables; else ()."""
+    if _is_entry_point(source):
+        return ()
+    path = Path(source).expanduser()
+    if path.is_dir():
+        path = next(path.glob(f"{TRAIN}.*"), path)
+    if path.suffix not in (".csv", ".parquet"):
+        return ()
+    return tuple(name for name in read_columns(path) if name != target)
+
+
 # ---- whether it fits ----------------------------------------------------------------------------
 
 
@@ -93,7 +105,20 @@ def _cut(x: np.ndarray, y: np.ndarray, cfg: DataConfig, seed: int, source: str) 
     return {name: (x[index], y[index]) for name, index in rows.items()}
 
 
-def _checked(x: np.ndarray, y: np.ndarray, cfg: DataConfig, where: str) -> Pair:
+class Expected(NamedTuple):
+    """What a model takes and says."""
+
+    input_shape: tuple[int, ...]
+    task: str
+    num_classes: int
+
+
+def checked(x: np.ndarray, y: np.ndarray, cfg: DataConfig | Expected, where: str) -> Pair:
+    """(x [n, *input_shape], y [n]) if they fit.
+
+    Raises:
+        DataError: another shape, other classes, no numbers, or NaN.
+    """
     if x.dtype == object or not np.issubdtype(x.dtype, np.number):
         raise DataError(f"{where}: x is of type {x.dtype}; give numbers")
     if y.dtype.kind not in NUMBERS:

@@ -7,7 +7,6 @@ newest checkpoint may go back to (`keep`); the client loads exactly `since`. A r
 a version behind that no order asks for: the next order finds the one before.
 """
 
-import hashlib
 import logging
 import re
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedpers.core.errors import CheckpointError, FedpersError
-from fedpers.core.serialization import pack, read_record, write_record
+from fedpers.core.serialization import read_record, write_record
 
 log = logging.getLogger("fedpers")
 
@@ -66,7 +65,7 @@ class PrivateState:
         if since is None:
             return None
         try:
-            return _opened(read_record(self._path(since), self.device))
+            return read_record(self._path(since), self.device)
         except FedpersError as error:
             if self.lost == "refuse":
                 raise StateLost(self._complaint(since)) from error
@@ -80,7 +79,7 @@ class PrivateState:
         Raises:
             CheckpointError: the file system refuses; all earlier versions are as they were.
         """
-        write_record(self._path(when), {"state": state, "digest": _digest(state)})
+        write_record(self._path(when), state)
         self._path(when).chmod(0o600)
         for version in self.versions():
             if version not in (when, self.recall.since, self.recall.keep):
@@ -100,25 +99,6 @@ class PrivateState:
             f"(run {self.folder.name}): restore it, or start this device with "
             f'lost_state="reinitialise" in its node-config'
         )
-
-
-def _digest(state: Any) -> str:
-    """SHA-256 of a state's structure and numbers; a file system may return what was never written."""
-    skeleton, arrays = pack(state)
-    whole = hashlib.sha256(skeleton.encode())
-    for array in arrays:
-        whole.update(array.tobytes())
-    return whole.hexdigest()
-
-
-def _opened(body: Any) -> Any:
-    if (
-        not isinstance(body, dict)
-        or body.keys() != {"state", "digest"}
-        or body["digest"] != _digest(body["state"])
-    ):
-        raise CheckpointError("its content is not what was written")
-    return body["state"]
 
 
 def _make_private(folder: Path) -> None:

@@ -27,9 +27,11 @@ from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.plan import Plan
+from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
-from fedpers.deploy.local_data import load_local
+from fedpers.deploy.local_data import feature_names, load_local
 from fedpers.deploy.orders import NONE, Order
+from fedpers.deploy.own_model import remember
 from fedpers.deploy.private_state import PrivateState
 from fedpers.deploy.secret_noise import SecretNoise
 from fedpers.engines.population import Population
@@ -91,6 +93,10 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
         given = population.one(Request(order.k, body, Header.of(header)))
     if isinstance(given, Exception):
         raise given
+    if header["kind"] == "evaluate":
+        about = {"config": str(request["config"]), "data": device.data, "target": device.target}
+        when = (int(header["t"]), int(header["e"]))
+        remember(store.folder, {**about, "columns": seat.columns}, body, when, order)
     return _packed(given, order, header, store)
 
 
@@ -122,6 +128,7 @@ class Seat:
     federation: Federation
     plan: Plan
     facts: dict[str, Any]
+    columns: tuple[str, ...]  # of its data, if that is a table
 
 
 @lru_cache(maxsize=1)
@@ -131,9 +138,10 @@ def _seat(config: str, source: str, target: str | None) -> Seat:
     client = method(cfg.method_name).client_class()(cfg.method, model_of(cfg))
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
+    client.metrics = of_one(cfg.metrics)
     cuda = cfg.device != "cpu" and torch.cuda.is_available()
     plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype, privacy=cfg.privacy)
-    return Seat(client, _only(data, cfg), plan, _facts(data, cfg))
+    return Seat(client, one_device(data, cfg), plan, _facts(data, cfg), feature_names(source, target))
 
 
 def model_of(cfg: RunConfig) -> Model:
@@ -143,7 +151,7 @@ def model_of(cfg: RunConfig) -> Model:
     return build_model(cfg.model.name, input_shape=shape, num_outputs=outputs, task=task, **cfg.model.options)
 
 
-def _only(data: ClientData, cfg: RunConfig) -> Federation:
+def one_device(data: ClientData, cfg: RunConfig) -> Federation:
     """A federation as one device sees it: whatever its number there, the data is its own."""
     nobody = np.zeros(0, dtype=np.int64)
     shape = tuple(cfg.data.input_shape)

@@ -25,7 +25,7 @@ from fedpers.core.errors import ConfigError, FedpersError, ReplyError
 
 log = logging.getLogger("fedpers")
 ADDRESS = "127.0.0.1:8000"  # Flower's own default
-START_S, GONE_S = 300.0, 20.0  # to begin, and to be sure that nobody goes on
+START_S, GONE_S = 300.0, 5.0  # to begin, and to be sure that nobody goes on
 LOOK_S = 1.0
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

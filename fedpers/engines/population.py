@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.params import Params
@@ -49,11 +50,12 @@ class Population:
 
     def data(self, k: int) -> ClientData:
         """The data of client k on this process's device."""
-        if self.device == "cpu":
+        exact = bool(self.client.model.network.tracked)
+        if self.device == "cpu" and not exact:
             return self.federation.client(k)
         if k not in self._data:
             parts = self.federation.client(k)
-            moved = [_to(p, self.device) for p in (parts.train, parts.valid, parts.test)]
+            moved = [_to(p, self.device, exact) for p in (parts.train, parts.valid, parts.test)]
             self._data[k] = ClientData(*moved)
         return self._data[k]
 
@@ -94,16 +96,20 @@ class Population:
         return int(max(self.federation.num_train)), int(max(self.federation.num_test))
 
     def _one(self, request: Request, state: Any) -> Answer:
-        k, header, when = request.k, request.header, request.when
+        k, when = request.k, request.when
         data = self.data(k)
-        n = len(data.train)
         rng = Stream(self.plan.seed, when[0], k, when[1])
         if state is UNREAD:
             state = self.state(k, when)
+        with self.client.model.network.turn(data.train, rng):
+            return self._served(request, state, data, rng)
+
+    def _served(self, request: Request, state: Any, data: ClientData, rng: Stream) -> Answer:
+        header, n = request.header, len(data.train)
         if header.kind == "evaluate":
             metrics = _numbers(self.client.assess(request.order, own_state(state), data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = answer(self.client, request.order, state, data.train, rng, when[0])
+        reply, kept = answer(self.client, request.order, state, data.train, rng, request.when[0])
         found: dict[str, Any] | None = None
         if header.assess:
             model = self.client.local_model(request.order, reply)
@@ -133,5 +139,14 @@ def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:
     return {c: float(v) for c, v in metrics.items()}
 
 
-def _to(data: Data, device: str) -> Data:
-    return Data(data.x.to(device), data.y.to(device), data.mask.to(device))
+def _to(data: Data, device: str, exact: bool) -> Data:
+    return (Exact if exact else Data)(data.x.to(device), data.y.to(device), data.mask.to(device))
+
+
+class Exact(Data):
+    """Data whose batches hold no padding: BatchNorm would take it for samples."""
+
+    def take(self, index: Tensor, weight: Tensor) -> list[Data]:
+        """Batches of rows index [S, B], those of weight 0 left out."""
+        rows = [i[w > 0] for i, w in zip(index, weight, strict=True)]
+        return [Data(self.x[i], self.y[i], self.mask[i]) for i in rows]

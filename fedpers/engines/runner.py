@@ -67,6 +67,7 @@ class Runner:
         self.config = config
         self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
         self._tuners: dict[Any, ChunkSize] = {}
+        self.said: set[str] = set()  # reasons for the loop that were logged
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
 
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
@@ -107,12 +108,15 @@ class Runner:
         A state is not read where the request is looped anyway.
         """
         client, header = population.client, request.header
-        if self.config.runner == "loop" or not client.vectorized:
+        if self.config.runner == "loop" or not client.vectorized or self._alone(population):
             return None, UNREAD, []
+        if client.metrics and (header.assess or header.kind == "evaluate"):
+            return None, UNREAD, []  # scikit-learn knows one client's arrays
         auto = self.config.runner == "auto" and population.device == "cpu"
         trains = client.adapts or type(request.order) is Unseen
         evaluates = header.kind == "evaluate" and not trains
         if auto and population.convolves and not evaluates:
+            self._say("a stack of convolutions, each client's own, is slower on a CPU")
             return None, UNREAD, []  # a stack of convolutions, each client's own, is slower on a CPU
         sizes = population.padded_sizes(request.k)
         if not sizes[0]:
@@ -128,6 +132,19 @@ class Runner:
         order_spec, given = orders[id(request.order)]
         kind = (header.kind, type(request.order), header.assess)
         return Key(kind, request.when, sizes, order_spec, state_spec), state, given + flat
+
+    def _alone(self, population: Population) -> bool:
+        """Whether the model keeps its clients out of stacks."""
+        reason = population.client.model.network.alone
+        if reason:
+            self._say(f"the model has {reason}")
+        return bool(reason)
+
+    def _say(self, reason: str) -> None:
+        """Log once why clients run one by one."""
+        if reason not in self.said:
+            self.said.add(reason)
+            log.info("clients run one by one: %s", reason)
 
     # ---- the two runners ------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ def run_chunk(
     scratch = scratch if header.kind == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=population.device)
-    with stacked():
+    with stacked(), population.client.model.network.turn(None, None):
         flat = torch.vmap(work)(i, *given.stacks)
     return work.answers(population, requests, flat)
 

@@ -40,6 +40,20 @@ PEERS = Disclosure(
     no_dp="its own model is handed to other clients and scored on their data; the weights are sent too",
     no_sum="single models go from client to client",
 )
+CORRECTED = Disclosure(
+    "the change of the global model, and of a control variate",
+    no_dp="the control variate is sent beside the change, and is a mean gradient itself",
+)
+PROTOTYPES = Disclosure(
+    "the mean features of each class, and how many samples it has",
+    no_dp="prototypes and the numbers of samples are sent class by class, without a bound on what one tells",
+    no_sum="numbers of samples and weighted prototypes could be summed; they are sent singly",
+)
+OWN_MODEL = Disclosure(
+    "its own model, which the server compares with those of others and mixes into theirs",
+    no_dp="the server mixes models by single distances, so what one client gets tells of another",
+    no_sum="single models are compared",
+)
 COIN_STEPS = Disclosure(
     "gradients or control variates of the shared block, at random times",
     no_dp="private sampling, anchors and control variates need an analysis of their own",

@@ -6,9 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
+from fedpers.core import scores
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
@@ -33,6 +35,7 @@ class PersonalizedClient(NumPyClient, ABC):
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
     disclosure: ClassVar[Disclosure] = UNDECLARED  # what leaves in training, and what may be promised of it
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
+    metrics: tuple[str, ...] = ()  # names of `core.scores.SCORES` that it adds; a run may name some
 
     def __init_subclass__(cls) -> None:
         """A class that defines `predict` alone does not inherit another method's `personal`."""
@@ -113,7 +116,8 @@ class PersonalizedClient(NumPyClient, ABC):
         """Loss and accuracy of the personal model on the client's own splits.
 
         Columns: {valid,test}_{num,loss,accuracy}; with local adaptation these are after it, and
-        {valid,test}_{loss,accuracy}_before are before it. The splits are those of `splits`.
+        {valid,test}_{loss,accuracy}_before are before it. The splits are those of `splits`; each of
+        `metrics` is a column more.
         """
         found: dict[str, Tensor] = {}
         order, shared = shared, self._chosen(shared, state, data.train)
@@ -147,7 +151,18 @@ class PersonalizedClient(NumPyClient, ABC):
             found[f"{name}_num"] = part.num
             scores = self._scores(shared, state, params, part)
             found[f"{name}_loss{suffix}"], found[f"{name}_accuracy{suffix}"] = scores
+            if self.metrics:
+                more = self._more_scores(shared, state, params, part)
+                found |= {f"{name}_{metric}{suffix}": value for metric, value in more.items()}
         return found
+
+    def _more_scores(self, shared: Any, state: Any, params: Params | None, part: Data) -> dict[str, Tensor]:
+        """Those of `metrics`, in NumPy: the runner evaluates clients one by one where there are some."""
+        outputs = self.predict(shared, state, part.x) if params is None else self.model(params, part.x)
+        real = part.mask.bool()
+        y, predictions = part.y[real].cpu().numpy(), self.model.predictions(outputs)[real].cpu().numpy()
+        found = scores.of_client(self.metrics, y, predictions)
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
 
     def _scores(self, shared: Any, state: Any, params: Params | None, part: Data) -> tuple[Tensor, Tensor]:
         """(mean loss, accuracy) on the samples that are no padding; nan where there is none."""

@@ -173,4 +173,4 @@ def open_reply(message: Message, device: str = "cpu") -> Outcome:
 
 def error_reply(message: Message, reason: str) -> Message:
     """The reply of a client that failed."""
-    return Message(Error(code=3, reason=reason), reply_to=message)
+    return Message(Error(code=2, reason=reason), reply_to=message)  # CLIENT_APP_RAISED_EXCEPTION

@@ -1,6 +1,9 @@
 """Observers of a run, and the cost of a round."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +24,9 @@ class RoundLog:
 class Observer:
     """Watches a run. Every method may be left as it is."""
 
+    def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
+        """The run of `config`, plain values as in .hydra/config.yaml, begins or goes on in `out`."""
+
     def on_round(self, t: int, log: RoundLog) -> None:
         """Round t is done; the strategy's state is new."""
 
@@ -29,3 +35,9 @@ class Observer:
 
     def after_round(self, t: int) -> None:
         """Round t and its evaluation are done, and all observers have seen them."""
+
+    def on_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Rows were added to metrics.csv; each has `round`, `split` and its numbers."""
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """The run has ended; `summary` is what summary.json holds, its `status` finished or failed."""

@@ -12,7 +12,7 @@ import torch
 
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.privacy import PrivacyConfig, gaussian_mechanism
-from fedpers.core.pytree import tree_map
+from fedpers.core.pytree import leaves, tree_map
 from fedpers.core.rng import Stream
 from fedpers.flower.messages import Request
 
@@ -23,8 +23,8 @@ StreamOf = Callable[[Request, Any], Stream]  # of a request and the change that 
 class Disclosure:
     """What leaves the device in training, and what can be promised of it.
 
-    The declared delta is the reply's only field `delta`, minus the order's field `since`; without `since`
-    the field is a change itself, such as a gradient.
+    The declared delta is the reply's only field with content, `delta`, minus the order's field `since`;
+    without `since` the field is a change itself, such as a gradient.
     """
 
     leaves: str  # in words
@@ -59,7 +59,7 @@ class Mechanism:
             FedpersError: it is not the reply that the method declares.
         """
         name, since = self.disclosure.delta, self.disclosure.since
-        held = [f.name for f in fields(reply)]
+        held = [f.name for f in fields(reply) if leaves(getattr(reply, f.name))]
         if held != [name] or (since and not hasattr(request.order, since)):
             raise FedpersError(
                 f"privacy=dp: a {type(reply).__name__} with {', '.join(held) or 'nothing'} answers a "

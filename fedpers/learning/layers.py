@@ -6,13 +6,15 @@ No nn.Module takes part in the forward pass, so `torch.func.vmap` can run it for
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.core.rng import Stream
 from fedpers.learning.convolution import convolve
 
 Shape = tuple[int, ...]
@@ -22,19 +24,38 @@ class MismatchError(ValueError):
     """A layer cannot take inputs of this shape; `build_model` adds the model's name."""
 
 
-class Network(Protocol):
+class Network(ABC):
     """The body of a model: everything before the last linear layer."""
 
+    num_features: int
+    alone: str = ""  # why clients run one by one; "": they may be stacked
+    tokens: bool = False  # inputs are numbers of tokens
+
     @property
-    def num_features(self) -> int: ...
+    def norms(self) -> frozenset[str]:
+        """Names of the parameters of normalisation layers."""
+        return frozenset()
 
+    @property
+    def tracked(self) -> list[str]:
+        """Names of the running statistics of BatchNorm."""
+        return []
+
+    def turn(self, data: Data | None, rng: Stream | None) -> AbstractContextManager[None]:
+        """What a client does with the network is done within this; nothing, but for modules."""
+        return nullcontext()
+
+    def statistics(self, params: Params, x: Tensor) -> Params:
+        """Running statistics on a client's inputs x [n, ...], by name; only modules have some."""
+        return {}
+
+    @abstractmethod
     def init(self) -> Params:
-        """Initial parameters, drawn from torch's global generator."""
-        ...
+        """Initial parameters, drawn from torch's global generator; a head of its own too, if it has one."""
 
+    @abstractmethod
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """[n, ...] inputs to [n, M] features; other entries of `params` are ignored."""
-        ...
 
 
 class Layer(ABC):
@@ -152,7 +173,7 @@ def slide(shape: tuple[int, int, int], size: int, stride: int, padding: int) -> 
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Network):
     """Layers in sequence; parameters are named conv1.weight, conv1.bias, dense1.weight and so on."""
 
     steps: tuple[tuple[str, Layer, Shape], ...]  # name, layer, shape of its input

@@ -19,12 +19,11 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params, merge
 from fedpers.core.plan import Plan
 from fedpers.learning.layers import MismatchError, Network, fresh
-from fedpers.learning.networks import NETWORKS
+from fedpers.learning.module import BODY, HEAD, ModuleNetwork
+from fedpers.learning.networks import NETWORKS, builder, options_of
 
-HEAD = "head."
 TASKS = ("classification", "binary", "regression")
 MODELS = NETWORKS  # what `model=` may be
-COMMON = ("init", "bias")  # options that every model has
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,9 @@ class Model:
     def init(self, seed: int) -> Params:
         """Initial parameters drawn from `seed`; torch's global generator is restored."""
         with _seeded(seed):
-            return INITS[self.start](merge(self.network.init(), self._new_head(self.num_outputs)))
+            own = self.network.init()
+            head = {} if HEAD + "weight" in own else self._new_head(self.num_outputs)
+            return INITS[self.start](merge(own, head))
 
     def init_head(self, seed: int, num_outputs: int | None = None) -> Params:
         """An initial head from `seed`, weight [K, M] and bias [K]; K is `num_outputs` or the model's."""
@@ -57,6 +58,18 @@ class Model:
     def is_head(self, name: str) -> bool:
         """Whether this parameter belongs to the head."""
         return name.startswith(HEAD)
+
+    def is_norm(self, name: str) -> bool:
+        """Whether this parameter belongs to a normalisation layer."""
+        return name in self.network.norms
+
+    def with_statistics(self, params: Params, x: Tensor) -> Params:
+        """The parameters with BatchNorm's statistics on a client's training inputs x [n, ...].
+
+        With these the model predicts by itself as it does on that client; without BatchNorm nothing is added.
+        """
+        found = self.network.statistics(params, x)
+        return params | {BODY + name: value for name, value in found.items()}
 
     def body(self, params: Params, x: Tensor) -> Tensor:
         """Features [n, M] of inputs [n, ...]; `params` must hold the body's parameters."""
@@ -84,6 +97,14 @@ class Model:
             losses = F.binary_cross_entropy_with_logits(outputs, target, reduction="none")
             return losses.squeeze(1)
         return (outputs - target).square().mean(1)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Probabilities [n, K] of classes (of a binary task [n, 2]); values [n, K] for regression."""
+        if self.task == "classification":
+            return outputs.softmax(1)
+        if self.task == "binary":
+            return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], 1)
+        return outputs
 
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
         """1 where the prediction is right, else 0, [n]; nan for regression."""
@@ -169,8 +190,9 @@ def build_model(
     problems = _problems(name, num_outputs, task, init, bias, options)
     if problems:
         raise ConfigError(*problems)
-    network = _network(name, input_shape, options)
-    if init == "zeros" and network.init():
+    with _seeded(0):  # a module is tried on made-up inputs
+        network = _network(name, input_shape, 1 if task == "binary" else num_outputs, options)
+    if init == "zeros" and (isinstance(network, ModuleNetwork) or network.init()):
         raise ConfigError(
             f"model.init is zeros, from which the hidden layers of '{name}' never move; "
             "use default or xavier_normal"
@@ -181,7 +203,7 @@ def build_model(
         num_features=network.num_features,
         num_outputs=1 if task == "binary" else num_outputs,
         network=network,
-        bias=bias,
+        bias=network.head_bias if isinstance(network, ModuleNetwork) else bias,
         start=init,
     )
 
@@ -190,12 +212,12 @@ def _problems(
     name: str, num_outputs: int, task: str, init: str, bias: bool, options: dict[str, Any]
 ) -> list[str]:
     problems = []
-    if name not in MODELS:
-        problems.append(unknown("model", name, MODELS))
-    else:
-        known = [*list(inspect.signature(MODELS[name]).parameters)[1:], *COMMON]
+    try:
+        known = options_of(name, options.get("library"))
         wrong = [option for option in options if option not in known]
         problems += [unknown(f"option of model '{name}'", option, known) for option in wrong]
+    except ConfigError as error:
+        problems += error.problems
     if task not in TASKS:
         problems.append(unknown("task", task, TASKS))
     if init not in INITS:
@@ -210,14 +232,52 @@ def _problems(
     return problems
 
 
-def _network(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> Network:
+def _network(name: str, shape: tuple[int, ...], num_outputs: int, options: dict[str, Any]) -> Network:
+    options = dict(options)
+    make = builder(name, options.pop("library", None))
+    takes = inspect.signature(make).parameters
+    more = {"num_outputs": num_outputs, "name": name}
     try:
-        return MODELS[name](tuple(shape), **options)
+        return make(tuple(shape), **options, **{k: v for k, v in more.items() if k in takes})
     except MismatchError as e:
         raise ConfigError(
             f"model '{name}' cannot take inputs of shape {tuple(shape)}: {e}. "
             "Use model=mlp, which takes any shape, or data with larger images"
         ) from e
+
+
+def check_inputs(model: Model, tokens: int, input_shape: tuple[int, ...]) -> None:
+    """Refuse a model of measurements for texts, one of texts for measurements, and too small a vocabulary.
+
+    Args:
+        tokens: how many tokens the data has; 0: it holds measurements.
+        input_shape: of one sample.
+
+    Raises:
+        ConfigError: says which model or key would do.
+    """
+    network = model.network
+    if tokens and not isinstance(network, ModuleNetwork):
+        raise ConfigError(
+            f"model={model.name} takes measurements, and the data holds numbers of tokens; use model=lstm, "
+            "model=transformer or model=module"
+        )
+    if network.tokens and not tokens:
+        raise ConfigError(
+            f"model={model.name} embeds tokens, and the data holds measurements; "
+            "if they are numbers of tokens, set data.tokens=true"
+        )
+    if not network.tokens:
+        return
+    try:
+        with torch.no_grad():
+            network(model.with_statistics(model.init(0), torch.zeros(2, *input_shape)),
+                    torch.full((1, *input_shape), float(tokens - 1)))  # fmt: skip
+    except IndexError as error:
+        raise ConfigError(
+            f"model={model.name} has too small a vocabulary: the data has tokens up to {tokens - 1}; "
+            f"set model.vocabulary={tokens}, or what your module calls it"
+        ) from error
 
 
 def initial_params(model: Model, plan: Plan) -> Params:

@@ -3,11 +3,14 @@
 To add a network, write such a function and list it in NETWORKS; `fedpers.learning.model` adds the head.
 """
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Network, Relu, Shape, image, stack
+from fedpers.learning.libraries import LIBRARIES, module
 from fedpers.learning.resnet import STEMS, ResNet18
+from fedpers.learning.text import lstm, transformer
 
 
 def logistic(shape: Shape) -> Network:
@@ -89,5 +92,26 @@ def resnet18_gn(shape: Shape, *, stem: str = "small", groups: int = 2) -> ResNet
 
 _CNNS = (cnn2_federico, cnn_fedsoft_cifar, cnn_fedsoft_letters, cnn_mcmahan, cnn_omniglot, cnn_pflego)
 NETWORKS: dict[str, Callable[..., Network]] = {
-    network.__name__: network for network in (*_CNNS, lenet, linear, logistic, mlp, resnet18_gn)
+    network.__name__: network
+    for network in (*_CNNS, lenet, linear, logistic, lstm, mlp, module, resnet18_gn, transformer)
 }
+
+
+def builder(name: str, library: str | None = None) -> Callable[..., Network]:
+    """What makes the network: of our own name, or of a name in one of LIBRARIES.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    known: Mapping[str, Callable[..., Network]] = NETWORKS if library is None else LIBRARIES
+    key, what = (name, "model") if library is None else (library, "model.library")
+    if key not in known:
+        raise ConfigError(unknown(what, str(key), known))
+    return known[key]
+
+
+def options_of(name: str, library: str | None = None) -> list[str]:
+    """The keys that the model may be given, beside the name; a module's head is its own, with bias or not."""
+    given = list(inspect.signature(builder(name, library)).parameters)[1:]
+    own = [key for key in given if key not in ("num_outputs", "name")]
+    return [*own, *(["library"] if library else []), *([] if "num_outputs" in given else ["bias"]), "init"]

@@ -9,14 +9,14 @@ from torch.func import functional_call
 
 from fedpers.core.params import Params
 from fedpers.core.torchvision import import_torchvision
-from fedpers.learning.layers import fresh
+from fedpers.learning.layers import Network, fresh
 
 # kernel, stride and padding of the first layer
 STEMS = {"small": (3, 1, 1), "imagenet": (7, 2, 3)}
 
 
 @dataclass(frozen=True)
-class ResNet18:
+class ResNet18(Network):
     """torchvision's ResNet-18 without its last layer; the first layer fits the images."""
 
     channels: int
@@ -40,6 +40,17 @@ class ResNet18:
             net.maxpool = nn.Identity()
         net.fc = nn.Identity()
         return net
+
+    @property
+    def norms(self) -> frozenset[str]:
+        """Names of the parameters of group normalisation."""
+        layers = self.skeleton.named_modules()
+        return frozenset(
+            f"{place}.{name}"
+            for place, layer in layers
+            if isinstance(layer, nn.GroupNorm)
+            for name, _ in layer.named_parameters()
+        )
 
     def init(self) -> Params:
         return fresh(self.module())

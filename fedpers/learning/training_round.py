@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import math
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from fedpers.core.data import Data
@@ -74,10 +74,15 @@ def in_round(config: Any, t: int) -> Any:
 
 def trainings(config: Any) -> dict[str, LocalConfig]:
     """The settings of local training among a config's fields, by name."""
-    if not dataclasses.is_dataclass(config):
-        return {}
-    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    values = {name: getattr(config, name) for name in _candidates(type(config))}
     return {name: v for name, v in values.items() if isinstance(v, LocalConfig)}
+
+
+@cache
+def _candidates(kind: type) -> tuple[str, ...]:
+    """Fields of a dataclass that may be settings of local training; asked for every client and round."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return tuple(f.name for f in fields if "LocalConfig" in str(f.type))
 
 
 def cannot_keep(cfg: LocalConfig, why: str) -> list[str]:

@@ -37,12 +37,13 @@ def recovery(membership: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def columns(arrays: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Columns about what a method found, where the data know the truth.
 
-    `recovery`: mean over clients, of memberships. Of weights that clients give to each other's models:
-    the weight on the own group by owner and by user, and how many models were taken over.
+    `recovery`: mean over clients, of memberships, or of importance weights. Of weights that clients give to
+    each other's models: the weight on the own group by owner and by user, and how many were taken over.
     """
     true, found = truth.get("membership", truth.get("group")), {}
-    if "membership" in arrays and true is not None:
-        found["recovery"] = float(recovery(arrays["membership"], true).mean())
+    shares = arrays.get("membership", arrays.get("importance"))
+    if shares is not None and true is not None:
+        found["recovery"] = float(recovery(shares, true).mean())
     group = truth.get("group")
     if "collaboration" in arrays and group is not None and np.ndim(group) == 1:
         W = arrays["collaboration"]

@@ -45,7 +45,8 @@ def pages(root: Path) -> list[Path]:
 def render(name: str, root: Path, up: str) -> str | None:
     """The Markdown that a mark asks for, None for another program's; `up` leads from the page to `root`."""
     if name.endswith(".json"):
-        return experiment(_record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}")
+        record, link = _record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}"
+        return experiment(record, link) if "results" in record else measurement(record, link)
     if name.startswith("map of "):
         return paper_map(name.removeprefix("map of "), root, up)
     if name == "numbers without a file":
@@ -77,6 +78,20 @@ def experiment(record: Record, link: str) -> str:
     note = f"{what}; {size(record)}; commit {commits}; {versions}"
     shown = table(["method", "runs", *heads], rows)
     return f"{shown}\n\n{note} ([file]({link})).\n\n```bash\n{made}\n```"
+
+
+def measurement(record: Record, link: str) -> str:
+    """What a script of benchmarks/ measured: its columns as they are, then where and how."""
+    heads = list(record["rows"][0])
+    rows = [[_cell(row[head]) for head in heads] for row in record["rows"]]
+    where = "{date} on {cpu}, {cores} cores, load {load:.1f}, Python {python}".format(**record["machine"])
+    versions = ", ".join(f"{k} {v}" for k, v in record["machine"]["versions"].items())
+    shown = table([head.replace("_", " ") for head in heads], rows)
+    return f"{shown}\n\nMeasured {where}; {versions} ([file]({link})).\n\n```bash\n{record['command']}\n```"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _pair(row: Record | None, printed: bool) -> list[str]:

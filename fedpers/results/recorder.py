@@ -43,6 +43,7 @@ class Recorder(Observer):
         self.out, self.config, self.federation = out, config, federation
         self.rows: list[CsvRow] = []
         self.facts: dict[str, Any] = {}  # added to summary.json as they are
+        self.listener = Observer()  # told of the rows
         self.columns = list(COLUMNS)
         self.arrays = ArrayHistory()
         self._began = time.monotonic()
@@ -72,7 +73,7 @@ class Recorder(Observer):
 
     def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """Write a row a split and the table of clients; keep the method's arrays."""
-        rows = {s: summarise(clients, s) for s in SPLITS if f"{s}_num" in clients}
+        rows = {s: summarise(clients, s, self.config.metrics) for s in SPLITS if f"{s}_num" in clients}
         if "test" in rows:
             rows["test"] |= on_training_data(clients) | self._truth_columns(arrays)
         known = {s: row for s, row in rows.items() if any(v == v for v in row.values())}  # not all nan
@@ -128,6 +129,7 @@ class Recorder(Observer):
             files.append_csv(self.out / "metrics.csv", rows, self.columns)
         for row in rows:
             self._events.add_summary(_scalars(row), row["round"])
+        self.listener.on_rows(rows)
 
 
 def _scalars(row: CsvRow) -> Summary:

@@ -14,6 +14,7 @@ from typing import Any
 
 import fedpers
 from fedpers.config.run_config import RunConfig
+from fedpers.core.scores import SCORES, SPREADS
 from fedpers.results import files
 from fedpers.results.files import CsvRow
 
@@ -108,8 +109,9 @@ def _rank(row: CsvRow) -> tuple[float, float, int]:
 
 
 def _metrics(row: CsvRow) -> dict[str, Any]:
-    before = [f"{m}_before" for m in METRICS if f"{m}_before" in row]
-    return {"round": row["round"], **{m: row.get(m, math.nan) for m in (*METRICS, *before)}}
+    further = [m for m in (*SCORES, *SPREADS) if m in row]
+    before = [f"{m}_before" for m in (*METRICS, *further) if f"{m}_before" in row]
+    return {"round": row["round"], **{m: row.get(m, math.nan) for m in (*METRICS, *further, *before)}}
 
 
 def _sum(rows: Sequence[CsvRow], column: str) -> Any:

@@ -1,5 +1,7 @@
 """Devices in this process behind what looks like Flower's grid, with faults on order and no network."""
 
+import csv
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,15 +9,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedpers.app import deployed
 from fedpers.config.compose import load
 from fedpers.config.run_config import RunConfig, to_mapping
+from fedpers.core.pytree import leaves
 from fedpers.deploy import resident
 from fedpers.deploy.deal import deal
 from fedpers.deploy.device import _array
 from fedpers.flower.internals import begin_run, set_message_id
 from fedpers.flower.messages import error_reply
+from fedpers.results import checkpoint
 
 DATA = ["data.num_clients=3", "data.partition=dirichlet", "data.alpha=1.0", "seed=3"]
 Fault = Callable[[str, dict[str, Any], Message], Message | None]
@@ -39,6 +45,7 @@ class Link:
         self.files = deal(load(["data=digits", *DATA]).data, 3, folder / "data")
         self.nodes = {100 + k: f"site-{k}" for k in range(3)}
         self.offline: set[int] = set()
+        self.options: dict[str, str] = {}  # more of each node-config
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.wire: list[bytes] = []
         self._replies: dict[str, Message] = {}
@@ -69,6 +76,7 @@ class Link:
             "client": name,
             "data": str(self.folder / "data" / f"{name}.npz"),
             "state": str(self.folder / name),
+            **self.options,
         }
         arrays = [a.data for a in message.content["arrays"].values()]
         try:
@@ -89,3 +97,29 @@ def with_nan(reply: Message) -> Message:
     arrays[0] = np.full_like(arrays[0], np.nan)
     reply.content["arrays"] = ArrayRecord(arrays)
     return reply
+
+
+def on_devices(link: Link, cfg: RunConfig, out: Path) -> Path:
+    """A run on the devices behind a link."""
+    out.mkdir(exist_ok=True)
+    (out / ".hydra").mkdir(exist_ok=True)
+    deployed.run(cfg, out, link)  # type: ignore[arg-type]
+    return out
+
+
+def looped(cfg: RunConfig) -> RunConfig:
+    """The run in process, client by client as on devices."""
+    return dataclasses.replace(cfg, engine=dataclasses.replace(cfg.engine, runner="loop"))
+
+
+def assert_equal_states(a: Path, b: Path) -> None:
+    """The servers of two runs ended with the same bits."""
+    ours, theirs = (leaves(checkpoint.load(out, None)[1]) for out in (a, b))
+    for x, y in zip(ours, theirs, strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+
+
+def column(out: Path, name: str) -> list[str]:
+    """A column of metrics.csv, a value a round."""
+    with (out / "metrics.csv").open(newline="") as file:
+        return [r[name] for r in csv.DictReader(file) if r["split"] == "train"]

@@ -1,6 +1,7 @@
 """A SuperLink and its SuperNodes as real processes, each host a network namespace where root can make one."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -8,21 +9,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from fedpers.app.run import execute as run_inside
 from fedpers.config.compose import load
+from fedpers.core.pytree import leaves
 from fedpers.deploy import keys
 from fedpers.deploy.deal import deal
+from fedpers.results import checkpoint
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
-NET, SERVER = "10.77.0", "superlink"
+NET, SERVER, SPARE = "10.77.0", "superlink", "spare"
+DATA = ("data=digits", "data.num_clients=3", "data.partition=dirichlet", "data.alpha=1.0", "seed=3")
+# A service manager for a device: Flower refuses the key of a node that crashed for about a minute.
+KEEP_UP = 'while :; do "$@"; sleep 5; done'
 CLEAN = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # seconds; 1 by default, for each message
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
@@ -90,20 +101,21 @@ class Network:
 
 
 class Site:
-    """One server and `sites` devices with TLS, keys and proxy."""
+    """One server, three devices, a spare one and a stranger's host, with TLS, keys and proxy."""
 
-    def __init__(self, folder: Path, sites: int = 3, methods_data: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.network = folder, Network()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.names = [f"site-{k}" for k in range(sites)]
-        for host in (SERVER, *self.names):
+        self.names = [f"site-{k}" for k in range(3)]
+        for host in (SERVER, *self.names, SPARE, "stranger"):
             self.network.add(host)
         self.keys = folder / "keys"
         keys.init(self.keys, [SERVER, self.network.addresses[SERVER]])
-        for name in self.names:
+        for name in (*self.names, SPARE):
             keys.client(folder / name, name)
-        cfg = load(list(methods_data))
-        deal(cfg.data, cfg.seed, folder / "data")
+        cfg = load(list(DATA))
+        first, *_ = deal(cfg.data, cfg.seed, folder / "data")
+        shutil.copy(first, folder / "data" / f"{SPARE}.npz")
 
     # ---- processes ------------------------------------------------------------------------------
 
@@ -159,7 +171,7 @@ class Site:
     def start_device(self, name: str, *options: str) -> None:
         node = f'client="{name}" data="{self.folder}/data/{name}.npz" state="{self.folder}/{name}/state"'
         self.start(
-            name, name, str(BIN / "flower-supernode"),
+            name, name, "sh", "-c", KEEP_UP, "sh", str(BIN / "flower-supernode"),
             "--superlink", f"{SERVER}:8443", "--root-certificates", str(self.keys / "ca.crt"),
             "--auth-supernode-private-key", str(self.folder / name / name),
             "--node-config", " ".join([node, *options]),
@@ -174,14 +186,33 @@ class Site:
         )  # fmt: skip
 
     def admit(self) -> None:
-        public = [str(self.folder / n / f"{n}.pub") for n in self.names]
+        public = [str(self.folder / n / f"{n}.pub") for n in (*self.names, SPARE)]
         done = self.fedpers("keys", "admit", *public, "--ca", str(self.keys / "ca.crt"))
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run_words(self, *overrides: str) -> list[str]:
         link = ["engine=deployment", f"engine.ca={self.keys}/ca.crt"]
         data = ["data=device", "data.input_shape=[64]", "data.num_classes=10", "data.num_clients=3"]
-        return ["run", *link, *data, *overrides]
+        return ["run", *link, *data, "engine.min_clients=3", *overrides]
+
+    def follow(self, *words: str) -> subprocess.Popen[str]:
+        """`fedpers run` in the background; what it says is in follow.log."""
+        log = (self.folder / "follow.log").open("w")
+        command = self.command(SERVER, str(BIN / "fedpers"), *self.run_words(*words))
+        return subprocess.Popen(
+            command, env=self.environment(SERVER), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
+            text=True,
+        )  # fmt: skip
+
+    def pids(self, host: str, word: str) -> list[int]:
+        """Processes on a host that run a command called `word`, or a module."""
+        found = []
+        for pid in processes_in(self.network.hosts[host]):
+            with contextlib.suppress(OSError):
+                first, *words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                if first != "sh" and any(w == word or w.endswith(f"/{word}") for w in words):
+                    found.append(pid)
+        return found
 
     def log(self, label: str) -> str:
         path = self.folder / f"{label}.log"
@@ -204,6 +235,31 @@ class Site:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.network.close()
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 240.0) -> Any:
+    """What `true` gives, once that is something; far more patient than a quiet machine needs."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := true():
+            return found
+        time.sleep(0.2)
+    raise AssertionError("it did not happen")
+
+
+def inside(folder: Path, *overrides: str) -> Path:
+    """The same run in process, client by client as on devices."""
+    cfg = load([*DATA, "model=mlp", *overrides])
+    looped = dataclasses.replace(cfg.engine, runner="loop")
+    run_inside(dataclasses.replace(cfg, engine=looped), folder)
+    return folder
+
+
+def assert_equal(a: Path, b: Path) -> None:
+    """Two runs ended with the same bits, of the state and of every client's metrics."""
+    for x, y in zip(leaves(checkpoint.load(a, None)[1]), leaves(checkpoint.load(b, None)[1]), strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    assert (a / "clients.csv").read_bytes() == (b / "clients.csv").read_bytes()
 
 
 def summary(out: Path) -> dict[str, object]:

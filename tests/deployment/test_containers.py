@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+
+from fedpers.app.run import execute
+from fedpers.config.compose import load
+from fedpers.core.pytree import leaves
+from fedpers.results import checkpoint
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -62,6 +68,15 @@ def test_the_image_runs_as_nobody_in_particular() -> None:
     assert [line for line in lines if line.startswith("USER")] == ["USER 49999", "USER 49999"]
 
 
+def test_the_image_holds_pinned_versions_and_no_leftovers() -> None:
+    """It is built in two stages, so that neither pip's nor the sources' are in it."""
+    lines = (DOCKER / "Dockerfile").read_text().splitlines()
+    stages = [line.split() for line in lines if line.startswith("FROM")]
+    assert [(words[1], words[3]) for words in stages] == [("${BASE}", n) for n in ("build", "app", "proxy")]
+    assert all("==" in line for line in (DOCKER / "constraints.txt").read_text().split())
+    assert "--no-cache-dir" in "".join(lines) and "--constraint /src/constraints.txt" in "".join(lines)
+
+
 @pytest.mark.parametrize("path", COMPOSE, ids=lambda p: p.name)
 def test_every_command_is_one_that_flower_knows(path: Path) -> None:
     """Options change between Flower's versions; its own parsers judge them."""
@@ -94,3 +109,7 @@ def test_the_demonstration_runs_in_containers(tmp_path: Path) -> None:
     done("make", "-C", ROOT, "docker-demo", f"DOCKER={engine}", f"DOCKER_OUT={tmp_path}/demo")
     assert (tmp_path / "demo" / "summary.json").is_file()
     assert list((tmp_path / "demo" / "plots").glob("*.png"))
+    same = ["data=digits", "data.num_clients=3", "data.partition=dirichlet", "seed=3"]  # as in compose.yaml
+    execute(load([*same, "method=pflego", "rounds=5", "engine.runner=loop"]), tmp_path / "in")
+    for x, y in zip(*(leaves(checkpoint.load(tmp_path / f, None)[1]) for f in ("demo", "in")), strict=True):
+        torch.testing.assert_close(x, y)  # the image's torch may be another build

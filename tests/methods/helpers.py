@@ -18,10 +18,13 @@ from fedpers.learning.model import Model, build_model
 from fedpers.method import Plan, Stream
 from fedpers.simulate import simulate
 
+# What methods need on toys, whose networks do not normalise.
+TOYS: dict[str, dict[str, Any]] = {"fedbn": {"private": ["dense1.*"]}}
+
 
 def config(name: str, **options: Any) -> Any:
     """The method's config dataclass."""
-    return registry.METHODS[name].config_class()(**options)
+    return registry.METHODS[name].config_class()(**TOYS.get(name, {}), **options)
 
 
 def simulated(
@@ -117,6 +120,12 @@ def initial_parts(model: Model, seed: int) -> tuple[dict[str, np.ndarray], dict[
     """(body, head) of a model with one hidden layer, at its start."""
     head, body = split(model.init(seed), model.is_head)
     return arrays(body), arrays(head)
+
+
+def drawn_heads(model: Model, seed: int, fed: Federation) -> list[dict[str, np.ndarray]]:
+    """The heads that clients start with where each has one drawn for it."""
+    drawn = (model.init_head(Stream(seed, 0, k).integer_seed()) for k in range(fed.num_clients))
+    return [arrays(head) for head in drawn]
 
 
 def samples(fed: Federation) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -24,7 +24,8 @@ def test_a_model_without_a_body(name, optimizer):
 def test_a_personal_head_without_a_body_is_local_training(name):
     fed, local = doubles(), LocalConfig(lr=0.1, batch_size=4)
     key = {"fedalt": "v", "fedrep": "head", "fedsim": "local"}[name]
-    _, ours = simulated(name, config(name, **{key: local}), fed, network(fed), 2)
+    start = {"head_init": "common"} if name == "fedrep" else {}
+    _, ours = simulated(name, config(name, **{key: local}, **start), fed, network(fed), 2)
     _, alone = simulated("local", config("local", local=local), fed, network(fed), 2)
     for k, memory in alone.store.states.items():
         kept = ours.store.states[k]

@@ -91,9 +91,8 @@ def test_fedper_without_a_body_is_local_training():
     """Logistic regression is all head: nothing is shared."""
     fed, local = federation(), LocalConfig(lr=0.1, batch_size=4)
     model = logistic(fed)
-    fedper = simulate(
-        FedPer(FedPerConfig(local), model, Plan(**DOUBLE)), FedPerClient(FedPerConfig(local), model), fed, 2
-    )
+    cfg = FedPerConfig(local, head_init="common")
+    fedper = simulate(FedPer(cfg, model, Plan(**DOUBLE)), FedPerClient(cfg, model), fed, 2)
     alone = simulate(
         Local(LocalTrainingConfig(local), model, Plan(**DOUBLE)),
         LocalClient(LocalTrainingConfig(local), model),
@@ -107,7 +106,7 @@ def test_fedper_without_a_body_is_local_training():
 
 def test_fedper_averages_bodies_by_samples_and_trains_heads_with_them():
     fed = federation()
-    cfg = FedPerConfig(LocalConfig(lr=0.2, batch_size=0))
+    cfg = FedPerConfig(LocalConfig(lr=0.2, batch_size=0), head_init="common")
     model = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
     server = FedPer(cfg, model, Plan(**DOUBLE))
     cohort = simulate(server, FedPerClient(cfg, model), fed, 1)

@@ -12,6 +12,7 @@ from tests.methods.helpers import (
     config,
     contract_case,
     doubles,
+    drawn_heads,
     initial_parts,
     network,
     samples,
@@ -37,10 +38,10 @@ def test_rounds_equal_a_numpy_restatement(start):
     model = network(fed, "mlp")
     cfg = FedReconConfig(full_batch(0.4, 3), full_batch(0.2, 2), start, rho=0.7)
     strategy, cohort = simulated("fedrecon", cfg, fed, model, 3, seed=1)
-    g, head = initial_parts(model, 1)
-    heads = [head] * 6
+    g, first = initial_parts(model, 1)[0], drawn_heads(model, 1, fed)
+    heads = first
     for _ in range(3):
-        starts = heads if start == "kept" else [head] * 6
+        starts = heads if start == "kept" else first
         g, heads = one_round(g, starts, samples(fed), 0.4, 3, 0.2, 2, 0.7)
     assert_close(strategy.state.part, g)
     for k in range(6):
@@ -51,7 +52,9 @@ def test_kept_heads_and_server_sgd_are_fedalt():
     fed, head = doubles(), LocalConfig(lr=0.2, batch_size=4)
     body = LocalConfig(lr=0.1, batch_size=5)
     model, plan = network(fed, "mlp"), {"seed": 5, "clients_per_round": 4}
-    ours, _ = simulated("fedrecon", FedReconConfig(head, body, "kept"), fed, model, 3, **plan)
+    ours, _ = simulated(
+        "fedrecon", FedReconConfig(head, body, "kept", head_init="common"), fed, model, 3, **plan
+    )
     theirs, _ = simulated("fedalt", config("fedalt", v=head, u=body), fed, model, 3, **plan)
     for name, value in theirs.state.part.items():
         torch.testing.assert_close(ours.state.part[name], value, rtol=0, atol=1e-14)

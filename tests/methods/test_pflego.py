@@ -295,3 +295,62 @@ def test_a_model_without_a_body_is_one_regression_a_client():
     strategy, cohort = run(rounds=2, model=model, tau=3)
     assert strategy.state.part == {}
     assert set(cohort.store.states) == {0, 1, 2, 3}
+
+
+def test_rounds_with_adam_equal_the_numpy_restatement():
+    """Five rounds, two of four unequal clients in each; Adam's moments and steps last from round to round."""
+    theta, heads = initial()
+    data = [(FED.client(k).train.x.numpy(), FED.client(k).train.y.numpy()) for k in range(4)]
+    plain = [{"w": h["head.weight"].numpy(), "b": h["head.bias"].numpy()} for h in heads]
+    rounds, body = [(0, 2), (1, 2), (0, 3), (0, 2), (1, 3)], numpy_body(theta)
+    m, v = ({k: np.zeros_like(x) for k, x in body.items()} for _ in range(2))
+    for t, chosen in enumerate(rounds, 1):
+        moved, plain = pflego_round(body, plain, data, chosen, 3, 0.1, 0.2, True)
+        G = {k: (body[k] - moved[k]) / 0.2 for k in body}
+        m = {k: 0.9 * m[k] + 0.1 * G[k] for k in G}
+        v = {k: 0.999 * v[k] + 0.001 * G[k] ** 2 for k in G}
+        unbiased = {k: (m[k] / (1 - 0.9**t), v[k] / (1 - 0.999**t)) for k in G}
+        body = {k: body[k] - 0.2 * a / (np.sqrt(b) + 1e-8) for k, (a, b) in unbiased.items()}
+    cfg = PFLEGOConfig(tau=3, beta=0.1, rho=0.2, server_optimizer="adam")
+    strategy = PFLEGO(cfg, MODEL, Plan(seed=2, dtype="float64", clients_per_round=2))
+    turns = iter(rounds)
+    strategy.sample = lambda rng: list(next(turns))
+    cohort = simulate(strategy, PFLEGOClient(cfg, MODEL), FED, 5)
+    got = numpy_body(strategy.state.part)
+    for k in BODY:
+        np.testing.assert_allclose(got[k], body[k], rtol=0, atol=1e-9)  # Adam divides by small numbers
+    for i in range(4):
+        np.testing.assert_allclose(
+            cohort.store.states[i].head["head.weight"].numpy(), plain[i]["w"], atol=1e-9
+        )
+
+
+def test_heads_are_drawn_one_a_client_the_model_is_both_parts_and_work_is_one_pass():
+    theta, heads = initial()
+    weights = [h["head.weight"] for h in heads]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(weights, 2))
+    _, alike = initial(head_init="common")
+    assert all(torch.equal(h["head.weight"], alike[0]["head.weight"]) for h in alike)
+    client = PFLEGOClient(PFLEGOConfig(tau=7), MODEL)
+    order = TakeSteps(theta, 1.0, 43.0)
+    whole = client.personal(order, ClientState(heads[1]))
+    assert whole.keys() == theta.keys() | heads[1].keys()
+    assert all(whole[k] is v for k, v in (theta | heads[1]).items())
+    assert client.work(order, 12) == 12
+
+
+def test_head_steps_before_a_prediction_are_steps_on_the_newest_body():
+    theta, heads = initial()
+    client = PFLEGOClient(PFLEGOConfig(beta=0.3, adapt_steps=4), MODEL)
+    data, order = FED.client(1).train, TakeSteps(theta, 1.0, 43.0)
+    assert client.adapts
+    assert not PFLEGOClient(PFLEGOConfig(), MODEL).adapts
+    shared, state = client.adapt(order, ClientState(heads[1]), data, Stream(0, 1, 1))
+    head = {k: v.clone() for k, v in heads[1].items()}
+    for _ in range(4):
+        leaf = {k: v.requires_grad_() for k, v in head.items()}
+        g = torch.autograd.grad(MODEL.loss(theta | leaf, data), leaf.values())
+        head = {k: (v - 0.3 * d).detach() for (k, v), d in zip(leaf.items(), g, strict=True)}
+    assert shared is order
+    for k, v in head.items():
+        torch.testing.assert_close(state.head[k], v, rtol=0, atol=1e-13)

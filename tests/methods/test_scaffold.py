@@ -83,10 +83,17 @@ def test_the_servers_control_variate_stays_the_mean():
         torch.testing.assert_close(value, whole / 6, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("local", [LocalConfig(momentum=0.9), LocalConfig(optimizer="adam")])
-def test_other_optimisers_are_refused(local):
+@pytest.mark.parametrize(
+    ("local", "start"),
+    [
+        (LocalConfig(momentum=0.9), "local: SCAFFOLD"),
+        (LocalConfig(optimizer="adam"), "local: SCAFFOLD"),
+        (LocalConfig(schedule="cosine", horizon=3), "local.schedule=cosine: SCAFFOLD"),
+    ],
+)
+def test_what_would_spoil_the_control_variates_is_refused(local, start):
     (line,) = ScaffoldConfig(local=local).check()
-    assert line.startswith("local: SCAFFOLD")
+    assert line.startswith(start)
 
 
 def test_runs_on_digits(tmp_path):

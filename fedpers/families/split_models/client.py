@@ -10,6 +10,7 @@ from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.disclosures import PART
+from fedpers.families.split_models.heads import first_head
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
 
@@ -44,7 +45,7 @@ def cut(model: Model, params: Params, personal: str | Sequence[str]) -> tuple[Pa
 class SplitClient(PersonalizedClient, ABC):
     """Trains both parts, sends the shared one and keeps its own."""
 
-    config: Any  # `personal`: which part is the client's own, as `cut` takes it
+    config: Any  # `personal`: which part is the client's own, as `cut` takes it; maybe `head_init`
     private = ("own",)
     reply_is_shared = True
     disclosure = PART
@@ -54,7 +55,10 @@ class SplitClient(PersonalizedClient, ABC):
         """(shared part, own part) after a round's local training."""
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnPart:
-        """All personal parts start alike."""
+        """Personal bodies start alike, and so do heads unless the method has a `head_init`."""
+        how = getattr(self.config, "head_init", "common")
+        if self.config.personal == "head":
+            return OwnPart(first_head(self.model, params, rng, how))
         return OwnPart(cut(self.model, params, self.config.personal)[1])
 
     def answer(

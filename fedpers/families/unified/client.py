@@ -49,6 +49,15 @@ class BlockClient(PersonalizedClient, ABC):
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The iterations of one order."""
 
+    @classmethod
+    def exposed(cls, config: Any) -> list[str]:
+        """The questions about f_m, whose answers are no declared delta."""
+        unset = [f"method.objective.{k}" for k in ("mu", "L", "cL") if getattr(config.objective, k) is None]
+        found = [f"set {', '.join(unset)} (else clients tell the constants of their losses)"] if unset else []
+        if getattr(config, "output", "last") != "last":
+            found.append("set method.output=last (else the mean of the steps is sent too)")
+        return found + ["set method.report=false (else clients tell f_m)"] * config.report
+
     def block(self, state: Any) -> Params:
         """β_m where it is evaluated."""
         return state.y  # type: ignore[no-any-return]

@@ -12,7 +12,15 @@ from matplotlib.ticker import PercentFormatter
 from fedpers.core.data import Federation
 from fedpers.results import files
 from fedpers.results.files import CsvRow
-from fedpers.results.plots import centers, collaboration, heatmaps, heterogeneity, optimality_gap, style
+from fedpers.results.plots import (
+    centers,
+    collaboration,
+    heatmaps,
+    heterogeneity,
+    memberships,
+    optimality_gap,
+    style,
+)
 
 PANELS = (("accuracy", "Accuracy"), ("worst_decile", "Worst tenth of the clients"), ("loss", "Loss"))
 
@@ -34,6 +42,7 @@ def draw_run(out: Path, federation: Federation, arrays: Mapping[str, np.ndarray]
     stored = files.read_arrays(out / "arrays.npz")
     drawn += heterogeneity.draw(out, folder, federation)
     drawn += collaboration.draw(folder, stored, federation)
+    drawn += memberships.draw(folder, stored, federation.truth)
     return drawn + centers.draw(folder, stored, federation.task == "regression")
 
 

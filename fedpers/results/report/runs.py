@@ -17,7 +17,9 @@ from fedpers.results.files import CsvRow
 from fedpers.results.plots.curves import series
 from fedpers.results.summary import read_summary
 
-IGNORED = ("seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root")
+IGNORED = (
+    "seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root", "observers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,121 @@
+"""A SuperLink and SuperNodes on this machine's loopback, without TLS, and what their processes cost."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedpers.config.compose import load
+from fedpers.deploy.deal import deal
+from fedpers.deploy.submit import QUIET
+
+BIN, TICK, PAGE = Path(sys.executable).parent, os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+RESIDENT, NODE, SUPERLINK, SERVER_APP = (
+    "fedpers.deploy.resident",
+    "flower-supernode",
+    "flower-superlink",
+    "flwr-serverapp",
+)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Local:
+    """A SuperLink and `count` devices with handwritten digits, in a folder of their own."""
+
+    def __init__(self, folder: Path, count: int, source: str = "") -> None:
+        """`source` is a "module:function" of the device's owner; else each device reads its file."""
+        self.folder, self.count, self.port = folder, count, free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        cfg = load(["data=digits", f"data.num_clients={count}", "data.partition=dirichlet", "data.alpha=1.0"])
+        files = deal(cfg.data, 3, folder / "data")
+        link = [
+            "--insecure",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--database",
+            str(folder / "link.db"),
+        ]
+        self._start("superlink", str(BIN / SUPERLINK), *link, "--disable-runtime-dependency-installation")
+        self._wait()
+        for k, file in enumerate(files):
+            node = f'client="site-{k}" data="{source or file}" state="{folder}/state-{k}"'
+            words = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+            words += ["--node-config", node]
+            self._start(f"site-{k}", str(BIN / NODE), *words, FEDPERS_SITE=str(file))
+
+    def _start(self, label: str, *words: str, **more: str) -> None:
+        home = {"FLWR_HOME": str(self.folder / label / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        paths = {"PYTHONPATH": str(Path(__file__).parent)}
+        log = (self.folder / f"{label}.log").open("wb")
+        self.processes.append(
+            subprocess.Popen(
+                words,
+                env=os.environ | QUIET | home | paths | more,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        )
+
+    def _wait(self) -> None:
+        until = time.monotonic() + 120
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if time.monotonic() > until or self.processes[0].poll() is not None:
+                raise RuntimeError(f"the SuperLink did not start; see {self.folder}/superlink.log")
+            time.sleep(0.2)
+
+    def run(self, out: Path, *words: str) -> "subprocess.Popen[bytes]":
+        """`fedpers run` on these devices."""
+        fixed = ["engine=deployment", f"engine.address=127.0.0.1:{self.port}", "data=device", "seed=3"]
+        shape = ["data.input_shape=[64]", "data.num_classes=10", f"data.num_clients={self.count}"]
+        command = [sys.executable, "-m", "fedpers", "run", *fixed, *shape, f"engine.min_clients={self.count}"]
+        return subprocess.Popen([*command, *words, f"out={out}"], env=os.environ | QUIET)
+
+    def pids(self, word: str) -> list[int]:
+        """Processes of this link that run a command or module called `word`."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_text().split("\0")
+                inside = str(self.folder) in (path.parent / "environ").read_text()
+            except (OSError, UnicodeDecodeError):
+                continue
+            if inside and any(w == word or w.endswith(f"/{word}") for w in words):
+                found.append(int(path.parent.name))
+        return found
+
+    def close(self) -> None:
+        """End every process of this link."""
+        for process in self.processes:
+            process.kill()
+        for word in (RESIDENT, NODE, SUPERLINK, SERVER_APP, "flower-superexec", "flwr-clientapp"):
+            for pid in self.pids(word):
+                os.kill(pid, 9)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU that processes have used, and their children that have ended."""
+    total = 0.0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15])) / TICK
+    return total
+
+
+def megabytes(pids: Iterable[int]) -> float:
+    """Resident memory of processes."""
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * PAGE / 2**20

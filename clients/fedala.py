@@ -1,0 +1,115 @@
+"""FedALA, client half. The algorithm box is in strategies/fedala.py."""
+
+import statistics
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedpers.families.disclosures import MODEL
+from fedpers.families.global_model.client import Weights
+from fedpers.method import (
+    Data,
+    LocalConfig,
+    Params,
+    PersonalizedClient,
+    Stream,
+    above,
+    bounds,
+    grad,
+    minibatches,
+    minimise,
+    record,
+)
+
+WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
+
+
+@dataclass(frozen=True)
+class FedALAConfig:
+    """Hyper-parameters of FedALA, with the paper's letters."""
+
+    eta: float = 1.0                      # η: learning rate of W_i
+    share: float = 0.8                    # s: share of the local samples that W_i is learnt on
+    layers: int = 1                       # p: layers, from the head down, that are mixed
+    threshold: float = 0.1                # W_i is settled when losses of 10 passes spread less
+    local: LocalConfig = field(default_factory=LocalConfig)
+
+    def check(self) -> list[str]:
+        """The problems with these values, one line each."""
+        range_of = bounds(self, eta=(0, None), share=(None, 1), layers=(1, None))
+        return [*range_of, *above(self, share=0, threshold=0)]
+
+
+@record
+class ClientState:
+    """The client's own model, its weights of aggregation, and how often it has trained."""
+
+    own: Params
+    W: Params                             # of the mixed layers, entries in [0, 1]
+    visits: Tensor                        # scalar
+
+
+def upper(params: Params, p: int) -> list[str]:
+    """The names of the p layers that are nearest to the outputs."""
+    layer = {name: name.rpartition(".")[0] for name in params}
+    last = list(dict.fromkeys(layer.values()))[-p:]
+    return [name for name in params if layer[name] in last]
+
+
+def mix(own: Params, shared: Params, W: Params) -> Params:
+    """`shared`, with own + (shared - own) ⊙ W where W has an entry."""
+    return shared | {k: torch.lerp(own[k], shared[k], w) for k, w in W.items()}
+
+
+class FedALAClient(PersonalizedClient):
+    """Mixes the received model into its own, entry by entry as its data want it, and trains."""
+
+    config: FedALAConfig
+    disclosure = MODEL
+    private = ("W",)
+    vectorized = False                    # learns for as long as its own losses move
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
+        """The initial model, which the received one replaces whole."""
+        W = {k: torch.ones_like(params[k]) for k in upper(params, self.config.layers)}
+        return ClientState(params, W, data.mask.new_zeros(()))
+
+    def answer(
+        self, order: Weights, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Weights, ClientState]:
+        """Learn the weights, mix, train."""
+        W = state.W
+        if self.config.eta and state.visits > 0:       # at first there is no own model to mix with
+            W = self._learn(order.params, state, data, rng)
+        start = mix(state.own, order.params, W)                                          # [C3]
+        new = minimise(self.model.loss, start, data, rng, self.config.local)             # [C4]
+        return Weights(new), ClientState(new, W, state.visits + 1)                       # [C5]
+
+    def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> Params:
+        """W_i after one pass over some of the samples; the first time, after as many as it takes."""
+        h, W, losses = self.config, state.W, []
+        rows = torch.from_numpy(rng.generator.permutation(len(data))[: max(1, int(h.share * len(data)))])
+        rows = rows.to(data.y.device)
+        some = Data(data.x[rows], data.y[rows], data.mask[rows])                         # [C1]
+
+        def loss(w: Params, batch: Data) -> Tensor:
+            return self.model.loss(mix(state.own, shared, w), batch)
+
+        slope, one_pass = grad(loss), replace(h.local, epochs=1, steps=0)
+        while len(losses) < (1 if state.visits > 1 else MOST):
+            for batch in minibatches(some, rng, one_pass):
+                g = slope(W, batch)
+                W = {k: (w - h.eta * g[k]).clamp(0, 1) for k, w in W.items()}            # [C2]
+            losses.append(float(loss(W, some)))
+            if len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < h.threshold:
+                break
+        return W
+
+    def personal(self, shared: Weights, state: ClientState) -> Params:
+        """The client's own model."""
+        return state.own
+
+    def work(self, order: Weights, n: int) -> int:
+        """As many sample gradients as the local training takes; those of W_i are not counted."""
+        return self.config.local.work(n)

@@ -1,0 +1,92 @@
+"""FedProto, client half. The algorithm box is in strategies/fedproto.py."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedpers.families.disclosures import PROTOTYPES
+from fedpers.method import (
+    Data,
+    LocalConfig,
+    Model,
+    Params,
+    PersonalizedClient,
+    Stream,
+    bounds,
+    minimise,
+    record,
+)
+
+
+@dataclass(frozen=True)
+class FedProtoConfig:
+    """Hyper-parameters of FedProto."""
+
+    lam: float = 1.0                      # λ: pull of the global prototypes
+    local: LocalConfig = field(default_factory=LocalConfig)
+
+    def check(self) -> list[str]:
+        """The problems with these values, one line each."""
+        return bounds(self, lam=(0, None))
+
+
+@record
+class Prototypes:
+    """The server's state, its order and a reply: a mean feature vector of each class."""
+
+    C: Tensor                             # [K, M]
+    n: Tensor                             # [K] samples behind each; 0 where there is no prototype
+
+
+@record
+class ClientState:
+    """The client's own model; it never leaves the client."""
+
+    params: Params
+
+
+@dataclass(frozen=True)
+class Regularised:
+    """The loss, plus λ times the mean squared distance of features to their class's prototype."""
+
+    model: Model
+    lam: float
+    known: Prototypes
+
+    def __call__(self, w: Params, batch: Data) -> Tensor:
+        z = self.model.body(w, batch.x)
+        of_class = batch.of_class(len(self.known.n)) * (self.known.n > 0)
+        away = (z - of_class @ self.known.C).square().mean(1) * of_class.sum(1)          # [C1]
+        return self.model.head_loss(w, z, batch) + self.lam * away.sum() / batch.num
+
+
+class FedProtoClient(PersonalizedClient):
+    """Trains its own model near common prototypes, and sends its own prototypes alone."""
+
+    config: FedProtoConfig
+    disclosure = PROTOTYPES
+    private = ("params",)
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
+        """All clients start from the same initial model."""
+        return ClientState(params)
+
+    def answer(
+        self, order: Prototypes, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Prototypes, ClientState]:
+        """One local training of the own model, then the mean features of its classes."""
+        h = self.config
+        loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss
+        w = minimise(loss, state.params, data, rng, h.local)                             # [C2]
+        of_class = data.of_class(len(order.n))
+        n = of_class.sum(0)
+        sums = of_class.T @ self.model.body(w, data.x)
+        return Prototypes(sums / n.clamp(min=1)[:, None], n), ClientState(w)             # [C3] [C4]
+
+    def personal(self, shared: Prototypes, state: ClientState) -> Params:
+        """The client's own model."""
+        return state.params
+
+    def work(self, order: Prototypes, n: int) -> int:
+        """As many sample gradients as the local training takes."""
+        return self.config.local.work(n)

@@ -1,0 +1,94 @@
+"""Shakespeare's plays by speaking role (LEAF): the next character after 80; a role is a client.
+
+As in LEAF, there are 80 characters, and the first part of a role's lines is for training and the rest for
+testing, so that what is tested on comes later in the play.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+
+from fedpers.core.errors import DataError
+from fedpers.datasets.cache import Arrays, cached
+from fedpers.datasets.config import DataConfig
+from fedpers.datasets.raw import Raw, damaged
+
+# LEAF's 80 characters in its order (models/utils/language_utils.py); any other is the last one
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80  # characters that are read
+
+
+def load(cfg: DataConfig, rng: Generator) -> Raw:
+    """Tokens [n, 80] of each role's lines, a sample every data.stride characters.
+
+    Reads <data.root>/shakespeare/*.json: LEAF's all_data ({"user_data": {role: {"raw": text}}}).
+    """
+    root = cfg.folder()
+    files = sorted((root / "shakespeare").glob("*.json"))
+    if not files:
+        raise DataError(
+            f"data set 'shakespeare' is not in {root / 'shakespeare'}: put LEAF's json of raw texts there "
+            "(data/shakespeare/data/raw_data/all_data.json of its repository), or say where: data.root=FOLDER"
+        )
+    name = f"shakespeare-{cfg.stride}-{cfg.test_fraction}"
+    arrays = cached(name, root, files, lambda: decode(files, cfg.stride, cfg.test_fraction))
+    return Raw(
+        "shakespeare",
+        arrays["x"],
+        arrays["y"],
+        arrays["test_x"],
+        arrays["test_y"],
+        len(ALPHABET),
+        owner=arrays["owner"],
+        test_owner=arrays["test_owner"],
+        tokens=len(ALPHABET),
+    )
+
+
+def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
+    """Both parts; roles are numbered in the order of their names.
+
+    Raises:
+        DataError: a file is no json of LEAF, or no role says enough.
+    """
+    texts: dict[str, str] = {}
+    for path in files:
+        try:
+            users = json.loads(path.read_text(encoding="utf-8"))["user_data"]
+            texts |= {name: str(user["raw"]) for name, user in users.items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(path, "LEAF json with raw texts", repr(error), "shakespeare") from error
+    out: dict[str, list[np.ndarray]] = {k: [] for k in ("x", "y", "owner", "test_x", "test_y", "test_owner")}
+    for k, name in enumerate(sorted(texts)):
+        tokens = tokens_of(texts[name])
+        middle = int(len(tokens) * (1 - test_fraction))
+        halves = windows(tokens[:middle], stride), windows(tokens[middle:], stride)
+        if not all(len(y) for _, y in halves):
+            continue  # says too little
+        for prefix, (x, y) in zip(("", "test_"), halves, strict=True):
+            found = zip(("x", "y", "owner"), (x, y, np.full(len(y), k)), strict=True)
+            for key, values in found:
+                out[prefix + key].append(values)
+    if not out["x"]:
+        raise DataError(
+            f"{files[0]}: no role has {LENGTH + 1} characters in each part; lower data.test_fraction"
+        )
+    return {key: np.concatenate(values) for key, values in out.items()}
+
+
+def tokens_of(text: str) -> np.ndarray:
+    """The number of each character in ALPHABET; that of the last for any other."""
+    table = np.full(256, len(ALPHABET) - 1, dtype=np.uint8)
+    table[np.frombuffer(ALPHABET.encode("latin-1"), dtype=np.uint8)] = np.arange(len(ALPHABET))
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    return np.asarray(table[np.minimum(codes, 255)])
+
+
+def windows(tokens: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """(x [n, LENGTH], y [n]): runs of tokens and what follows each."""
+    if len(tokens) <= LENGTH:
+        return np.empty((0, LENGTH), dtype=np.int16), np.empty(0, dtype=np.int64)
+    every = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::stride]
+    return every[:, :-1].astype(np.int16), every[:, -1].astype(np.int64)

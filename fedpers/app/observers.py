@@ -1,0 +1,89 @@
+"""Who watches a run: our own observers, and those of the user, which cannot harm it."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpers.config.observers import observer_class
+from fedpers.core.errors import ConfigError
+from fedpers.flower.observer import Observer, RoundLog
+
+log = logging.getLogger("fedpers")
+
+
+class Observers(Observer):
+    """Several observers, told in order."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self.observers = list(observers)
+
+    def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
+        """Pass on."""
+        self._tell("on_start", out, config)
+
+    def on_round(self, t: int, log: RoundLog) -> None:
+        """Pass on."""
+        self._tell("on_round", t, log)
+
+    def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
+        """Pass on."""
+        self._tell("on_evaluation", t, clients, arrays)
+
+    def on_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Pass on."""
+        self._tell("on_rows", rows)
+
+    def after_round(self, t: int) -> None:
+        """Pass on."""
+        self._tell("after_round", t)
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Pass on."""
+        self._tell("on_end", summary)
+
+    def _tell(self, event: str, *what: Any) -> None:
+        for o in self.observers:
+            getattr(o, event)(*what)
+
+
+class Guests(Observers):
+    """Observers of the user: one that fails is logged and counted, and the run goes on."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        super().__init__(observers)
+        self.failures: Counter[str] = Counter()  # by the class's name
+
+    def _tell(self, event: str, *what: Any) -> None:
+        for o in self.observers:
+            name = type(o).__name__
+            try:
+                getattr(o, event)(*what)
+            except Exception as error:  # whatever a foreign class does: no run is lost by it
+                if not self.failures[name]:  # the first in full, the others are counted
+                    log.warning("observer %s failed in %s; the run goes on", name, event, exc_info=error)
+                self.failures[name] += 1
+
+
+def invited(specs: Sequence[str], given: Sequence[Observer] = ()) -> Guests:
+    """The observers of names or "pkg.mod:Class" (made without arguments), and those that are `given`.
+
+    Raises:
+        ConfigError: one cannot be made, or is no Observer.
+    """
+    found: list[Observer] = [*given]
+    for spec in specs:
+        try:
+            found.append(observer_class(spec)())
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a foreign class does while it is made
+            raise ConfigError(f"observers: '{spec}' cannot be made without arguments: {error!r}") from error
+    for each in found:
+        if not isinstance(each, Observer):
+            text = f"{type(each).__name__} is no fedpers.Observer; derive it from that class"
+            raise ConfigError(f"observers: {text}")
+    return Guests(found)

@@ -1,0 +1,47 @@
+"""Observers by name: ours, those of other packages, and any class as "pkg.mod:Class"."""
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpers.core.errors import ConfigError, unknown
+
+GROUP = "fedpers.observers"  # entry points by which other packages add theirs
+OBSERVERS = {  # ours; each needs the extra of its name
+    "wandb": "fedpers.results.loggers:WandbObserver",
+    "mlflow": "fedpers.results.loggers:MlflowObserver",
+}
+
+
+def observers() -> dict[str, str]:
+    """{name: "module:Class"} of all that have a name; ours win."""
+    found = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
+    return found | OBSERVERS
+
+
+def problems(specs: Sequence[str]) -> list[str]:
+    """A problem for each name that is not known; classes are not imported."""
+    table = observers()
+    hint = "; a class of yours is written pkg.mod:Class"
+    return [
+        unknown("observer", spec, table) + hint for spec in specs if ":" not in spec and spec not in table
+    ]
+
+
+def observer_class(spec: str) -> Any:
+    """The class of a name or of "pkg.mod:Class"; modules of the current folder are found as well.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, name = observers().get(spec, spec).partition(":")
+    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # a console script's path begins with its own folder
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever a foreign module does while it is imported
+        text = f"cannot import {module}:{name} ({type(error).__name__}: {error})"
+        raise ConfigError(f"observers: '{spec}': {text}; name a class as pkg.mod:Class") from error

@@ -1,0 +1,146 @@
+"""Metrics beyond loss and accuracy, by name: of one client's predictions, and of the spread over clients."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpers.core.errors import unknown
+
+BINS = 15  # of the calibration error, as Guo et al., ICML 2017, have them
+CLASSES, NUMBERS = ("classification", "binary"), ("regression",)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of one client: a function of targets y [n] and predictions [n, K], and what it is for.
+
+    Predictions are probabilities (of a binary task [n, 2]), or values for regression.
+    """
+
+    text: str
+    of: Callable[[np.ndarray, np.ndarray], float]
+    tasks: Sequence[str] = CLASSES
+
+
+def balanced_accuracy(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean recall over the classes that the client has."""
+    from sklearn.metrics import recall_score
+
+    return float(recall_score(y, p.argmax(1), labels=np.unique(y), average="macro", zero_division=0.0))
+
+
+def macro_f1(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean F1 over the classes that the client has; a class that is never predicted counts 0."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(y, p.argmax(1), labels=np.unique(y), average="macro", zero_division=0.0))
+
+
+def auc(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean area under the ROC curve, one class against the rest, over the classes that the client has.
+
+    nan where the client has one class: there is nothing to rank.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    found = np.unique(y)
+    if len(found) < 2:
+        return float("nan")
+    return float(np.mean([roc_auc_score(y == c, p[:, int(c)]) for c in found]))
+
+
+def ece(y: np.ndarray, p: np.ndarray) -> float:
+    """Expected calibration error: |accuracy - confidence| in 15 equal bins of the confidence, by size."""
+    confidence, right = p.max(1), p.argmax(1) == y
+    place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(place, right - confidence, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(y))
+
+
+def brier(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean squared distance of the probabilities from the truth, summed over classes: in [0, 2]."""
+    truth = np.eye(p.shape[1])[y.astype(int)]
+    return float(((p - truth) ** 2).sum(1).mean())
+
+
+def mae(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean absolute error, over outputs too."""
+    return float(np.abs(p - y.reshape(p.shape)).mean())
+
+
+def r2(y: np.ndarray, p: np.ndarray) -> float:
+    """The share of the variance that is explained; nan where the client has under two samples."""
+    from sklearn.metrics import r2_score
+
+    return float("nan") if len(y) < 2 else float(r2_score(y.reshape(p.shape), p))
+
+
+SCORES = {  # of one client
+    "balanced_accuracy": Score("mean recall over the classes that a client has", balanced_accuracy),
+    "macro_f1": Score("mean F1 over the classes that a client has", macro_f1),
+    "auc": Score("area under the ROC curve, one class against the rest", auc),
+    "ece": Score("expected calibration error, 15 bins", ece),
+    "brier": Score("Brier score, summed over classes", brier),
+    "mae": Score("mean absolute error", mae, NUMBERS),
+    "r2": Score("share of the variance that is explained", r2, NUMBERS),
+}
+
+
+def variance(values: np.ndarray) -> float:
+    """Of the clients' values around their mean (ddof 0): 0 where all are served alike."""
+    return float(values.var())
+
+
+def jain(values: np.ndarray) -> float:
+    """Jain's index (Σ v)² / (N Σ v²) of the clients' values: 1 where all are equal, 1/N where one has all."""
+    square = float((values**2).sum())
+    return float(values.sum() ** 2 / (len(values) * square)) if square else 1.0
+
+
+SPREADS: dict[str, Callable[[np.ndarray], float]] = {  # over clients' accuracies, or losses for regression
+    "variance": variance,
+    "jain": jain,
+}
+
+
+def problems(names: Sequence[str], task: str | None = None) -> list[str]:
+    """A problem for each name that is no metric, or none of this task (where it is known)."""
+    found = [unknown("metric", n, [*SCORES, *SPREADS]) for n in names if n not in {**SCORES, **SPREADS}]
+    for name in names:
+        if task and name in SCORES and task not in SCORES[name].tasks:
+            fitting = [*(k for k, s in SCORES.items() if task in s.tasks), *SPREADS]
+            found.append(
+                f"metrics=[{name}]: a {task} task has no such metric; choose of {', '.join(fitting)}"
+            )
+    return found
+
+
+def of_one(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the names that are one client's."""
+    return tuple(n for n in names if n in SCORES)
+
+
+def of_client(names: Sequence[str], y: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """These metrics of one client's samples; nan without a sample."""
+    return {n: SCORES[n].of(y, predictions) if len(y) else float("nan") for n in names}
+
+
+def over_clients(
+    names: Sequence[str], columns: Mapping[str, np.ndarray], accuracy: np.ndarray, loss: np.ndarray
+) -> dict[str, float]:
+    """The numbers of a split from its clients' values.
+
+    Args:
+        names: of SCORES and SPREADS.
+        columns: {metric: values [N]}; their mean is taken, clients counting equally, without the nan.
+        accuracy: [N]; where it is nan (regression) the spreads are those of `loss` [N].
+    """
+    found = {}
+    for name in names:
+        if name in columns:
+            known = columns[name][~np.isnan(columns[name])]
+            found[name] = float(known.mean()) if len(known) else float("nan")
+        elif name in SPREADS and len(loss):
+            found[name] = SPREADS[name](loss if np.isnan(accuracy).all() else accuracy)
+    return found

@@ -1,0 +1,78 @@
+"""Networks that are modules of others: your own by import path, torchvision's and timm's by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.torchvision import import_torchvision
+from fedpers.learning.layers import Shape
+from fedpers.learning.module import ModuleNetwork
+from fedpers.learning.recipes import Recipe, imported
+
+Options = Mapping[str, Any]
+
+
+def module(
+    shape: Shape,
+    *,
+    num_outputs: int,
+    path: str | None = None,
+    head: str | None = None,
+    kwargs: Options | None = None,
+) -> ModuleNetwork:
+    """Your own torch.nn.Module: path "package.module:Net", its last linear layer `head`, its arguments."""
+    if not path:
+        raise ConfigError("model=module needs model.path=package.module:Net, your nn.Module's import path")
+    what = f"model.path={path}"
+    return Recipe(what, imported, (path,), _given(kwargs, what), shape, num_outputs, head or "").network()
+
+
+def torchvision(
+    shape: Shape, *, num_outputs: int, name: str, head: str | None = None, kwargs: Options | None = None
+) -> ModuleNetwork:
+    """A classifier of torchvision by its name, not pretrained."""
+    what = f"model.name={name}"
+    given = {"num_classes": num_outputs, **_given(kwargs, what)}
+    return Recipe(what, _of_torchvision, (name,), given, shape, num_outputs, head or "").network()
+
+
+def timm(
+    shape: Shape, *, num_outputs: int, name: str, head: str | None = None, kwargs: Options | None = None
+) -> ModuleNetwork:
+    """A classifier of timm by its name, not pretrained, for as many channels as the images have."""
+    what = f"model.name={name}"
+    given = {"num_classes": num_outputs, "in_chans": shape[0], **_given(kwargs, what)}
+    return Recipe(what, _of_timm, (name,), given, shape, num_outputs, head or "").network()
+
+
+LIBRARIES = {"torchvision": torchvision, "timm": timm}  # what `model.library` may be: model.name is theirs
+
+
+def _given(kwargs: Options | None, what: str) -> dict[str, Any]:
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ConfigError(f"{what}: model.kwargs is {kwargs!r}; it must be {{name: value, ...}}")
+    return dict(kwargs or {})
+
+
+def _of_torchvision(name: str) -> Callable[..., Any]:
+    models = import_torchvision().models
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ConfigError(unknown("torchvision's model.name", name, known))
+    function: Callable[..., Any] = models.get_model_builder(name)
+    return function
+
+
+def _of_timm(name: str) -> Callable[..., Any]:
+    import_torchvision()  # timm imports it
+    try:
+        import timm
+    except ImportError as error:
+        raise ConfigError(f"model=timm needs the extra: pip install 'fedpers[timm]' ({error})") from error
+    if not timm.is_model(name):
+        raise ConfigError(unknown("timm's model.name", name, timm.list_models()).partition(" Known:")[0])
+
+    def create(**kwargs: Any) -> Any:
+        return timm.create_model(name, **kwargs)
+
+    return create

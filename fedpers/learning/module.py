@@ -1,0 +1,203 @@
+"""Anybody's nn.Module as a network: a function of its parameters, in the mode that the moment asks for.
+
+While a client trains (a gradient is taken in its turn) the module is in training mode: Dropout draws from the
+client's own random numbers, BatchNorm normalises by the batch. Whatever else is asked of it, it is in
+evaluation mode, and BatchNorm's statistics are those of the client's training samples under the very
+parameters that predict: they are nobody's average and nothing that could be sent (docs/adr/0016).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+
+from fedpers.core.data import Data
+from fedpers.core.errors import FedpersError
+from fedpers.core.params import Params
+from fedpers.core.rng import Stream
+from fedpers.learning.layers import Network
+
+BODY, HEAD = "body.", "head."
+MODULE_STREAM = 7  # last part of the key of a module's random numbers: not those of the minibatches
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+REFERENCE = 2048  # training samples at most that BatchNorm's statistics are taken of
+
+
+class Recipe(Protocol):
+    """How a module is made (fedpers.learning.recipes); it can be sent to another process."""
+
+    head: str  # name of its last linear layer
+
+    def make(self) -> nn.Module:
+        """A new module."""
+        ...
+
+    def network(self) -> Any:
+        """Its network."""
+        ...
+
+
+@dataclass
+class Turn:
+    """One client at work: its training inputs, and the statistics that were last asked for."""
+
+    x: Tensor | None  # None: a stack of clients
+    key: list[tuple[Tensor, int]] = field(default_factory=list)
+    statistics: Params = field(default_factory=dict)
+
+
+_turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
+
+
+@dataclass(frozen=True)
+class ModuleNetwork(Network):
+    """The body of a module; its last linear layer is the model's head."""
+
+    recipe: Recipe
+    skeleton: nn.Module = field(repr=False, compare=False)  # the module with nothing in its head's place
+    num_features: int
+    num_outputs: int
+    head_bias: bool
+    tokens: bool  # inputs are numbers of tokens
+    alone: str  # why clients run one by one; "": they may be stacked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.recipe.network, ()
+
+    def init(self) -> Params:
+        """The initial parameters as the module's own code draws them, those of the head too."""
+        module = self.recipe.make()
+        head = module.get_submodule(self.recipe.head)
+        found = {HEAD + name: p.detach().clone() for name, p in head.named_parameters()}
+        cut_head(module, self.recipe.head)
+        return {BODY + name: p.detach().clone() for name, p in module.named_parameters()} | found
+
+    @cached_property
+    def norms(self) -> frozenset[str]:
+        """Names of the parameters of normalisation layers."""
+        return frozenset(
+            f"{BODY}{place}.{name}"
+            for place, layer in self.skeleton.named_modules()
+            if isinstance(layer, NORMS)
+            for name, _ in layer.named_parameters(recurse=False)
+        )
+
+    @cached_property
+    def tracked(self) -> list[str]:
+        """Names of BatchNorm's running statistics in the skeleton."""
+        return [f"{place}.{name}" for place, layer in tracking(self.skeleton) for name in STATISTICS]
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        turn = _turn.get()
+        trains = turn is not None and torch.is_grad_enabled()
+        lone = trains and len(x) == 1 and bool(self.tracked)  # of one sample there is no variance
+        buffers = dict(self.skeleton.named_buffers())
+        if self.tracked:
+            found = {} if trains and not lone else self._statistics(params)
+            buffers |= found or {k: buffers[k].clone() for k in self.tracked}  # training overwrites these
+        _set_mode(self.skeleton, trains, norms=trains and not lone)
+        return self._run(params, x, buffers)
+
+    def _run(self, params: Params, x: Tensor, buffers: Params) -> Tensor:
+        own = {name: params[BODY + name] for name, _ in self.skeleton.named_parameters()}
+        like = next(iter(own.values()), x)
+        moved = {k: v.to(like) if v.is_floating_point() else v.to(like.device) for k, v in buffers.items()}
+        x = x.long() if self.tokens else x
+        features: Tensor = functional_call(self.skeleton, own | moved, (x,))
+        return features
+
+    def _statistics(self, params: Params) -> Params:
+        """BatchNorm's, from the parameters if they hold them, else from the client whose turn it is."""
+        if BODY + self.tracked[0] in params:
+            return {name: params[BODY + name] for name in self.tracked}
+        turn = _turn.get()
+        if turn is None or turn.x is None:
+            raise FedpersError(
+                "the model has BatchNorm, whose statistics are a client's own: predict with parameters from "
+                "`model.with_statistics(params, x)`, x a client's training inputs"
+            )
+        key = [(v, v._version) for v in params.values()]
+        known = len(key) == len(turn.key) and all(
+            a is b and m == n for (a, m), (b, n) in zip(key, turn.key, strict=True)
+        )
+        if not known:
+            turn.statistics, turn.key = self.statistics(params, turn.x), key
+        return turn.statistics
+
+    def statistics(self, params: Params, x: Tensor) -> Params:
+        """Mean and variance [channels] of each BatchNorm layer on the inputs x [n, ...], Dropout off."""
+        if not self.tracked:
+            return {}
+        if len(x) < 2:
+            raise FedpersError("BatchNorm needs at least two training samples of a client, and one has 1")
+        buffers = dict(self.skeleton.named_buffers())
+        measured = {k: buffers[k].clone() for k in self.tracked}
+        like = next(iter(params.values()))
+        measured = {k: v.to(like) for k, v in measured.items()}
+        own = {k: v.detach() for k, v in params.items()}
+        momenta = [(layer, layer.momentum) for _, layer in tracking(self.skeleton)]
+        _set_mode(self.skeleton, False, norms=True)
+        try:
+            for layer, _ in momenta:
+                layer.momentum = 1.0  # not a running mean: the samples' own
+            with torch.no_grad():
+                self._run(own, x[:REFERENCE], buffers | measured)  # in place
+        finally:
+            for layer, momentum in momenta:
+                layer.momentum = momentum
+        return measured
+
+    @contextmanager
+    def turn(self, data: Data | None, rng: Stream | None) -> Iterator[None]:
+        """While this is open, what a client does with the module is done in its turn.
+
+        Args:
+            data: its training samples; None: a stack of clients.
+            rng: its random numbers; Dropout draws from others of the same key.
+        """
+        token = _turn.set(Turn(None if data is None else data.x))
+        try:
+            if rng is None or data is None:
+                yield
+                return
+            devices = [data.x.device] if data.x.is_cuda else []
+            with torch.random.fork_rng(devices=devices):
+                seed = np.random.SeedSequence([*rng.key, MODULE_STREAM]).generate_state(1, np.uint64)[0]
+                torch.manual_seed(int(seed))
+                yield
+        finally:
+            _turn.reset(token)
+
+
+STATISTICS = ("running_mean", "running_var")
+
+
+def tracking(module: nn.Module) -> list[tuple[str, Any]]:
+    """BatchNorm layers, and others of its kind, that keep running statistics."""
+    return [
+        (place, layer)
+        for place, layer in module.named_modules()
+        if isinstance(layer, _NormBase) and layer.running_mean is not None
+    ]
+
+
+def _set_mode(module: nn.Module, trains: bool, norms: bool) -> None:
+    """Training or evaluation mode, that of layers with running statistics apart."""
+    module.train(trains)
+    if norms != trains:
+        for _, layer in tracking(module):
+            layer.train(norms)
+
+
+def cut_head(module: nn.Module, head: str) -> None:
+    """Put nothing where the module has its head."""
+    parent, _, name = head.rpartition(".")
+    setattr(module.get_submodule(parent), name, nn.Identity())

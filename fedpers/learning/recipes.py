@@ -1,0 +1,204 @@
+"""From a path or a function to the network of a module, tried before anything is trained."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fedpers.core.errors import ConfigError, unknown
+from fedpers.learning.layers import Shape
+from fedpers.learning.module import STATISTICS, ModuleNetwork, cut_head, tracking
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: kwargs may be anything
+class Recipe:
+    """How a module is made; it can be sent to another process."""
+
+    what: str  # in messages
+    maker: Callable[..., Callable[..., Any]]  # of `args`: what makes the module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    shape: Shape  # of one input
+    num_outputs: int
+    head: str = ""  # name of the last linear layer; "": found
+
+    def make(self) -> nn.Module:
+        """A new module.
+
+        Raises:
+            ConfigError: its code raises, or gives no module.
+        """
+        function = self.maker(*self.args)
+        try:
+            module = function(**self.kwargs)
+        except Exception as error:  # whatever somebody's code raises
+            raise ConfigError(
+                f"{self.what}: cannot be made: {type(error).__name__}: {error}; "
+                "its arguments are model.kwargs={name: value}"
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"{self.what}: gives a {type(module).__name__}; it must give a torch.nn.Module")
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+            with torch.no_grad():  # lazy layers take their shapes from a first batch
+                probe(module, self.shape, self.what)
+        return module
+
+    def network(self) -> ModuleNetwork:
+        """The network of such a module, after it was tried on made-up inputs.
+
+        Raises:
+            ConfigError: there is no such module, or it is not made of a body and a linear head.
+        """
+        return _tried(self)
+
+
+def _tried(recipe: Recipe) -> ModuleNetwork:
+    """The network of a module, after it was tried on made-up inputs.
+
+    Raises:
+        ConfigError: there is no such module, or it is not made of a body and a linear head.
+    """
+    module = recipe.make()
+    recipe = replace(recipe, head=recipe.head or _last_linear(module, recipe))
+    tokens, x, outputs = probe(module, recipe.shape, recipe.what)
+    head = _head_of(module, recipe)
+    alone = _why_alone(module)
+    _refuse_other_state(module, x, recipe.what)
+    cut_head(module, recipe.head)
+    module.eval()
+    with torch.no_grad():
+        features = module(x)
+    if features.shape != (2, head.in_features) or not torch.allclose(head(features), outputs, atol=1e-5):
+        raise ConfigError(
+            f"{recipe.what}: its outputs are not those of its layer '{recipe.head}'; the module must end in "
+            "that layer and return it unchanged, logits without softmax; model.head=... names another layer"
+        )
+    return ModuleNetwork(
+        recipe, module, head.in_features, head.out_features, head.bias is not None, tokens, alone
+    )
+
+
+def probe(module: nn.Module, shape: Shape, what: str) -> tuple[bool, Tensor, Tensor]:
+    """(inputs are tokens, two made-up inputs, their outputs) in evaluation mode.
+
+    Raises:
+        ConfigError: the module takes neither numbers nor tokens of this shape, or returns no [2, K].
+    """
+    module.eval()
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.rand(2, *shape, generator=generator)
+    embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+    problem: Exception | None = None
+    for tokens in (True, False) if embeds else (False,):
+        x = torch.zeros(2, *shape, dtype=torch.long) if tokens else numbers
+        try:
+            with torch.no_grad():
+                outputs = module(x)
+        except Exception as error:  # whatever somebody's code raises
+            problem = problem or error
+            continue
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
+            kind = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise ConfigError(f"{what}: gives {kind} for 2 samples; it must return a tensor (2, outputs)")
+        return tokens, x, outputs
+    text = (str(problem).splitlines() or [""])[0]
+    raise ConfigError(
+        f"{what}: cannot take samples of shape {tuple(shape)}: {type(problem).__name__}: {text}"
+    ) from problem
+
+
+def _last_linear(module: nn.Module, recipe: Recipe) -> str:
+    names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    fitting = [n for n in names if module.get_submodule(n).out_features == recipe.num_outputs]
+    if not names:
+        raise ConfigError(f"{recipe.what}: has no linear layer; it must end in one, its head")
+    return (fitting or names)[-1]
+
+
+def _head_of(module: nn.Module, recipe: Recipe) -> nn.Linear:
+    names = [name for name, _ in module.named_modules() if name]
+    if recipe.head not in names:
+        raise ConfigError(f"{recipe.what}: {unknown('model.head', recipe.head, names)}")
+    head = module.get_submodule(recipe.head)
+    if not isinstance(head, nn.Linear):
+        raise ConfigError(
+            f"{recipe.what}: model.head={recipe.head} is a {type(head).__name__}; "
+            "it must be the last nn.Linear, which makes the outputs"
+        )
+    if head.out_features != recipe.num_outputs:
+        raise ConfigError(
+            f"{recipe.what}: its head '{recipe.head}' has {head.out_features} outputs, the data needs "
+            f"{recipe.num_outputs}; tell its code, such as model.kwargs={{num_classes: {recipe.num_outputs}}}"
+        )
+    inside = {id(p) for p in head.parameters()}
+    cut = [n for n, p in module.named_parameters(remove_duplicate=False) if id(p) in inside]
+    if len(cut) > len(inside):
+        raise ConfigError(
+            f"{recipe.what}: its head '{recipe.head}' shares its weight with '{cut[0]}'; "
+            "body and head are trained apart, so give each its own"
+        )
+    return head
+
+
+def _why_alone(module: nn.Module) -> str:
+    """Why clients with such a module cannot be one stack under vmap; "" if they may."""
+    reasons = [
+        (bool(tracking(module)), "BatchNorm, whose statistics are each client's own"),
+        (
+            any(isinstance(m, nn.RNNBase) for m in module.modules()),
+            "a recurrent layer, which vmap cannot take",
+        ),
+        (
+            any(isinstance(m, _DropoutNd) and m.p > 0 for m in module.modules()),
+            "Dropout, whose draws are each client's own",
+        ),
+    ]
+    return " and ".join(text for there, text in reasons if there)
+
+
+def _refuse_other_state(module: nn.Module, x: Tensor, what: str) -> None:
+    """A buffer that training changes, other than BatchNorm's, would be lost."""
+    own = {f"{p}.{n}" for p, _ in tracking(module) for n in (*STATISTICS, "num_batches_tracked")}
+    before = {k: v.clone() for k, v in module.named_buffers() if k not in own}
+    kept = {k: v.clone() for k, v in module.named_buffers()}
+    module.train()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        module(x)
+    changed = [k for k, v in module.named_buffers() if k in before and not torch.equal(v, before[k])]
+    if changed:
+        raise ConfigError(
+            f"{what}: training changes its buffer '{changed[0]}'; models here have parameters alone, and the "
+            "running statistics of BatchNorm: make it a parameter or leave it out"
+        )
+    with torch.no_grad():
+        for k, v in module.named_buffers():
+            v.copy_(kept[k])
+
+
+def imported(path: str) -> Callable[..., Any]:
+    """What "package.module:Name" names; modules of the working folder are found too.
+
+    Raises:
+        ConfigError: there is no such thing, or importing it fails.
+    """
+    what = f"model.path={path}"
+    module, colon, name = path.partition(":")
+    if not colon or not name:
+        raise ConfigError(f"{what}: expected package.module:Net, the import path and the name of your class")
+    here = os.getcwd()  # noqa: PTH109  (an entry of sys.path is text)
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except AttributeError as error:
+        raise ConfigError(f"{what}: {module} has no {name}") from error
+    except Exception as error:  # whatever somebody's code raises while it is imported
+        raise ConfigError(f"{what}: cannot be imported: {type(error).__name__}: {error}") from error
+    return found

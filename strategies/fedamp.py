@@ -1,0 +1,82 @@
+"""FedAMP: each client gets a mixture of all clients' models in which those like its own count most.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, "Personalized Cross-Silo Federated Learning on Non-IID Data",
+AAAI 2021, https://arxiv.org/abs/2007.03797, Algorithm 1, with A(x) = 1 - e^{-x/σ}.
+
+    Server                                             Client i
+    [S1] draw a set of r clients
+    [S2] for each: ξ_ij = α A'(‖w_i - w_j‖²), j ≠ i,
+         ξ_ii = 1 - Σ_{j≠i} ξ_ij
+    [S3] send u_i = Σ_j ξ_ij w_j               ---->   [C1] w_i = argmin F_i(w) + λ/(2α) ‖w - u_i‖²,
+                                                            by local SGD from its w_i
+    [S4] keep w_i                              <----   [C2] send w_i
+
+Deviations from the paper: clients are sampled, and the mixture is over those that have sent a model;
+where α is so large that Σ_{j≠i} ξ_ij exceeds 1, the ξ_ij are scaled to sum to 1 (the paper asks for
+an α so small that they do not); α stays the same in all rounds.
+Reductions: λ = 0 is local training bit for bit; so is σ → 0 up to a pull towards one's own last model.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpers.clients.fedamp import CloudModel, FedAMPConfig
+from fedpers.core.params import sq_dist, weighted_sum
+from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
+
+
+@record
+class State:
+    """What the server knows of the clients, by their place in the roster."""
+
+    start: Params                        # the model of whoever has not sent one
+    models: dict[int, Params]            # w_i as last sent
+    xi: Tensor                           # [N, N] ξ as last used; row i: of u_i
+
+
+class FedAMP(PersonalizedStrategy):
+    """Mixes models by how near they are."""
+
+    config: FedAMPConfig
+    not_robust = "its server takes no mean; it mixes a model for each client"
+
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
+        """Nobody has sent a model yet."""
+        return State(params, {}, torch.eye(len(roster.ids), dtype=torch.float64))
+
+    def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
+        """One round of Algorithm 1."""
+        rows = [self.row[k] for k in self.sample(rng)]                                   # [S1]
+        mixed = {i: self._weights(s, i) for i in rows}                                   # [S2]
+        orders = {self.roster.ids[i]: CloudModel(self._mixture(s, i, xi)) for i, xi in mixed.items()}
+        replies = yield orders                                                           # [S3]
+        models = s.models | {self.row[k]: reply.w for k, reply in replies.items()}       # [S4]
+        shares = s.xi.clone()
+        for i, xi in mixed.items():
+            shares[i] = torch.zeros_like(shares[i])
+            shares[i, list(xi)] = torch.tensor(list(xi.values()), dtype=shares.dtype)
+        return replace(s, models=models, xi=shares)
+
+    def _weights(self, s: State, i: int) -> dict[int, float]:
+        """ξ_ij by j, i itself first."""
+        h, own = self.config, s.models.get(i, s.start)
+        pull = {j: h.alpha / h.sigma * math.exp(-float(sq_dist(own, w)) / h.sigma)
+                for j, w in s.models.items() if j != i}
+        much = max(1.0, sum(pull.values()))
+        pull = {j: xi / much for j, xi in pull.items()}
+        return {i: max(0.0, 1 - sum(pull.values()))} | pull
+
+    def _mixture(self, s: State, i: int, xi: dict[int, float]) -> Params:
+        return weighted_sum([s.models.get(j, s.start) for j in xi], xi.values())
+
+    def evaluation_message(self, s: State, k: int) -> None:
+        """Clients predict with their own models."""
+        return
+
+    def explain(self, s: State) -> dict[str, np.ndarray]:
+        """ξ as last used (row i: the shares in client i's mixture)."""
+        return {"collaboration": s.xi.cpu().numpy()}
