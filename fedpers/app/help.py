@@ -44,7 +44,7 @@ def show(overrides: Sequence[str], console: Console | None = None) -> None:
 
 def chosen(base: str, overrides: Sequence[str]) -> dict[str, str]:
     """{group: name of its file}: the defaults of config.yaml, and what the overrides choose instead."""
-    found = dict(re.findall(r"^  - (\w+): (\w+)", base, re.MULTILINE))
+    found = dict(re.findall(r'^  - (\w+): "?(\w+)', base, re.MULTILINE))
     for word in overrides:
         key, _, value = word.lstrip("+").partition("=")
         if key in found and value:
