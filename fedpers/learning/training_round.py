@@ -74,7 +74,7 @@ def in_round(config: Any, t: int) -> Any:
 
 def trainings(config: Any) -> dict[str, LocalConfig]:
     """The settings of local training among a config's fields, by name."""
-    values = {name: getattr(config, name) for name in _candidates(type(config))}
+    values = {name: getattr(config, name) for name in _candidates(config.__class__)}
     return {name: v for name, v in values.items() if isinstance(v, LocalConfig)}
 
 
