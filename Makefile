@@ -20,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docker-image docker-demo test test-all fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo docker-image docker-demo test test-all faults fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,10 +38,13 @@ demo: $(STAMP)  ## Four methods on handwritten digits, then a report: under a mi
 	$(BIN)/fedpers report $(DEMO)
 
 test: $(STAMP)  ## The fast tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not ray and not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults"
 
-test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too; not those of `make faults`
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not faults"
+
+faults: $(STAMP)  ## Kill and cut off real SuperLinks, SuperNodes and server apps: minutes on an idle machine, as root
+	$(BIN)/python -m pytest -m faults
 
 docker-image:  ## Build the images fedpers and fedpers-proxy
 	$(DOCKER) build -f docker/Dockerfile --target app -t fedpers $(DOCKER_OPTIONS) .

@@ -25,7 +25,7 @@ import torch
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
-from fedpers.core.errors import ConfigError
+from fedpers.core.errors import CheckpointError, ConfigError
 from fedpers.core.plan import Plan
 from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
@@ -96,7 +96,10 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     if header["kind"] == "evaluate":
         about = {"config": str(request["config"]), "data": device.data, "target": device.target}
         when = (int(header["t"]), int(header["e"]))
-        remember(store.folder, {**about, "columns": seat.columns}, body, when, order)
+        try:
+            remember(store.folder, {**about, "columns": seat.columns}, body, when, order)
+        except (CheckpointError, OSError) as error:  # a full disk costs `fedpers predict`, not the round
+            log.warning("the model for `fedpers predict` could not be kept: %s", error)
     return _packed(given, order, header, store)
 
 

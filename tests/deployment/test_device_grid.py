@@ -123,7 +123,7 @@ def test_too_few_clients_at_the_start_say_who_came(tmp_path: Path) -> None:
     _, outside = configs("fedavg", 1, "engine.min_clients=3")
     link = Link(tmp_path, outside)
     link.offline.add(102)
-    engine = dataclasses.replace(outside.engine, deadline_s=0.2)
+    engine = dataclasses.replace(outside.engine, deadline_s=3.0)
     with pytest.raises(FedpersError, match=r"only 2 of at least 3 clients came .*\(site-0, site-1\)"):
         deployed.run(dataclasses.replace(outside, engine=engine), tmp_path / "out", link)  # type: ignore[arg-type]
 
@@ -134,7 +134,8 @@ def test_a_whole_model_is_exported_from_a_run_on_devices(tmp_path: Path) -> None
     _, outside = configs("fedavg", 1)
     out, _ = on_devices(tmp_path, outside)
     store_config(outside, out)
-    assert export(out).is_file()
+    (path,) = export(out)
+    assert path.is_file()
 
 
 @pytest.mark.parametrize("method", ["pflego", "fedper", "fedrep", "ditto", "lgfedavg", "fedsoft"])
@@ -149,7 +150,9 @@ def test_private_fields_are_in_no_message(tmp_path: Path, method: str) -> None:
     ledger = Ledger()
     checkpoint.load(out, ledger)
     wire = b"".join(link.wire)
-    kept = [read_record(p) for p in tmp_path.glob("site-*/**/*.safetensors")]
+    kept = [
+        read_record(p) for p in tmp_path.glob("site-*/**/[0-9]*.safetensors")
+    ]  # the states, not what was sent
     hidden = [
         x
         for s in kept

@@ -18,7 +18,7 @@ from fedpers.results import checkpoint
 from tests.deployment.matrix import fault
 from tests.deployment.site import SERVER, SPARE, Site, assert_equal, inside, wait_until
 
-pytestmark = [pytest.mark.deployment, pytest.mark.slow, pytest.mark.xdist_group("site")]  # one site
+pytestmark = [pytest.mark.deployment, pytest.mark.faults, pytest.mark.xdist_group("site")]  # one site
 SEED = int(os.environ.get("FAULT_SEED", "0"))
 METHOD = ["method=pflego", "model=mlp", "seed=3", "eval_every=0"]
 KILLED = [*METHOD, "rounds=4", "checkpoint_every=1"]

@@ -36,7 +36,7 @@ def test_it_is_fedrep_without_head_steps_where_clients_have_equal_sizes():
     fed, local = doubles(sizes=(12,)), LocalConfig(lr=0.2, epochs=2, batch_size=5)
     model, plan = network(fed, "mlp"), {"seed": 5, "clients_per_round": 4}
     ours, _ = simulated("fedbabu", FedBABUConfig(local=local), fed, model, 3, **plan)
-    rep = config("fedrep", head=LocalConfig(epochs=0), body=local)
+    rep = config("fedrep", head=LocalConfig(epochs=0), body=local, head_init="common")
     theirs, _ = simulated("fedrep", rep, fed, model, 3, **plan)
     assert same(ours.state.theta, theirs.state.part)
 

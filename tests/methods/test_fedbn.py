@@ -36,7 +36,9 @@ def test_rounds_with_private_biases_equal_a_numpy_restatement():
 def test_with_a_private_head_and_clients_of_equal_size_it_is_fedper():
     fed, local = doubles(sizes=(8,)), LocalConfig(lr=0.3, epochs=2, batch_size=4)
     ours, mine = simulated("fedbn", FedBNConfig(["head.*"], local), fed, MODEL, 3, clients_per_round=4)
-    theirs, other = simulated("fedper", config("fedper", local=local), fed, MODEL, 3, clients_per_round=4)
+    theirs, other = simulated(
+        "fedper", config("fedper", local=local, head_init="common"), fed, MODEL, 3, clients_per_round=4
+    )
     assert same(ours.state.part, theirs.state.part)
     assert all(same(mine.store.states[k].own, state.own) for k, state in other.store.states.items())
 
