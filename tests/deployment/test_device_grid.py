@@ -152,7 +152,7 @@ def test_private_fields_are_in_no_message(tmp_path: Path, method: str) -> None:
     wire = b"".join(link.wire)
     kept = [
         read_record(p) for p in tmp_path.glob("site-*/**/[0-9]*.safetensors")
-    ]  # the states, not what was sent
+    ]
     hidden = [
         x
         for s in kept
