@@ -150,9 +150,7 @@ def test_private_fields_are_in_no_message(tmp_path: Path, method: str) -> None:
     ledger = Ledger()
     checkpoint.load(out, ledger)
     wire = b"".join(link.wire)
-    kept = [
-        read_record(p) for p in tmp_path.glob("site-*/**/[0-9]*.safetensors")
-    ]
+    kept = [read_record(p) for p in tmp_path.glob("site-*/**/[0-9]*.safetensors")]
     hidden = [
         x
         for s in kept
