@@ -1,4 +1,4 @@
-"""One site for all tests of a session that need real processes; they stay in one worker (xdist_group)."""
+"""One site for a module whose tests need real processes; they stay in one worker (xdist_group)."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.deployment.site import Site, why_not
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     reason = why_not()
     if reason is not None:
