@@ -28,7 +28,7 @@ def runs(monkeypatch):
     """What was run: (config, folder). The fake leaves a summary like a real run."""
     seen = []
 
-    def fake(cfg, out):
+    def fake(cfg, out, *_):
         seen.append((cfg, out))
         (out / "summary.json").write_text('{"status": "finished"}')
         return {"final": {"loss": 0.25, "accuracy": 0.5}}
@@ -38,7 +38,7 @@ def runs(monkeypatch):
 
 
 def failing(monkeypatch, error, when=lambda cfg: True):
-    def fake(cfg, out):
+    def fake(cfg, out, *_):
         if when(cfg):
             raise error
         return {}

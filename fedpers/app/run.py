@@ -94,13 +94,13 @@ def execute(
         if admitted is None:
             return read_summary(out)
         with _logged(out):
-            return _make(prepare(admitted, out, federation, guests, remember=True))
+            return _make(admitted, out, federation, guests)
 
 
-def _make(prepared: Prepared) -> dict[str, Any]:
+def _make(cfg: RunConfig, out: Path, federation: Federation | None, guests: Guests) -> dict[str, Any]:
     from fedpers.app import backends
 
-    cfg = prepared.cfg
+    prepared = prepare(cfg, out, federation, guests, remember=True)
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
