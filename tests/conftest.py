@@ -4,12 +4,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# Flower's accountant and TensorBoard import absl, whose log handler keeps the stderr of that moment and closes
+# it when Hydra sets up logging anew: were that pytest's, every later test of the process would fail.
+with redirect_stderr(sys.__stderr__):
+    import absl.logging  # noqa: F401
 
 UNPACK = Path(__file__).resolve().parents[2] / "shared" / "data" / "unpack.py"
 
