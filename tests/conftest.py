@@ -12,7 +12,7 @@ import torch
 
 torch.set_num_threads(1)
 
-# Flower's accountant and TensorBoard import absl, whose log handler keeps the stderr of that moment and closes
+# Flower and TensorBoard import absl, whose log handler keeps the stderr of that moment and closes
 # it when Hydra sets up logging anew: were that pytest's, every later test of the process would fail.
 with redirect_stderr(sys.__stderr__):
     import absl.logging  # noqa: F401
