@@ -144,9 +144,9 @@ def test_details_of_a_resumed_run_go_to_its_log(tmp_path, capsys, monkeypatch):
     assert main(["run", *QUICK, "method=fedavg", f"out={out}"]) == 0
     prepare = run.prepare
 
-    def chatty(cfg, folder):
+    def chatty(*args, **more):
         run.logging.getLogger("fedpers").info("stacks of 8 clients")
-        return prepare(cfg, folder)
+        return prepare(*args, **more)
 
     monkeypatch.setattr(run, "prepare", chatty)
     assert main(["run", f"resume={out}", "rounds=3"]) == 0
