@@ -83,7 +83,7 @@ def test_they_differ_for_networks_and_for_mixed_probabilities():
 
 def test_mixing_after_every_layer_is_mixing_parameters():
     """Restated layer by layer: Σ_k c_k (W_k h + b_k), then ReLU, then the head the same."""
-    mix = mixture("mlp", arch="output", canonical="model", mix_level="layer")
+    mix = mixture("mlp", arch="parameter", canonical="model")
     theta = start(mix)
     layer = lambda h, n: torch.einsum(  # noqa: E731
         "k,kno->no",
