@@ -34,6 +34,11 @@ def test_files_and_functions_are_short(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < 60, f"{node.name} is too long"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "fedpers").rglob("*.[ch]")), ids=where)
+def test_files_in_c_are_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+
+
 @pytest.mark.parametrize("path", METHODS, ids=where)
 def test_a_method_derives_from_the_abstract_base_only(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
