@@ -11,10 +11,11 @@ HALVES = {  # the abstract bases, also those of a family in fedpers/families
         "PersonalizedStrategy",
         "BlockStrategy",
         "GlobalModelStrategy",
+        "MixtureStrategy",
         "SplitStrategy",
         "BodyDescentStrategy",
     },
-    "clients": {"PersonalizedClient", "BlockClient", "GlobalModelClient", "SplitClient"},
+    "clients": {"PersonalizedClient", "BlockClient", "GlobalModelClient", "MixtureClient", "SplitClient"},
 }
 FILES = [p for folder in ("fedpers", "datasets", *HALVES) for p in (ROOT / folder).rglob("*.py")]
 METHODS = [p for p in FILES if p.parent.name in HALVES]
