@@ -19,6 +19,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, size, split
 from fedpers.core.torchvision import import_torchvision
+from fedpers.learning.gradients import grad as kernel_grad
 from fedpers.learning.libraries import LIBRARIES
 from fedpers.learning.model import MODELS, Model, build_model
 from fedpers.learning.networks import builder, options_of
@@ -422,3 +423,22 @@ def test_cross_entropy_is_the_same_where_nobody_differentiates(scale):
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=2e-7)
     with torch.no_grad(), pytest.raises(RuntimeError):
         model.sample_losses(outputs, y + 4)
+
+
+def test_the_released_head_of_fedsofts_letters_is_squashed_before_the_cross_entropy() -> None:
+    """Against torch's layers, whole and from features; kernels, which know logits only, stay away from it."""
+    model, data = zoo("cnn_fedsoft_letters", head="released"), batch(zoo("cnn_fedsoft_letters"))
+    params = model.init(0)
+    logits = zoo("cnn_fedsoft_letters")(params, data.x)
+    squashed = nn.Sequential(nn.ReLU(), nn.Softmax(1))(logits)
+    torch.testing.assert_close(model(params, data.x), squashed)
+    expected = nn.CrossEntropyLoss()(squashed, data.y)
+    torch.testing.assert_close(model.loss(params, data), expected)
+    features = data.with_inputs(model.body(params, data.x))
+    head = {k: v for k, v in params.items() if model.is_head(k)}
+    leaf = {k: v.clone().requires_grad_() for k, v in head.items()}
+    wanted = torch.autograd.grad(model.features_loss(leaf, features), list(leaf.values()))
+    for found, want in zip(kernel_grad(model.features_loss)(head, features).values(), wanted, strict=True):
+        torch.testing.assert_close(found, want)
+    with pytest.raises(ConfigError, match="head"):
+        zoo("cnn_fedsoft_letters", head="softmax")

@@ -30,6 +30,7 @@ class Network(ABC):
     num_features: int
     alone: str = ""  # why clients run one by one; "": they may be stacked
     tokens: bool = False  # inputs are numbers of tokens
+    squashes: bool = False  # the head's values pass ReLU and softmax before they are taken for logits
 
     @property
     def norms(self) -> frozenset[str]:
@@ -190,6 +191,12 @@ class Stack(Network):
         for name, layer, _ in self.steps:
             x = layer(params, name, x)
         return x
+
+
+class SquashedStack(Stack):
+    """A stack whose model ends as FedSoft's code does: linear, ReLU, softmax, then cross entropy on that."""
+
+    squashes = True
 
 
 def stack(shape: Shape, *layers: Layer) -> Stack:

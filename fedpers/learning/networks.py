@@ -7,7 +7,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 from fedpers.core.errors import ConfigError, unknown
-from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Network, Relu, Shape, image, stack
+from fedpers.learning.layers import (
+    Conv,
+    Dense,
+    Flatten,
+    Layer,
+    MaxPool,
+    Network,
+    Relu,
+    Shape,
+    SquashedStack,
+    image,
+    stack,
+)
 from fedpers.learning.libraries import LIBRARIES, module
 from fedpers.learning.resnet import STEMS, ResNet18
 from fedpers.learning.text import lstm, transformer
@@ -44,10 +56,13 @@ def cnn_omniglot(shape: Shape) -> Network:
     return stack(shape, *block, *block, *block, *block, Flatten())
 
 
-def cnn_fedsoft_letters(shape: Shape) -> Network:
-    """FedSoft's CNN for letters, without ReLU after its convolutions."""
+def cnn_fedsoft_letters(shape: Shape, *, head: str = "logits") -> Network:
+    """FedSoft's CNN for letters, without ReLU after its convolutions; head=released: as its code ends."""
+    if head not in ("logits", "released"):
+        raise ConfigError(unknown("model.head", str(head), ("logits", "released")))
     convs = (Conv(32, 5, padding=2), MaxPool(2, 2), Conv(64, 5, padding=2), MaxPool(2, 2))
-    return stack(shape, *convs, Flatten(), Dense(512), Relu())
+    body = stack(shape, *convs, Flatten(), Dense(512), Relu())
+    return body if head == "logits" else SquashedStack(body.steps, body.num_features)
 
 
 def cnn_fedsoft_cifar(shape: Shape) -> Network:

@@ -113,3 +113,12 @@ def test_new_clients_are_served_as_well_as_old_ones_by_their_best_center():
     clients = server.client_metrics
     old, new = clients["test_loss"][50:80].mean(), clients["new_loss"][80:].mean()
     assert new == pytest.approx(old, rel=0.1)
+
+
+def test_rarer_estimations_follow_the_shares_later():
+    """Appendix B: the error of u grows with τ; here its mean over the first twelve rounds."""
+    errors = []
+    for tau in (1, 4, 12):
+        _, watch, fed = trained("10:90", 1.0, 10.0, 12, tau=tau)
+        errors.append(np.mean([distance(u, fed.truth["membership"]) for u in watch.seen]))
+    assert errors == sorted(errors) and errors[2] > errors[0] + 0.05

@@ -70,7 +70,7 @@ def _parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) ->
         return None
     layers = layers_of(model) if kind is Model.loss else HEADS
     whole = frozen.fixed | params
-    if layers is None:
+    if layers is None or model.network.squashes:
         return None
     plan = Plan(layers, model.bias, model.task, frozenset(params), proximal.lam)
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):

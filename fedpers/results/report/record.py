@@ -61,7 +61,10 @@ def _rows(group: SeedGroup) -> list[dict[str, Any]]:
             _row(group, c, [scale * v for v in group.values(m, last)], paper_value(paper, group.method, c))
             for c, m in columns.items()
         ]
-    found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS}
+    known = (
+        METRICS if not math.isnan(sum(group.values(METRICS[0]))) else METRICS[-1:]
+    )  # regression: no percent
+    found = {m: [_scale(m) * v for v in group.values(m)] for m in known}
     metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
     found[f"{metric}, round chosen on validation"] = [_scale(metric) * r.best(metric) for r in group.runs]
     found |= _of_new_clients(group)
@@ -72,7 +75,8 @@ def _of_new_clients(group: SeedGroup) -> dict[str, list[float]]:
     """{"loss, new clients": a value a run}, after their adaptation if there is one."""
     new = [run.summary.get("new_clients") or {} for run in group.runs]
     found = [each.get("after") or each.get("before") or {} for each in new]
-    return {f"{m}, new clients": [_scale(m) * f.get(m, math.nan) for f in found] for m in METRICS}
+    known = METRICS if any("accuracy" in f for f in found) else METRICS[-1:]
+    return {f"{m}, new clients": [_scale(m) * f.get(m, math.nan) for f in found] for m in known}
 
 
 def _scale(metric: str) -> float:
