@@ -20,7 +20,8 @@ from fedpers.app.cli import main
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.config.run_config import flatten, from_mapping, to_mapping
-from fedpers.config.search import SweepConfig, dimensions
+from fedpers.config.search import SweepConfig
+from fedpers.config.space import dimensions
 from fedpers.core.errors import ConfigError
 from fedpers.results.progress import SweepBoard
 from fedpers.results.report.runs import find_runs, group_by_setting

@@ -82,7 +82,8 @@ def _start(args: Any, session: Session) -> None:
         words = list(hydra.overrides.task)
         if many is not None:
             _check_launcher(hydra)
-            many.add(cfg, folder, words, _as_given(_root(hydra)))
+            run, space = compose.from_omegaconf(cfg, words), compose.space(cfg, words)
+            many.add(run, space, folder, words, _as_given(_root(hydra)))
             return None
         try:
             repeat = hydra.mode == RunMode.MULTIRUN  # the same sweep again: what is finished is left alone

@@ -1,14 +1,12 @@
-"""A command's runs, `jobs` at once: searches of `tune=` first, then the runs with what they found."""
+"""A command's runs, `jobs` at once: the searches of `tune=` first, then the runs with what they found."""
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from fedpers.app import pool, tuning
 from fedpers.app.pool import Result, Task
-from fedpers.config import compose
+from fedpers.config.run_config import RunConfig
 from fedpers.config.search import SweepConfig
 from fedpers.core.errors import FedpersError
 from fedpers.results.progress import SweepBoard
@@ -24,12 +22,11 @@ class ManyRuns:
         self.root = Path()
         logging.getLogger("hydra").setLevel(logging.WARNING)  # which would list the runs before they begin
 
-    def add(self, cfg: DictConfig, folder: Path, words: Sequence[str], root: Path) -> None:
-        """Take one run, composed and named, of the folder `root` of all."""
+    def add(self, run: RunConfig, space: list[str], folder: Path, words: Sequence[str], root: Path) -> None:
+        """Take one run, to be made in `folder`; `words` are the user's, `root` is the folder of all runs."""
         label = folder.name if folder != root else ""
-        run = compose.from_omegaconf(cfg, words)
         self.tasks.append(Task(run, folder, tuple(words), label or run.method_name))
-        self.spaces.append(compose.space(cfg, words))
+        self.spaces.append(space)
         self.root = root
 
     def make(self) -> list[tuple[Task, Result]]:

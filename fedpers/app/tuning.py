@@ -15,7 +15,8 @@ from typing import Any
 
 from fedpers.app.pool import Result, Task
 from fedpers.config.run_config import from_mapping, to_mapping
-from fedpers.config.search import Dimension, SweepConfig, dimensions
+from fedpers.config.search import SweepConfig
+from fedpers.config.space import Dimension, dimensions
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.results.files import plain, replace_json
 
