@@ -1,14 +1,16 @@
 """FedEM, client half. The algorithm box is in strategies/fedem.py."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
 from fedpers.families.disclosures import COMPONENTS
+from fedpers.families.mixtures.em import fit_weights, responsibilities
 from fedpers.learning.mixing import mixture
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
@@ -20,6 +22,7 @@ class FedEMConfig:
     num_components: int = 3               # M
     local: LocalConfig = field(default_factory=LocalConfig)
     tell_weights: bool = False            # clients send π_t, which is kept in arrays.npz
+    predict: Literal["mixture", "component"] = "mixture"  # component: the one of largest π_tm
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -34,11 +37,18 @@ class Components:
 
 
 @record
-class Trained:
-    """Reply with `tell_weights`: all components, and π_t, which no noise hides."""
+class Weighted:
+    """What a client predicts with, and with `tell_weights` its reply: components, and π_t in the clear."""
 
     thetas: tuple[Params, ...]
     told: Tensor             # [M]
+
+
+@record
+class ForNewcomer:
+    """Order to predict, for a client that never trained: it has to find its weights."""
+
+    thetas: tuple[Params, ...]
 
 
 @record
@@ -58,26 +68,30 @@ class FedEMClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Equal weights."""
-        size = self.config.num_components
-        return ClientState(data.mask.new_full((size,), 1 / size))
+        return ClientState(data.mask.new_full((M := self.config.num_components,), 1 / M))
 
     def answer(
         self, order: Components, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Components | Trained, ClientState]:
+    ) -> tuple[Components | Weighted, ClientState]:
         """One E-step on all samples, then one local training of each component."""
-        q = self.responsibilities(order.thetas, state.pi, data)                          # [C1]
+        q = responsibilities(state.pi, center_losses(self.model, order.thetas, data))    # [C1]
         pi = (q * data.mask).sum(1) / data.num                                           # [C2]
         numbers = torch.arange(len(data), device=data.y.device)
         numbered = Data(data.x, numbers, data.mask)
         pairs = zip(order.thetas, q.unbind(0), strict=True)
-        thetas = [self._train(theta, q_m, data, numbered, rng) for theta, q_m in pairs]
-        trained = tuple(thetas)
-        reply = Trained(trained, pi) if self.config.tell_weights else Components(trained)
+        trained = tuple(self._train(theta, q_m, data, numbered, rng) for theta, q_m in pairs)
+        reply = Weighted(trained, pi) if self.config.tell_weights else Components(trained)
         return reply, ClientState(pi)                                                    # [C4]
 
-    def responsibilities(self, thetas: tuple[Params, ...], pi: Tensor, data: Data) -> Tensor:
-        """q [M, n]: the posterior of the components for each sample."""
-        return torch.softmax(pi.log()[:, None] - center_losses(self.model, thetas, data), 0)
+    def choose(self, shared: Any, state: ClientState, data: Data) -> Weighted:
+        """The client's π_t, for a new one where EM with fixed components ends; one-hot for one component."""
+        pi = state.pi
+        if isinstance(shared, ForNewcomer):
+            losses = center_losses(self.model, shared.thetas, data)
+            pi = fit_weights(pi, losses, data.mask)                                      # [C1] [C2]
+        if self.config.predict == "component":
+            pi = one_hot(pi.argmax(), len(shared.thetas)).to(pi)
+        return Weighted(shared.thetas, pi)
 
     def _train(self, theta: Params, q: Tensor, data: Data, numbered: Data, rng: Stream) -> Params:
         # Batches carry the numbers of their samples, so that each q meets its own sample.
@@ -87,14 +101,14 @@ class FedEMClient(PersonalizedClient):
 
         return minimise(weighted, theta, numbered, rng, self.config.local)               # [C3]
 
-    def predict(self, shared: Components | Trained, state: ClientState, x: Tensor) -> Tensor:
+    def predict(self, shared: Weighted, state: ClientState, x: Tensor) -> Tensor:
         """Outputs whose loss is that of the mixture of the components' probabilities.
 
         Logarithms of probabilities for classes, log-odds for a binary task; for regression the
         mean of the mixture.
         """
         outputs = torch.stack([self.model(theta, x) for theta in shared.thetas])
-        return mixture(self.model, outputs, state.pi)
+        return mixture(self.model, outputs, shared.told)
 
     @classmethod
     def exposed(cls, config: FedEMConfig) -> list[str]:

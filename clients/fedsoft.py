@@ -7,8 +7,9 @@ from torch import Tensor
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import combine, scale
-from fedpers.families.clustered.centers import nearest_shares
+from fedpers.families.clustered.centers import nearest_shares, own_blend
 from fedpers.families.clustered.least_squares import least_squares
+from fedpers.families.clustered.messages import Centers
 from fedpers.families.disclosures import CENTERS
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import soft_proximal
@@ -29,22 +30,12 @@ class FedSoftConfig:
     solver: Literal["local", "exact"] = "local"          # exact: for linear regression
     local_init: Literal["own", "center_mix"] = "own"
     optimizer_state: Literal["persist", "reset"] = "persist"
-    participation: Literal["sampled", "full"] = "sampled"
-    sampling: Literal["without_replacement", "with_replacement"] = "without_replacement"
-    aggregation: Literal["mean", "v_weighted"] = "mean"  # where clients are sampled
-    u_update: Literal["hard", "given"] = "hard"          # given: the state's u is never estimated
-    final_pass: bool = False                             # solve once more before predicting
+    sampling: Literal["without_replacement", "with_replacement", "full"] = "without_replacement"
+    predict: Literal["own", "solved", "center", "mix"] = "own"   # solved: w_k after one more solve
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         return bounds(self, S=(1, None), K=(1, None), tau=(1, None), sigma=(0, 1), lam=(0, None))
-
-
-@record
-class Estimate:
-    """Order: say which share of your samples each center fits best."""
-    centers: tuple[Params, ...]
-    u: Tensor                # [S] what the server takes u_k for so far
 
 
 @record
@@ -63,7 +54,7 @@ class Train:
 
 @record
 class LocalModel:
-    """Reply: one model."""
+    """Reply: one model; also what a client without one of its own predicts with."""
     w: Params
 
 
@@ -79,6 +70,7 @@ class FedSoftClient(PersonalizedClient):
 
     config: FedSoftConfig
     disclosure = CENTERS
+    questions = (Centers,)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from one common model, which is no center."""
@@ -86,8 +78,8 @@ class FedSoftClient(PersonalizedClient):
         return ClientState(params, init_optimizer(params, self.config.local) if persist else None)
 
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
-        """Importance weights for `Estimate`, one local training for `Train`."""
-        if isinstance(order, Estimate):
+        """Importance weights for `Centers`, one local training for `Train`."""
+        if isinstance(order, Centers):
             share = nearest_shares(self.model, order.centers, data)                      # [C1]
             return Importance(share.clamp(self.config.sigma), data.num), state           # [C2] [C3]
         state = self._solve(order, state, data, rng)                                     # [C5]
@@ -96,23 +88,28 @@ class FedSoftClient(PersonalizedClient):
     def _solve(self, order: Train, state: ClientState, data: Data, rng: Stream) -> ClientState:
         h, ubar, cbar = self.config, order.u.sum(), combine(order.centers, order.u)
         if h.solver == "exact":
-            return ClientState(least_squares(self.model, data, h.lam, ubar, cbar), state.opt)
+            return ClientState(least_squares(self.model, data, h.lam, ubar, cbar), state.opt)    # [C4]
         w = state.w if h.local_init == "own" else scale(cbar, 1 / ubar)
         h_k = soft_proximal(self.model.loss, h.lam, ubar, cbar)
         w, opt = minimise_from(h_k, w, state.opt or init_optimizer(w, h.local), data, rng, h.local)  # [C4]
         return ClientState(w, opt if h.optimizer_state == "persist" else None)
 
-    def personal(self, shared: Any, state: ClientState) -> Params:
-        """The client's own model w_k."""
-        return state.w
+    def choose(self, shared: Any, state: ClientState, data: Data) -> Any:
+        """A center, or a mean of them, for a client that does not predict with a model of its own."""
+        if shared is None or (isinstance(shared, Train) and self.config.predict in ("own", "solved")):
+            return shared
+        return LocalModel(own_blend(self.model, shared.centers, data, mix=self.config.predict == "mix"))
 
-    @property
-    def adapts(self) -> bool:
-        """Whether there is a final pass with the newest centers."""
-        return self.config.final_pass
+    def personal(self, shared: Any, state: ClientState) -> Params:
+        """The client's own model w_k, or what it chose."""
+        return shared.w if isinstance(shared, LocalModel) else state.w
+
+    def adapts_to(self, shared: Any) -> bool:
+        """Whether there is one more solve, with the newest centers."""
+        return self.config.predict == "solved" and isinstance(shared, Train)
 
     def adapt(self, shared: Train, state: ClientState, data: Data, rng: Stream) -> tuple[Train, ClientState]:
-        """The final pass."""
+        """That solve; nothing of it is kept."""
         return shared, self._solve(shared, state, data, rng)
 
     def work(self, order: Any, n: int) -> int:

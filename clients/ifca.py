@@ -8,6 +8,7 @@ from torch.nn.functional import one_hot
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import nearest_center, pick
+from fedpers.families.clustered.messages import Centers
 from fedpers.families.disclosures import CLUSTER
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
 
@@ -25,14 +26,6 @@ class IFCAConfig:
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         return bounds(self, S=(1, None), gamma=(0, None))
-
-
-@record
-class ClusterModels:
-    """Order: all cluster models."""
-
-    centers: tuple[Params, ...]
-    identity: Tensor         # [S] shape of the reply's; equal shares for a client not seen yet
 
 
 @record
@@ -57,7 +50,7 @@ class IFCAClient(PersonalizedClient):
     disclosure = CLUSTER
 
     def answer(
-        self, order: ClusterModels, state: None, data: Data, rng: Stream
+        self, order: Centers, state: None, data: Data, rng: Stream
     ) -> tuple[Choice, None]:
         """The identity and one local training, or one gradient."""
         j = nearest_center(self.model, order.centers, data)
@@ -69,7 +62,7 @@ class IFCAClient(PersonalizedClient):
             update = grad(self.model.loss)(w, data)                                      # [C3]
         return Choice(identity, update), None                                            # [C4]
 
-    def choose(self, shared: ClusterModels, state: None, data: Data) -> ClusterModel:
+    def choose(self, shared: Centers, state: None, data: Data) -> ClusterModel:
         """The model that fits the training data best by now, whatever cluster the client was last in."""
         return ClusterModel(pick(shared.centers, nearest_center(self.model, shared.centers, data)))
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.fedem import Components, FedEMConfig, Trained
+from fedpers.clients.fedem import Components, FedEMConfig, ForNewcomer, Weighted
 from fedpers.families.clustered.centers import new_centers
 from fedpers.families.mixtures.simplex import with_rows
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -57,14 +57,14 @@ class FedEM(PersonalizedStrategy):
         w = yield dict.fromkeys(selected, Components(s.thetas))                          # [S2]
         n = [self.num_examples(k) for k in w]
         parts = zip(*(reply.thetas for reply in w.values()), strict=True)
-        told = {self.row[k]: reply.told.to(s.pi) for k, reply in w.items() if isinstance(reply, Trained)}
+        told = {self.row[k]: reply.told.to(s.pi) for k, reply in w.items() if isinstance(reply, Weighted)}
         pairs = zip(parts, s.thetas, strict=True)
         means = tuple(self.average(part, n, m) for part, m in pairs)                     # [S3]
         return State(means, with_rows(s.pi, told))
 
-    def evaluation_message(self, s: State, k: int) -> Components:
-        """All components; each client mixes them by its own weights."""
-        return Components(s.thetas)
+    def evaluation_message(self, s: State, k: int) -> Components | ForNewcomer:
+        """All components; each client mixes them by its own weights, which a new one has to find."""
+        return ForNewcomer(s.thetas) if k in self.unseen else Components(s.thetas)
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """The clients' mixture weights, a row a client, if they tell them (`tell_weights`)."""

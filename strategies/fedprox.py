@@ -29,6 +29,11 @@ class FedProx(GlobalModelStrategy):
     config: FedProxConfig
     not_robust = ""
 
+    @property
+    def draws_itself(self) -> str:
+        """As the paper draws, if it is asked to."""
+        return "draws by numbers of samples" if self.config.sampling == "proportional" else ""
+
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 2."""
         proportional = self.config.sampling == "proportional"

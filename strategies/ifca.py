@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.ifca import Choice, ClusterModels, IFCAConfig
+from fedpers.clients.ifca import Choice, IFCAConfig
 from fedpers.core.params import add, weighted_sum
 from fedpers.families.clustered.centers import new_centers, new_mean
+from fedpers.families.clustered.messages import Centers
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -53,7 +54,7 @@ class IFCA(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
-        told = yield {i: self.evaluation_message(s, i) for i in selected}                # [S2]
+        told = yield dict.fromkeys(selected, Centers(s.centers))                         # [S2]
         identity = s.identity.clone()
         for i, reply in told.items():
             identity[self.row[i]] = reply.identity.double()
@@ -81,11 +82,9 @@ class IFCA(PersonalizedStrategy):
     def _weight(self, i: int) -> float:
         return self.num_examples(i) if self.config.weighting == "samples" else 1.0
 
-    def evaluation_message(self, s: State, k: int) -> ClusterModels:
+    def evaluation_message(self, s: State, k: int) -> Centers:
         """All cluster models; a client chooses by itself."""
-        like = next(iter(s.centers[0].values()))
-        known = s.identity[0] * 0 + 1 / len(s.centers) if k in self.unseen else s.identity[self.row[k]]
-        return ClusterModels(s.centers, known.to(like))
+        return Centers(s.centers)
 
     def explain(self, s: State) -> dict[str, np.ndarray]:
         """The cluster identities [N, S], as one-hot importance weights."""

@@ -18,6 +18,7 @@ def test_the_better_center_of_each_source() -> None:
         "center_worst_0": 5,
         "center_worst_1": 9,
         "centers_apart": 1,
+        "centers_spread": 4.5,
     }
     columns = of_centers(table, smaller_is_better=False)
     assert (columns["center_best_0"], columns["center_worst_1"]) == (5, 2)

@@ -7,15 +7,19 @@ from flwr.app import ArrayRecord
 from flwr.client import NumPyClient
 from flwr.serverapp.strategy import Strategy
 
+from fedpers.app.build import assemble
 from fedpers.checks.contract import make_case
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
-from fedpers.config import registry
-from fedpers.core.errors import ReplyError
+from fedpers.clients.fedsoft import Importance
+from fedpers.config import compose, registry
+from fedpers.core.errors import ConfigError, ReplyError
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.runner import RunnerConfig
+from fedpers.families.clustered.messages import Centers
 from fedpers.flower.roster import Shifted, rows_of
 from fedpers.flower.strategy import PersonalizedStrategy
+from fedpers.flower.validation import shape_problem
 from fedpers.method import Observer, Plan
 from fedpers.strategies.fedavg import FedAvg
 from tests.test_contract import case as contract_case
@@ -201,3 +205,19 @@ def test_numbers_that_are_only_shifted_are_a_mapping_like_any_other():
     assert there.get(5) is None and 1 not in there
     assert dict(rows_of((3, 4, 5))) == {3: 0, 4: 1, 5: 2}
     assert rows_of((3, 5)) == {3: 0, 5: 1} and rows_of(()) == {}
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["method=fedsoft", "method=fedprox method.sampling=proportional", "method=fedsoft method.sampling=full"],
+)
+def test_bernoulli_participation_is_refused_where_the_method_draws_by_itself(override):
+    small = ["data=synthetic_fedsoft", "model=linear", "data.num_clients=3", "participation=bernoulli"]
+    with pytest.raises(ConfigError, match="participation=bernoulli: method="):
+        assemble(compose.load([*small, *f"method={override}".split()]))
+
+
+def test_an_order_says_which_shapes_it_expects():
+    order, wrong = Centers(({"w": torch.zeros(1)},) * 3), Importance(torch.zeros(2), torch.tensor(4.0))
+    assert shape_problem(order, wrong, None) == "u has shape (2,), expected (3,)"
+    assert shape_problem(order, Importance(torch.zeros(3), torch.tensor(4.0)), None) is None

@@ -59,6 +59,9 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         _check_that_all_take_part(cfg, num_clients - cfg.new_clients)
     _check_aggregation(cfg, row.strategy_class())
     strategy = row.strategy_class()(cfg.method, model, plan)
+    if cfg.participation != "fixed" and strategy.draws_itself:
+        text = f"method={cfg.method_name} {strategy.draws_itself} with these settings; leave it fixed"
+        raise ConfigError(f"participation={cfg.participation}: {text}")
     strategy.holdout = federation.holdout
     client = row.client_class()(cfg.method, model)
     if cfg.eval_train:

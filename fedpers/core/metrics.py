@@ -59,14 +59,16 @@ def of_centers(metric: np.ndarray, smaller_is_better: bool) -> dict[str, float]:
     """Columns of a table [S, sources] of how good each center is on each source.
 
     center_best_j and center_worst_j over the centers on source j; centers_apart: the share of
-    sources whose best center is the best of no other source.
+    sources whose best center is the best of no other source; centers_spread: the mean over sources of the
+    distance of the best from the worst.
     """
     score = -metric if smaller_is_better else metric
     best, places = score.argmax(0), np.arange(metric.shape[1])
     columns = {f"center_best_{j}": float(metric[best[j], j]) for j in places}
     columns |= {f"center_worst_{j}": float(metric[score.argmin(0)[j], j]) for j in places}
     alone = [int((best == b).sum() == 1) for b in best]
-    return columns | {"centers_apart": float(np.mean(alone))}
+    spread = float(np.ptp(metric, axis=0).mean())
+    return columns | {"centers_apart": float(np.mean(alone)), "centers_spread": spread}
 
 
 def _numbers(

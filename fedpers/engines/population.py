@@ -111,7 +111,7 @@ class Population:
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = answer(self.client, request.order, state, data.train, rng, request.when[0])
         found: dict[str, Any] | None = None
-        if header.assess:
+        if header.assess and not isinstance(request.order, self.client.questions):
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, own_state(kept), data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew

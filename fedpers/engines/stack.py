@@ -122,7 +122,7 @@ class _Work:
             return None, None, self.client.assess(order, own_state(state), data, rng)
         reply, kept = answer(self.client, order, state, data.train, rng, self.header.t)
         found = None
-        if self.header.assess:
+        if self.header.assess and not isinstance(order, self.client.questions):
             found = self.client.assess(self.client.local_model(order, reply), own_state(kept), data, rng)
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 

@@ -33,6 +33,7 @@ class PersonalizedClient(NumPyClient, ABC):
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
+    questions: ClassVar[tuple[type, ...]] = ()  # orders that change no model: nobody is assessed after one
     disclosure: ClassVar[Disclosure] = UNDECLARED  # what leaves in training, and what may be promised of it
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
     metrics: tuple[str, ...] = ()  # names of `core.scores.SCORES` that it adds; a run may name some

@@ -106,6 +106,11 @@ class PersonalizedStrategy(Strategy, ABC):
         """Properties that clients are asked for at the start: label_counts."""
         return ()
 
+    @property
+    def draws_itself(self) -> str:
+        """How the method chooses its clients, where that is not by `sample`: a verb and an object."""
+        return ""
+
     # ---- helpers for methods --------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> list[int]:

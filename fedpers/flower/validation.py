@@ -1,6 +1,7 @@
 """Checks that a reply can be aggregated: its structure, its shapes, no NaN or infinite numbers."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -60,7 +61,8 @@ class Inspector:
 def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     """What is wrong with a reply's structure, or None.
 
-    A field that the order has too must have the order's shapes; all replies of an exchange to the
+    A field that the order has too must have the order's shapes, one that the order `expects` those that
+    it says, {field: shape}; all replies of an exchange to the
     same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
     whose class says `ragged = True` may differ in length.
     """
@@ -69,6 +71,8 @@ def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
         theirs = {f.name for f in fields(reply)}
         names = [f.name for f in fields(order) if f.name in theirs]
         pairs = [(getattr(order, n), getattr(reply, n), n) for n in names]
+        shapes: Mapping[str, tuple[int, ...]] = getattr(order, "expects", {})
+        pairs += [(torch.empty(shapes[n]), getattr(reply, n), n) for n in shapes if n in theirs]
     if like is not None:
         pairs.append((like, reply, type(reply).__name__, getattr(reply, "ragged", False)))
     return next(filter(None, (_shape_fault(*pair) for pair in pairs)), None)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.clients.fedem import ClientState, Components, FedEMClient, FedEMConfig
+from fedpers.clients.fedem import ClientState, Components, FedEMClient, FedEMConfig, Weighted
+from fedpers.families.clustered.centers import center_losses
+from fedpers.families.mixtures.em import responsibilities
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.method import LocalConfig, Stream
 from tests.methods.helpers import config, doubles, network, same, simulated, smoke
@@ -38,7 +40,7 @@ def test_responsibilities_are_the_posterior(task):
     model = network(fed, "mlp")
     thetas, data = components(model, 3), fed.client(0).train
     pi = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    q = FedEMClient(FedEMConfig(3), model).responsibilities(thetas, pi, data)
+    q = responsibilities(pi, center_losses(model, thetas, data))
     assert bool((q >= 0).all())
     torch.testing.assert_close(q.sum(0), torch.ones(len(data), dtype=torch.float64))
     for i in range(len(data)):
@@ -53,10 +55,10 @@ def test_extreme_losses_and_a_weight_of_zero_leave_finite_responsibilities():
     thetas = tuple({k: 1e6 * v for k, v in th.items()} for th in components(model, 3))
     pi = torch.tensor([0.0, 0.5, 0.5], dtype=torch.float64)
     client, data = FedEMClient(FedEMConfig(3), model), fed.client(0).train
-    q = client.responsibilities(thetas, pi, data)
+    q = responsibilities(pi, center_losses(model, thetas, data))
     assert bool(torch.isfinite(q).all())
     assert bool((q[0] == 0).all())
-    assert bool(torch.isfinite(client.predict(Components(thetas), ClientState(pi), data.x)).all())
+    assert bool(torch.isfinite(client.predict(Weighted(thetas, pi), None, data.x)).all())
 
 
 def test_each_sample_meets_its_own_responsibility_in_every_minibatch():
@@ -83,7 +85,7 @@ def test_the_outputs_are_the_logarithm_of_the_mixture_of_probabilities(task):
     model = network(fed)
     thetas, data = components(model, 2), fed.client(0).test
     pi = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    outputs = FedEMClient(FedEMConfig(2), model).predict(Components(thetas), ClientState(pi), data.x)
+    outputs = FedEMClient(FedEMConfig(2), model).predict(Weighted(thetas, pi), None, data.x)
     per_model = [torch.exp(-model.sample_losses(model(th, data.x), data.y)) for th in thetas]
     likelihood = 0.25 * per_model[0] + 0.75 * per_model[1]
     torch.testing.assert_close(model.sample_losses(outputs, data.y), -likelihood.log())
@@ -93,7 +95,7 @@ def test_the_mean_of_the_mixture_is_predicted_in_regression():
     fed = doubles(task="regression")
     model, x = network(fed, "linear"), fed.client(0).test.x
     thetas, pi = components(model, 2), torch.tensor([0.25, 0.75], dtype=torch.float64)
-    got = FedEMClient(FedEMConfig(2), model).predict(Components(thetas), ClientState(pi), x)
+    got = FedEMClient(FedEMConfig(2), model).predict(Weighted(thetas, pi), None, x)
     torch.testing.assert_close(got, 0.25 * model(thetas[0], x) + 0.75 * model(thetas[1], x))
 
 
@@ -103,13 +105,9 @@ def negative_log_likelihood(strategy, cohort, fed, t):
     for k in range(fed.num_clients):
         data = fed.client(k).train
         memory = cohort.state(k, (t + 1, 0))
-        outputs = client.predict(client_order(strategy), memory, data.x)
+        outputs = client.predict(Weighted(strategy.state.thetas, memory.pi), memory, data.x)
         total += float(client.model.sample_losses(outputs, data.y).sum())
     return total
-
-
-def client_order(strategy):
-    return Components(strategy.state.thetas)
 
 
 def test_the_em_objective_never_rises_under_small_full_batch_steps():

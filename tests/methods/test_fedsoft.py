@@ -10,19 +10,20 @@ import torch
 
 from fedpers.checks.contract import CHECKS, make_case
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedsoft import ClientState, Estimate, FedSoftClient, FedSoftConfig, LocalModel, Train
+from fedpers.clients.fedsoft import ClientState, FedSoftClient, FedSoftConfig, LocalModel, Train
 from fedpers.core.errors import ConfigError
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import FileStore, RamStore
+from fedpers.families.clustered.messages import Centers
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import Data, LocalConfig, Plan, Stream
 from fedpers.strategies.fedsoft import FedSoft, aggregation_weights
-from tests.mixtures import blends, federation, isotropic, linear, part
+from tests.mixtures import blends, federation, isotropic, keep_importance, linear, part
 from tests.oracles.fedsoft import fixed_point, full_round, importance, local_solution
 
 SGD = LocalConfig(lr=0.05, epochs=2, batch_size=4)
-FULL = {"participation": "full", "u_update": "given", "solver": "exact"}
+FULL = {"sampling": "full", "solver": "exact"}
 
 
 def tensors(array):
@@ -36,13 +37,13 @@ def arrays(params):
 
 
 def start(cfg, model, fed, *, store=None, u=None, centers=None, kind=Cohort, **plan):
-    """(strategy, grid) before round 1; `u` and `centers` replace what the state starts with."""
+    """(strategy, grid) before round 1, in the given state; a given `u` is never estimated."""
     server = FedSoft(cfg, model, Plan(seed=3, dtype="float64", **plan))
     cohort = kind(FedSoftClient(cfg, model), fed, store or RamStore(), server.plan)
     grid = InProcessGrid(cohort)
     server.connect(grid)
     if u is not None:
-        server.state = replace(server.state, u=torch.tensor(np.asarray(u)).double())
+        keep_importance(server, u)
     if centers is not None:
         server.state = replace(server.state, centers=centers)
     return server, grid
@@ -54,7 +55,7 @@ def client(model, **options):
 
 def estimate(centers):
     """The order to weigh these centers."""
-    return Estimate(tensors(centers), torch.full((len(centers),), 1 / len(centers)).double())
+    return Centers(tensors(centers))
 
 
 class Listening(Cohort):
@@ -145,7 +146,7 @@ def test_estimation_happens_every_tau_rounds_from_the_first(tau):
     for t in range(1, 7):
         grid.cohort.seen = []
         server.start(grid, num_rounds=t)
-        estimated = [r for r in grid.cohort.seen if isinstance(r.order, Estimate)]
+        estimated = [r for r in grid.cohort.seen if isinstance(r.order, Centers)]
         trained = [r for r in grid.cohort.seen if isinstance(r.order, Train)]
         assert len(estimated) == (6 if (t - 1) % tau == 0 else 0)
         assert len({r.k for r in trained}) == len(trained) > 0  # once each
@@ -250,13 +251,12 @@ def test_one_adam_lives_for_the_whole_run_or_for_a_round(state):
     x, y = rng.normal(size=(10, 3)), rng.normal(size=10)
     cfg = FedSoftConfig(
         lam=0.5,
-        participation="full",
-        u_update="given",
+        sampling="full",
         optimizer_state=state,
         local=LocalConfig(0.01, epochs=3, batch_size=0, optimizer="adam"),
     )
     model = linear(3)
-    server, grid = start(cfg, model, federation([(x, y)]))
+    server, grid = start(cfg, model, federation([(x, y)]), u=[[0.5, 0.5]])
     w = initial_params(model, server.plan)["head.weight"].clone().requires_grad_()
     optimizer = torch.optim.Adam([w], lr=0.01)
     for t in (1, 2):
@@ -312,7 +312,7 @@ def test_expected_union_of_two_uniform_draws_is_the_papers():
 def next_centers(u, models, **options):
     """The centers after one round in which client k answers models[k]."""
     fed = federation([(np.ones((2, 1)), np.ones(2))] * len(models))
-    server, _ = start(FedSoftConfig(u_update="given", **options), linear(1), fed, u=u)
+    server, _ = start(FedSoftConfig(**options), linear(1), fed, u=u)
     going = server.round(server.state, 1, np.random.default_rng(0))
     orders = next(going)
     replies = {k: LocalModel({"head.weight": torch.tensor([[models[k]]]).double()}) for k in orders}
@@ -321,14 +321,13 @@ def next_centers(u, models, **options):
     return arrays(end.value.value.centers)[:, 0]
 
 
-def test_plain_mean_v_weighted_mean_and_full_participation():
+def test_plain_mean_and_full_participation():
     """u = (1, 2, 3)/4 with equal n; client models 1, 10, 100."""
     u, w = np.array([[0.25, 0.0], [0.5, 0.0], [0.75, 1.0]]), [1.0, 10.0, 100.0]
     mean = next_centers(u, w, K=3, sampling="with_replacement")
     assert mean[1] == 100  # cluster 1 draws client 2 only
-    assert next_centers(u[:, :1], w, S=1, K=3, aggregation="v_weighted") == pytest.approx(321 / 6)
-    assert next_centers(u[:, :1], w, S=1, K=3, aggregation="mean") == pytest.approx(111 / 3)
-    assert next_centers(u, w, participation="full") == pytest.approx([321 / 6, 100])
+    assert next_centers(u[:, :1], w, S=1, K=3) == pytest.approx(111 / 3)
+    assert next_centers(u, w, sampling="full") == pytest.approx([321 / 6, 100])
 
 
 def test_multiplicity_counts_in_the_plain_mean(monkeypatch):
@@ -346,6 +345,11 @@ def test_everybody_without_replacement_makes_all_centers_equal():
     np.testing.assert_allclose(arrays(server.state.centers), [mean, mean], atol=1e-13)
 
 
+def test_without_a_number_sixty_percent_are_drawn_for_each_center():
+    for N, K in ((100, 60), (11, 7), (1, 1)):
+        assert len(select(np.full(N, 1 / N), None, np.random.default_rng(0))) == K
+
+
 def test_more_draws_than_clients_is_a_mistake_with_a_remedy():
     server, grid = start(FedSoftConfig(K=7), linear(1), federation([(np.ones((2, 1)), np.ones(2))] * 3))
     with pytest.raises(Exception, match="only 3 have a positive probability"):
@@ -358,7 +362,7 @@ def test_more_draws_than_clients_is_a_mistake_with_a_remedy():
 def test_rounds_equal_the_numpy_restatement():
     rng = np.random.default_rng(6)
     data = blends(rng.dirichlet([1, 1, 1], 5), 2 * rng.normal(size=(3, 4)), [9, 12, 15, 20, 8], rng, 0.1)
-    cfg = FedSoftConfig(S=3, tau=1, lam=0.6, sigma=0.01, solver="exact", participation="full")
+    cfg = FedSoftConfig(S=3, tau=1, lam=0.6, sigma=0.01, solver="exact", sampling="full")
     server, grid = start(cfg, linear(4), federation(data))
     centers = arrays(server.state.centers)
     for t in (1, 2, 3):
@@ -478,10 +482,10 @@ def test_bytes_up_are_one_model_a_participant_and_s_plus_1_numbers_in_an_estimat
             assert server.round_log.bytes_up == models + (6 * (S + 1) * 8 if t == 1 else 0)
 
 
-def test_the_final_pass_is_one_more_solve_and_leaves_no_trace():
+def test_one_more_solve_before_predicting_leaves_no_trace():
     rng = np.random.default_rng(10)
     data = blends(rng.dirichlet([1, 1], 4), rng.normal(size=(2, 3)), [9, 12, 15, 20], rng, 0.3)
-    cfg = FedSoftConfig(K=2, solver="exact", final_pass=True)
+    cfg = FedSoftConfig(K=2, solver="exact", predict="solved")
     server, grid = start(cfg, linear(3), federation(data))
     grid.cohort.client.splits = ("train", "test")
     server.start(grid, num_rounds=2)

@@ -28,6 +28,13 @@ class Weights(Observer):
 @cache
 def run(mixture="10:90", lam=1.0, theta_var=10.0, rounds=20):
     """(MSE [centers, sources], u a round, true shares, the clients' mean MSE on training data)."""
+    server, watch, fed = trained(mixture, lam, theta_var, rounds)
+    own = server.client_metrics["train_loss"].mean()
+    return server.arrays()["center_metric"], np.array(watch.seen), fed.truth["membership"], own
+
+
+def trained(mixture, lam, theta_var, rounds, new_clients=0, **options):
+    """(strategy, what it saw, federation) after a run."""
     data = DataConfig(
         name="synthetic_fedsoft",
         partition="natural",
@@ -43,14 +50,14 @@ def run(mixture="10:90", lam=1.0, theta_var=10.0, rounds=20):
     model = build_model(
         "linear", input_shape=(10,), num_outputs=1, task="regression", bias=False, init="xavier_normal"
     )
-    cfg = FedSoftConfig(K=60, lam=lam, solver="exact")
-    server = FedSoft(cfg, model, Plan(eval_every=0))
+    cfg = FedSoftConfig(K=60, lam=lam, solver="exact", **options)
+    server = FedSoft(cfg, model, Plan(eval_every=0, new_clients=new_clients))
     client = FedSoftClient(cfg, model)
     client.splits = ("train", "test")
     watch = Weights(server)
     simulate(server, client, fed, rounds, observer=watch)
-    own = server.client_metrics["train_loss"].mean()
-    return server.arrays()["center_metric"], np.array(watch.seen), fed.truth["membership"], own
+    server.holdout = fed.holdout
+    return server, watch, fed
 
 
 def distance(u, truth):
@@ -98,3 +105,11 @@ def test_errors_grow_with_the_distance_of_the_sources():
     own = [f[3] for f in found]
     assert best == sorted(best) and own == sorted(own)
     assert 5 < own[-1] / own[1] < 15  # about linear in the variance
+
+
+def test_new_clients_are_served_as_well_as_old_ones_by_their_best_center():
+    """Clients 80 to 99 never train; 50 to 79 have the same shares."""
+    server, _, _ = trained("10:90", 1.0, 10.0, 20, new_clients=20, predict="center")
+    clients = server.client_metrics
+    old, new = clients["test_loss"][50:80].mean(), clients["new_loss"][80:].mean()
+    assert new == pytest.approx(old, rel=0.1)

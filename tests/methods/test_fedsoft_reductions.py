@@ -23,10 +23,11 @@ from fedpers.strategies.fedprox import FedProx
 from fedpers.strategies.fedsoft import FedSoft
 from fedpers.strategies.ifca import IFCA
 from fedpers.strategies.local import Local
-from tests.mixtures import blends, federation, linear
+from tests.mixtures import blends, federation, keep_importance, linear
 
 LOCAL = LocalConfig(lr=0.1, epochs=2, batch_size=4)
 CENTER = {"local_init": "center_mix", "optimizer_state": "reset", "local": LOCAL}
+ONES = np.ones((6, 1))
 DOUBLE = Plan(seed=4, dtype="float64")
 FED = toy_federation(dtype=torch.float64)
 MODEL = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
@@ -39,7 +40,7 @@ def fedsoft(cfg, rounds, plan=DOUBLE, fed=FED, model=MODEL, u=None, centers=None
     grid = InProcessGrid(cohort)
     server.connect(grid)
     if u is not None:
-        server.state = replace(server.state, u=u)
+        keep_importance(server, u)
     server.state = replace(server.state, centers=centers or (initial_params(model, plan),))
     server.start(grid, num_rounds=rounds)
     return server, cohort
@@ -50,30 +51,30 @@ def assert_equal(a, b, atol=0.0):
         torch.testing.assert_close(a[k], b[k], rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("update", ["given", "hard"])
+@pytest.mark.parametrize("u", [ONES, None], ids=["given", "estimated"])
 @pytest.mark.parametrize("batch_size", [0, 4])
-def test_one_cluster_without_pull_is_fedavg_bit_for_bit(update, batch_size):
+def test_one_cluster_without_pull_is_fedavg_bit_for_bit(u, batch_size):
     """Also in minibatches, unless an estimation comes first in the round: streams are by exchange."""
     local = replace(LOCAL, batch_size=batch_size)
-    cfg = FedSoftConfig(S=1, lam=0.0, participation="full", u_update=update, **(CENTER | {"local": local}))
-    soft, _ = fedsoft(cfg, 3)
+    cfg = FedSoftConfig(S=1, lam=0.0, sampling="full", **(CENTER | {"local": local}))
+    soft, _ = fedsoft(cfg, 3, u=u)
     average = FedAvg(FedAvgConfig(local), MODEL, DOUBLE)
     simulate(average, FedAvgClient(FedAvgConfig(local), MODEL), FED, 3)
     same = all(torch.equal(soft.state.centers[0][k], v) for k, v in average.state.params.items())
-    assert same == (update == "given" or batch_size == 0)
+    assert same == (u is ONES or batch_size == 0)
 
 
 def test_one_cluster_is_fedprox():
-    cfg = FedSoftConfig(S=1, lam=0.7, participation="full", u_update="given", **CENTER)
-    soft, _ = fedsoft(cfg, 3)
+    cfg = FedSoftConfig(S=1, lam=0.7, sampling="full", **CENTER)
+    soft, _ = fedsoft(cfg, 3, u=ONES)
     prox = FedProx(FedProxConfig(mu=0.7, local=LOCAL), MODEL, DOUBLE)
     simulate(prox, FedProxClient(FedProxConfig(mu=0.7, local=LOCAL), MODEL), FED, 3)
     assert_equal(soft.state.centers[0], prox.state.params, atol=1e-13)
 
 
 def test_one_sampled_cluster_is_fedprox_as_its_paper_samples():
-    cfg = FedSoftConfig(S=1, K=3, lam=0.7, u_update="given", **CENTER)
-    soft, _ = fedsoft(cfg, 4)
+    cfg = FedSoftConfig(S=1, K=3, lam=0.7, **CENTER)
+    soft, _ = fedsoft(cfg, 4, u=ONES)
     plan = replace(DOUBLE, clients_per_round=3)
     config = FedProxConfig(mu=0.7, sampling="proportional", local=LOCAL)
     prox = FedProx(config, MODEL, plan)
@@ -82,10 +83,8 @@ def test_one_sampled_cluster_is_fedprox_as_its_paper_samples():
 
 
 def test_no_pull_from_the_own_model_is_local_training():
-    cfg = FedSoftConfig(
-        S=1, lam=0.0, participation="full", u_update="given", optimizer_state="reset", local=LOCAL
-    )
-    _, soft = fedsoft(cfg, 3)
+    cfg = FedSoftConfig(S=1, lam=0.0, sampling="full", optimizer_state="reset", local=LOCAL)
+    _, soft = fedsoft(cfg, 3, u=ONES)
     config = LocalTrainingConfig(LOCAL)
     alone = simulate(Local(config, MODEL, DOUBLE), LocalClient(config, MODEL), FED, 3)
     for k in range(6):
@@ -128,9 +127,7 @@ def test_one_source_a_client_is_ifca(sizes, weighting):
     hard.state = replace(hard.state, centers=centers)
     hard.start(grid, num_rounds=4)
     assert torch.equal(hard.state.identity, torch.tensor(U))
-    cfg = FedSoftConfig(
-        sigma=0.0, lam=0.0, participation="full", u_update="given", **(CENTER | {"local": local})
-    )
-    soft, _ = fedsoft(cfg, 4, fed=fed, model=model, u=torch.tensor(U), centers=centers)
+    cfg = FedSoftConfig(sigma=0.0, lam=0.0, sampling="full", **(CENTER | {"local": local}))
+    soft, _ = fedsoft(cfg, 4, fed=fed, model=model, u=U, centers=centers)
     for a, b in zip(soft.state.centers, hard.state.centers, strict=True):
         assert_equal(a, b, atol=1e-14)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, weighted_mean
+from fedpers.core.params import Params, combine, weighted_mean
 from fedpers.learning.model import Model
 
 
@@ -42,6 +42,12 @@ def nearest_shares(model: Model, centers: Sequence[Params], data: Data) -> Tenso
     """The share of samples whose loss is least under each center, [S]; ties go to the first."""
     nearest = one_hot(center_losses(model, centers, data).argmin(0), len(centers))
     return (nearest * data.mask[:, None]).sum(0) / data.num
+
+
+def own_blend(model: Model, centers: Sequence[Params], data: Data, *, mix: bool) -> Params:
+    """The center that is nearest to most samples; with `mix` their mean by the shares that are nearest."""
+    shares = nearest_shares(model, centers, data)
+    return combine(centers, shares) if mix else pick(centers, shares.argmax())
 
 
 def new_mean(center: Params, models: Mapping[int, Params], weights: Mapping[int, float]) -> Params:

@@ -64,7 +64,15 @@ def _rows(group: SeedGroup) -> list[dict[str, Any]]:
     found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS}
     metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
     found[f"{metric}, round chosen on validation"] = [_scale(metric) * r.best(metric) for r in group.runs]
+    found |= _of_new_clients(group)
     return [_row(group, c, values, None) for c, values in found.items() if not math.isnan(sum(values))]
+
+
+def _of_new_clients(group: SeedGroup) -> dict[str, list[float]]:
+    """{"loss, new clients": a value a run}, after their adaptation if there is one."""
+    new = [run.summary.get("new_clients") or {} for run in group.runs]
+    found = [each.get("after") or each.get("before") or {} for each in new]
+    return {f"{m}, new clients": [_scale(m) * f.get(m, math.nan) for f in found] for m in METRICS}
 
 
 def _scale(metric: str) -> float:
