@@ -20,6 +20,7 @@ from fedpers.app.run_folder import CONFIG, check_writable
 from fedpers.config import compose, hydra_internals
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.logs import formatter, wants_json
 
 PROGRAM = "fedpers run"
 log = logging.getLogger("fedpers")
@@ -60,7 +61,8 @@ def _resume(folder: Path, args: Any, session: Session) -> None:
     cfg = compose.resumed(folder, [o for o in args.overrides if not o.startswith("resume=")])
     screen = logging.StreamHandler(sys.stdout)
     screen.setLevel(logging.WARNING)  # details go to the run's fedpers.log
-    logging.basicConfig(format="%(message)s", handlers=[screen])
+    screen.setFormatter(formatter("%(message)s"))
+    logging.basicConfig(handlers=[screen])
     _execute(cfg, folder, session)
 
 
@@ -138,11 +140,16 @@ def _execute(
     from fedpers.app import run
 
     session.out = out
+    say = print
+    if wants_json():  # a program reads, so it gets records, and all of them
+        say = log.info
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.INFO)
     summary = run.execute(replace(cfg, out=str(out)), out, repeat=repeat, command=words)
     session.finished += 1
     for note in (*summary.get("notes", ()), *summary.get("warnings", ())):
-        print(f"note: {note}")
-    print(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
+        say(f"note: {note}")
+    say(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
     return summary
 
 

@@ -15,6 +15,7 @@ from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
+from fedpers.core.logs import formatter
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
@@ -94,11 +95,11 @@ def execute(
 
         admitted_run(cfg, out, repeat=False)
         return run_on_devices(cfg, out)
-    guests = invited(cfg.observers, observers)
+    guests, lines = invited(cfg.observers, observers), formatter()
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
-        with _logged(out):
+        with logged(out, lines):
             prepared = prepare(admitted, out, federation, guests, remember=True)
             prepared.recorder.pictures, prepared.own_process = pictures, own_process
             return _make(prepared)
@@ -120,10 +121,10 @@ def _make(prepared: Prepared) -> dict[str, Any]:
 
 
 @contextmanager
-def _logged(out: Path) -> Iterator[None]:
+def logged(out: Path, lines: logging.Formatter) -> Iterator[None]:
     """Have what fedpers logs in the run's fedpers.log, details too."""
     logger, handler = logging.getLogger("fedpers"), logging.FileHandler(out / "fedpers.log", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(lines)
     before = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -1,5 +1,6 @@
 """What a user sees while a run goes on, or while a data set is downloaded."""
 
+import logging
 import math
 import sys
 import time
@@ -19,9 +20,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from fedpers.core.logs import wants_json
 from fedpers.core.metrics import summarise
 from fedpers.flower.strategy import Observer, RoundLog
 
+log = logging.getLogger("fedpers")
 QUIET = 2.0  # seconds between two lines where there is no terminal
 
 
@@ -80,9 +83,11 @@ class ProgressBar(Observer):
             self._bar.update(self._task, score=score)
         elif time.monotonic() - self._last_line > QUIET or t == self.rounds:
             self._last_line = time.monotonic()
-            self.console.print(
-                f"{self.title}: round {t}/{self.rounds}  {score}", highlight=False, soft_wrap=True
-            )
+            text = f"{self.title}: round {t}/{self.rounds}  {score}"
+            if wants_json():  # programs read: all that is printed is records
+                log.info(text, extra={"round": t, **{k: v for k, v in numbers.items() if v == v}})
+            else:
+                self.console.print(text, highlight=False, soft_wrap=True)
 
     def _score(self, numbers: dict[str, float]) -> str:
         accuracy = numbers["accuracy"]
