@@ -12,13 +12,14 @@ from fedpers.config.compose import load
 from fedpers.deploy.deal import deal
 from fedpers.deploy.submit import QUIET
 
-BIN, TICK, PAGE = Path(sys.executable).parent, os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+BIN, TICK = Path(sys.executable).parent, os.sysconf("SC_CLK_TCK")
 RESIDENT, NODE, SUPERLINK, SERVER_APP = (
     "fedpers.deploy.resident",
     "flower-supernode",
     "flower-superlink",
     "flwr-serverapp",
 )
+SUPEREXEC, FOLLOWER = "flower-superexec", "engine=deployment"  # an argument of `fedpers run`
 
 
 def free_port() -> int:
@@ -91,7 +92,7 @@ class Local:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = path.read_text().split("\0")
-                inside = str(self.folder) in (path.parent / "environ").read_text()
+                inside = str(self.folder) in (path.parent / "environ").read_text() + " ".join(words)
             except (OSError, UnicodeDecodeError):
                 continue
             if inside and any(w == word or w.endswith(f"/{word}") for w in words):
@@ -102,7 +103,7 @@ class Local:
         """End every process of this link."""
         for process in self.processes:
             process.kill()
-        for word in (RESIDENT, NODE, SUPERLINK, SERVER_APP, "flower-superexec", "flwr-clientapp"):
+        for word in (RESIDENT, NODE, SUPERLINK, SERVER_APP, SUPEREXEC, "flwr-clientapp"):
             for pid in self.pids(word):
                 os.kill(pid, 9)
 
@@ -117,5 +118,9 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def megabytes(pids: Iterable[int]) -> float:
-    """Resident memory of processes."""
-    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * PAGE / 2**20
+    """Memory that is processes' own, which no other process shares and no file holds."""
+    total = 0
+    for pid in pids:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+    return total / 1024

@@ -1,9 +1,8 @@
 """LSGD-PFL, client half. The algorithm box is in strategies/lsgd.py."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
-
-import torch
 
 from fedpers.core.bounds import above, bounds
 from fedpers.core.params import add, blend
@@ -41,25 +40,28 @@ class LSGDConfig(BlockConfig):
 
     def check(self) -> list[str]:
         """Problems of values."""
-        least = bounds(self, tau=(1, None), batch_size=(0, None))
-        problems = [*BlockConfig.check(self), *above(self, eta=0), *least]
-        if self.decreasing and self.output == "average":
-            problems.append("output=average: its weights are for a constant step; set decreasing=false")
-        return problems
+        both = self.decreasing and self.output == "average"
+        text = "output=average: its weights are for a constant step; set decreasing=false"
+        sizes = [*above(self, eta=0), *bounds(self, tau=(1, None), batch_size=(0, None))]
+        return [*BlockConfig.check(self), *sizes, *[text] * both]
 
 
 @dataclass(frozen=True)
 class APFLConfig(LSGDConfig):
-    """APFL by its own name: LSGD on the relaxed objective apfl2."""
+    """APFL by its own name: LSGD on apfl2, with whole steps of a given size on both blocks, as published."""
 
-    objective: Settings = field(default_factory=APFL2Settings)
+    objective: Settings = field(default_factory=partial(APFL2Settings, reparametrise=False))
+    eta: float | None = 0.05
+    tau: int = 20
+    batch_size: int = 10
+    beta_scale: Literal["mean", "one"] = "one"
 
 
 @dataclass(frozen=True)
-class FedResConfig(LSGDConfig):
-    """Federated residual learning by its own name: LSGD on the objective fr."""
+class FedResConfig(APFLConfig):
+    """Federated residual learning by its own name: the same steps on the objective fr."""
 
-    objective: Settings = field(default_factory=FRSettings)
+    objective: Settings = field(default_factory=partial(FRSettings, reparametrise=False))
 
 
 @record
@@ -110,10 +112,8 @@ class LSGDClient(BlockClient):
         return state.z if self.config.output == "average" else state.y
 
     def _batches(self, data: Data, rng: Stream) -> list[Data]:
-        h = self.config
-        if not h.batch_size:
-            return [data] * h.tau
-        return batches(data, rng.uniform(h.tau, h.batch_size).to(torch.float64))
+        tau, B = self.config.tau, self.config.batch_size
+        return batches(data, rng.uniform(tau, B).double()) if B else [data] * tau
 
     def work(self, order: Any, n: int) -> int:
         """τ steps of B samples, in both blocks."""

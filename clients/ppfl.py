@@ -3,20 +3,20 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torch import Tensor
-
 from fedpers.families.disclosures import MEMBERSHIP
+from fedpers.families.mixtures.client import MixtureClient
 from fedpers.families.mixtures.messages import (
     BothBlocks,
+    FullGradients,
     MembershipBlock,
     MembershipGradient,
-    Personal,
+    ThetaBlock,
     Trained,
+    TrainedTheta,
 )
-from fedpers.families.mixtures.mixture import Mixture
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.families.mixtures.stationarity import block_weight
-from fedpers.method import Data, LocalConfig, PersonalizedClient, Stream, bounds, minibatches, minimise
+from fedpers.method import Data, LocalConfig, Stream, bounds, minibatches, minimise
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,9 @@ class PPFLConfig:
     num_canonical: int = 3                                          # K: canonical models
     canonical: Literal["head", "model"] = "head"                    # what there are K of
     arch: Literal["output", "parameter"] = "parameter"              # what is mixed: PPFL1 or PPFL2
-    mix_level: Literal["module", "layer"] = "module"                # PPFL1: after module or layer
     glm_mix: Literal["logit", "prob"] = "logit"                     # PPFL1: before or after link
     eta_2: float = 0.5                                              # η_2: rate of the mirror step
-    floor: float = 1e-6                                             # lower bound of memberships
+    floor: float = 1e-6                                             # lower entries are raised to it
     membership_weighting: Literal["none", "p"] = "none"             # mirror step on f_i or p_i f_i
     lam: float = 1e-5                                               # λ: strength of the Laplacian
     affinity: Literal["label_cosine", "ones", "none", "given"] = "label_cosine"  # W
@@ -38,6 +37,7 @@ class PPFLConfig:
     rho: float = 0.5                                                # ρ_1: how often rbcd trains θ
     output: Literal["last", "random"] = "last"                      # random: an iterate by eq. 16
     smoothness: tuple[float, float] = (0.0, 0.0)                    # L_1, L_2 of eq. 16
+    stationarity: bool = False                                      # measure Theorems 1 and 2
     new_steps: int = 50                                             # mirror steps of a new client
     local: LocalConfig = field(default_factory=LocalConfig)         # E steps at rate η_1, batch ξ
 
@@ -47,62 +47,38 @@ class PPFLConfig:
                        lam=(0, None), rho=(0, 1), new_steps=(0, None))
         if (self.affinity == "given") != bool(self.affinity_file):
             found.append(f"affinity_file={self.affinity_file}: needs affinity=given")
-        if self.output == "random" and not block_weight(self.eta_2, self.rho, *self.smoothness) > 0:
+        if self.output == "random" and self.algorithm != "rbcd":
+            found.append("output=random: is Algorithm 1's rule, so it needs algorithm=rbcd")
+        elif self.output == "random" and not block_weight(self.eta_2, self.rho, *self.smoothness) > 0:
             found.append("output=random: eq. 16 gives q_t <= 0: lower eta_2, or rho inside (0, 1)")
         return found
 
 
-class PPFLClient(PersonalizedClient):
+class PPFLClient(MixtureClient):
     """Finds its place among the canonical models, and trains them; the server keeps its c_i."""
 
     config: PPFLConfig
     disclosure = MEMBERSHIP
-    mixture = property(lambda self: Mixture.of(self.config, self.model))
 
     def answer(self, order: Any, state: None, data: Data, rng: Stream) -> tuple[Any, None]:
-        """Algorithm 3, or one block of Algorithm 1."""
-        if isinstance(order, MembershipBlock):
-            xi = next(minibatches(data, rng, replace(self.config.local, steps=1)))
-            return MembershipGradient(self._gradient(order, xi, data)), None             # [C5]
-        c = self._stepped(order, data) if isinstance(order, BothBlocks) else order.c
-        w = minimise(self.mixture.loss_at(c), order.theta, data, rng, self.config.local)     # [C3]
-        return Trained(w, c), None                                                       # [C4]
+        """A client's side of Algorithm 3, of Algorithm 1, or of the measure."""
+        if isinstance(order, BothBlocks):
+            return self._algorithm_3(order, data, rng), None
+        if isinstance(order, FullGradients):
+            return self.measured(order, data), None
+        return self._algorithm_2(order, data, rng), None
 
-    def trains_without_momentum(self, order: Any) -> bool:
-        """A block of memberships has no local steps."""
-        return isinstance(order, MembershipBlock)
+    def _algorithm_3(self, order: BothBlocks, data: Data, rng: Stream) -> Trained:
+        g = self.slope(order, data) + 2 * order.pull                                     # [C1]
+        c = mirror_step(order.c, g, order.eta_2, self.config.floor)                      # [C2]
+        w = minimise(self.mixture.loss_at(c), order.theta, data, rng, self.config.local)  # [C3]
+        return Trained(w, c)                                                             # [C4]
 
-    def _stepped(self, order: BothBlocks, data: Data) -> Tensor:
-        g = self._gradient(order, data, data) + 2 * order.pull                           # [C1]
-        return mirror_step(order.c, g, self.config.eta_2, self.config.floor)             # [C2]
-
-    def _gradient(self, order: Any, batch: Data, data: Data) -> Tensor:
-        """∇_c f_i on a batch, times p_i if memberships are weighted by it."""
-        p = data.num / order.num_total if self.config.membership_weighting == "p" else 1.0
-        return p * self.mixture.membership_gradient(order.theta, batch, order.c)
-
-    def predict(self, shared: Personal, state: Any, x: Tensor) -> Tensor:
-        """The mixture by the client's membership."""
-        return self.mixture.outputs(shared.theta, shared.c, x)
-
-    def adapts_to(self, shared: Personal) -> bool:
-        """New clients find their membership first."""
-        return shared.steps > 0
-
-    def adapt(self, shared: Personal, state: Any, data: Data, rng: Stream) -> tuple[Personal, Any]:
-        """Mirror steps with θ frozen and λ = 0."""
+    def _algorithm_2(self, order: ThetaBlock | MembershipBlock, data: Data, rng: Stream) -> Any:
         h = self.config
-        c = self.mixture.settle(shared.theta, data, shared.c, shared.steps, h.eta_2, h.floor)
-        return Personal(shared.theta, c), state
-
-    def local_model(self, order: Any, reply: Any) -> Personal:
-        """A participant predicts with what it has just trained."""
-        newest = reply if isinstance(reply, Trained) else order
-        return Personal(newest.theta, newest.c)
-
-    def work(self, order: Any, n: int) -> int:
-        """Samples of the block or blocks, times the networks that run for one."""
-        local = self.config.local
-        samples = replace(local, steps=1).work(n) if isinstance(order, MembershipBlock) else local.work(n)
-        samples += n * isinstance(order, BothBlocks)
-        return samples * self.mixture.passes(self.config.num_canonical)
+        if isinstance(order, ThetaBlock):
+            w = minimise(self.mixture.loss_at(order.c), order.theta, data, rng, h.local)  # [C5]
+            return TrainedTheta(w)                                                       # [C6]
+        xi = next(minibatches(data, rng, replace(h.local, steps=1)))
+        g = self.slope(order, xi)                                                        # [C7]
+        return MembershipGradient(g)                                                     # [C8]

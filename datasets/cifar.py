@@ -48,7 +48,8 @@ def read_batch(path: Path, label_key: str, md5: str, name: str) -> Arrays:
     content = path.read_bytes()
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
-        raise damaged(path, f"md5 {md5}", f"md5 {found} in {len(content)} bytes", name)
+        root = path.parents[1]  # <root>/cifar-10-batches-py/<path>
+        raise damaged(path, f"md5 {md5}", f"md5 {found} in {len(content)} bytes", name, root)
     with path.open("rb") as file:
         batch = ArrayUnpickler(file, encoding="latin1").load()
     return {"x": batch["data"].reshape(-1, 3, 32, 32), "y": np.array(batch[label_key], dtype=np.int64)}

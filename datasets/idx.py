@@ -41,20 +41,20 @@ SETS = {
 }
 
 
-def check_idx(path: Path, name: str) -> tuple[int, ...]:
+def check_idx(path: Path, name: str, root: Path) -> tuple[int, ...]:
     """The dimensions of an idx file of bytes; DataError if its size does not fit them."""
     with path.open("rb") as file:
         head = file.read(16)
     if len(head) < 4 or head[:3] != b"\0\0\x08" or head[3] not in (1, 3):
-        raise damaged(path, "an idx file of bytes", f"it to begin with {head[:4]!r}", name)
+        raise damaged(path, "an idx file of bytes", f"it to begin with {head[:4]!r}", name, root)
     size = path.stat().st_size
     begin = 4 + 4 * head[3]
     if size < begin:
-        raise damaged(path, f"at least {begin} bytes", f"{size} bytes", name)
+        raise damaged(path, f"at least {begin} bytes", f"{size} bytes", name, root)
     dims = tuple(np.frombuffer(head[4:begin], dtype=">i4").tolist())
     expected = begin + int(np.prod(dims))
     if size != expected:
-        raise damaged(path, f"{expected} bytes", f"{size} bytes", name)
+        raise damaged(path, f"{expected} bytes", f"{size} bytes", name, root)
     return dims
 
 
@@ -65,10 +65,10 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     for path in files:
         if not path.is_file():
             raise missing(cfg.name, root, path)
-    dims = [check_idx(path, cfg.name) for path in files]
+    dims = [check_idx(path, cfg.name, root) for path in files]
     for images, labels, path in ((dims[0], dims[1], files[1]), (dims[2], dims[3], files[3])):
         if images[0] != labels[0]:
-            raise damaged(path, f"{images[0]} labels", f"{labels[0]}", cfg.name)
+            raise damaged(path, f"{images[0]} labels", f"{labels[0]}", cfg.name, root)
     arrays = cached(cfg.name, root, files, _decoder(spec, root))
     return Raw(cfg.name, arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], spec.classes)
 

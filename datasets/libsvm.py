@@ -69,5 +69,6 @@ def _parse(files: list[Path], features: int | None) -> list[Any]:
     try:
         return read([str(f) for f in files], n_features=features, zero_based=False)
     except ValueError as error:
-        names = " and ".join(f.name for f in files)
-        raise damaged(files[0], f"'label index:value ...' lines in {names}", str(error), "libsvm") from error
+        names, root = " and ".join(f.name for f in files), files[0].parents[1]  # <root>/libsvm/<file>
+        expected = f"'label index:value ...' lines in {names}"
+        raise damaged(files[0], expected, str(error), "libsvm", root) from error

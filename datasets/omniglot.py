@@ -44,8 +44,8 @@ def drawings(source: Path) -> Iterator[tuple[str, bytes]]:
             for name in sorted(n for n in archive.namelist() if n.endswith(".png")):
                 yield name.partition("/")[2], archive.read(name)
     except zipfile.BadZipFile as error:
-        size = source.stat().st_size
-        raise damaged(source, "a whole zip file", f"{error} in {size} bytes", "omniglot") from error
+        size, root = source.stat().st_size, source.parents[1]  # <root>/omniglot-py/<source>
+        raise damaged(source, "a whole zip file", f"{error} in {size} bytes", "omniglot", root) from error
 
 
 def decode(paths: list[Path]) -> Arrays:

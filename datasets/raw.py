@@ -56,9 +56,9 @@ def missing(name: str, root: Path, path: Path) -> DataError:
     )
 
 
-def damaged(path: Path, expected: str, found: str, name: str) -> DataError:
-    """The error for a file with the wrong content."""
+def damaged(path: Path, expected: str, found: str, name: str, root: Path) -> DataError:
+    """The error for a file with the wrong content; `root` is the folder of the data sets."""
     return DataError(
         f"{path} is damaged: expected {expected}, found {found}; delete it and get it "
-        f"again with\n    fedpers data fetch {name}"
+        f"again with\n    fedpers data fetch {name} --root {shlex.quote(str(root))}"
     )

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from fedpers.core.errors import DataError
 from fedpers.datasets.cache import Arrays, cached
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.raw import Raw, damaged
+from fedpers.datasets.raw import Raw
 
 # LEAF's 80 characters in its order (models/utils/language_utils.py); any other is the last one
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -59,7 +59,10 @@ def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
             users = json.loads(path.read_text(encoding="utf-8"))["user_data"]
             texts |= {name: str(user["raw"]) for name, user in users.items()}
         except (ValueError, KeyError, TypeError) as error:
-            raise damaged(path, "LEAF json with raw texts", repr(error), "shakespeare") from error
+            raise DataError(
+                f"{path} is damaged: expected LEAF's json with raw texts, found {error!r}; make it again "
+                "with LEAF (data/shakespeare of its repository): it cannot be downloaded ready for use"
+            ) from error
     out: dict[str, list[np.ndarray]] = {k: [] for k in ("x", "y", "owner", "test_x", "test_y", "test_owner")}
     for k, name in enumerate(sorted(texts)):
         tokens = tokens_of(texts[name])

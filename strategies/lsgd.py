@@ -19,8 +19,9 @@ its proof (Lemma 5) has the larger of both; for B samples L is what one of them 
 `output: average` predicts with the average of Theorem 1, Σ_k (1-ημ)^-(k+1) x_k of the virtual iterates
 x_k = (1/M Σ_m w_m, β_1..β_M), instead of the last one; it needs every client in every round.
 Reductions: objective fl is local SGD (FedAvg with equal weights), with τ = 1 minibatch SGD; full is
-independent clients; apfl2 is APFL (method=apfl), fr federated residual learning (method=fedres),
-ws2 FedPer's and FedRep's objective.
+independent clients; ws2 has FedPer's and FedRep's objective. By their own names, with a step that is
+given and `beta_scale: one` as published: APFL (method=apfl, objective apfl2) and federated residual
+learning (method=fedres, objective fr).
 """
 
 import numpy as np
@@ -51,6 +52,12 @@ class LSGD(BlockStrategy):
         scale = 1.0 if h.beta_scale == "mean" else float(self.M)
         step = lsgd_step(c, h.tau, beta_scale=scale, batch_size=h.batch_size) if h.eta is None else h.eta
         return LSGDRates(step, c.mu)
+
+    def own_rates(self) -> LSGDRates | None:
+        """The step that is set, where nothing depends on μ."""
+        h = self.config
+        needs_mu = h.decreasing or h.output == "average"
+        return None if h.eta is None or needs_mu else LSGDRates(h.eta, None)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:
         """τ local steps of every client, then the mean."""

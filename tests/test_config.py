@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from fedpers.config import compose, hydra_internals, registry
+from fedpers.config import compose, hydra_internals, registry, search
 from fedpers.config.registry import METHODS, Method
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
 from fedpers.core.errors import ConfigError
@@ -65,6 +65,7 @@ def test_saved_config_reads_back_equal(method):
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_yaml_of_a_method_says_what_its_dataclass_says(method):
     written = yaml.safe_load((CONF / "method" / f"{method}.yaml").read_text(encoding="utf-8"))
+    assert written.pop("search")  # of tune=, in no run
     plain = to_mapping(compose.load([f"method={method}"]))["method"]
     default = asdict(METHODS[method].config_class()())
     if "objective" in written:  # its keys depend on its name
@@ -90,6 +91,7 @@ def test_every_file_of_a_group_is_valid(group):
 def test_yaml_top_level_says_what_the_dataclass_says():
     written = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     run = compose.load()
+    assert {k: written.pop(k) for k in search.KEYS} == asdict(search.SweepConfig())
     keys = written.keys() - {"defaults", "hydra"}
     stored = to_mapping(run)
     assert {k: stored[k] for k in keys} == {k: written[k] for k in keys}
@@ -349,4 +351,5 @@ def test_every_key_of_a_config_file_has_a_comment(group):
     for path in (CONF / group).glob("*.yaml"):
         first, *lines = path.read_text(encoding="utf-8").splitlines()
         assert first.startswith("# ") and first.endswith("."), path
-        assert not [k for k in lines if "#" not in k and not k.startswith("name:")], path
+        keys = [k for k in lines if not k.startswith(("name:", "  - "))]  # a list's items are no keys
+        assert not [k for k in keys if "#" not in k], path

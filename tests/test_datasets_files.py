@@ -99,7 +99,7 @@ def test_a_file_cut_short_is_named_with_sizes(tiny, keep, expected, found):
     os.truncate(path, keep)
     with pytest.raises(DataError) as error:
         load(tiny, **TINY)
-    for part in (str(path), expected, found, "fedpers data fetch mnist"):
+    for part in (str(path), expected, found, f"fedpers data fetch mnist --root {tiny}"):
         assert part in str(error.value)
 
 

@@ -11,10 +11,11 @@ HALVES = {  # the abstract bases, also those of a family in fedpers/families
         "PersonalizedStrategy",
         "BlockStrategy",
         "GlobalModelStrategy",
+        "MixtureStrategy",
         "SplitStrategy",
         "BodyDescentStrategy",
     },
-    "clients": {"PersonalizedClient", "BlockClient", "GlobalModelClient", "SplitClient"},
+    "clients": {"PersonalizedClient", "BlockClient", "GlobalModelClient", "MixtureClient", "SplitClient"},
 }
 FILES = [p for folder in ("fedpers", "datasets", *HALVES) for p in (ROOT / folder).rglob("*.py")]
 METHODS = [p for p in FILES if p.parent.name in HALVES]
@@ -31,6 +32,11 @@ def test_files_and_functions_are_short(path: Path) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 60, f"{node.name} is too long"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fedpers").rglob("*.[ch]")), ids=where)
+def test_files_in_c_are_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
 
 
 @pytest.mark.parametrize("path", METHODS, ids=where)

@@ -43,7 +43,7 @@ TOP = {"app", "__main__"}  # may import everything
 EDGE = {  # other people's packages that few may import: these, by package or module
     "flwr": {"flower", "engines", "deploy", "app", "bench"},
     "ray": {"app.backends", "bench"},
-    "hydra": {"app.launch", "config.compose", "config.hydra_internals"},
+    "hydra": {"app.launch", "config.compose", "config.hydra_internals", "config.space"},
     "torchvision": {"core.torchvision"},
     "tensorboard": {"results"},
     "matplotlib": {"results"},

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedpers.checks.contract import CHECKS
+from tests.test_notebook import executed
 from tests.wheels import build, copy_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]  # one wheel, one environment
@@ -172,15 +173,45 @@ def test_a_cnn_of_the_users_with_batchnorm_and_dropout(python: Path, tmp_path: P
 
 
 def test_a_hugging_face_dataset(python: Path, tmp_path: Path) -> None:
+    """As objects in memory, one a client, and as a stored set by its name."""
     pytest.importorskip("datasets", reason="datasets is not installed: pip install 'fedpers[huggingface]'")
     code = """
     import datasets, numpy as np
     rng, label = np.random.default_rng(0), np.random.default_rng(1).integers(0, 2, 80)
     x = rng.normal(size=(80, 2)) + 6 * label[:, None] - 3
     columns = {"a": x[:, 0], "b": x[:, 1], "label": label, "client": ["anna", "ben"] * 40}
-    datasets.Dataset.from_dict(columns).save_to_disk("mine")
-    data = {"library": "huggingface", "name": "mine", "partition": "natural", "num_clients": None}
-    run = fedpers.run("fedavg", "method.local.lr=0.3", data=data, model="logistic", rounds=8, out="run")
+    everybody = datasets.Dataset.from_dict(columns)
+    settings = {"model": "logistic", "rounds": 8}
+
+    own = everybody.remove_columns("client")
+    objects = [own.select(range(k, 80, 2)) for k in (0, 1)]
+    federation = fedpers.Federation.from_arrays(objects, target="label")
+    run = fedpers.run("fedavg", "method.local.lr=0.3", data=federation, out="objects", **settings)
     assert len(run.clients()) == 2 and run.clients().accuracy.min() > 0.8, run.clients()
+
+    everybody.save_to_disk("mine")
+    data = {"library": "huggingface", "name": "mine", "partition": "natural", "num_clients": None}
+    run = fedpers.run("fedavg", "method.local.lr=0.3", data=data, out="stored", **settings)
+    assert len(run.clients()) == 2 and run.clients().accuracy.min() > 0.8, run.clients()
+    """
+    run(python, tmp_path, code)
+
+
+def test_the_notebook(python: Path, tmp_path: Path) -> None:
+    cells = executed(python, tmp_path)
+    assert "image/png" in cells["plot"].outputs[-1].data
+    assert (tmp_path / "runs" / "pflego").is_dir()
+
+
+def test_weights_and_biases_offline(python: Path, tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedpers[wandb]'")
+    code = """
+    import os
+    from pathlib import Path
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": os.getcwd()}
+    run = fedpers.run("fedavg", data="digits", rounds=2, out="run", observers=["wandb"])
+    assert "observer_failures" not in run.summaries[0], run.summaries[0]
+    (log,) = Path("run", "wandb").glob("offline-run-*/*.wandb")
+    assert b"test/accuracy" in log.read_bytes()
     """
     run(python, tmp_path, code)

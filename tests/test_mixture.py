@@ -83,7 +83,7 @@ def test_they_differ_for_networks_and_for_mixed_probabilities():
 
 def test_mixing_after_every_layer_is_mixing_parameters():
     """Restated layer by layer: Σ_k c_k (W_k h + b_k), then ReLU, then the head the same."""
-    mix = mixture("mlp", arch="output", canonical="model", mix_level="layer")
+    mix = mixture("mlp", arch="parameter", canonical="model")
     theta = start(mix)
     layer = lambda h, n: torch.einsum(  # noqa: E731
         "k,kno->no",
@@ -206,12 +206,12 @@ def test_training_the_mixture_is_training_every_model(hidden, canonical, c, loca
             wanted, wanted_slots = train(Stream(0, 1, 0))
     assert w.keys() == theta.keys()
     for n in theta:
-        torch.testing.assert_close(w[n], wanted[n], rtol=1e-4, atol=3e-6)
+        torch.testing.assert_close(w[n], wanted[n], rtol=1e-5, atol=1e-6)
         if 0.0 in c and mix.is_canonical(n) and not local.weight_decay:
             assert torch.equal(w[n][2], theta[n][2])  # who has no part does not move
     assert opt.step == wanted_slots.step and opt.m.keys() == wanted_slots.m.keys()
     for n in opt.m:
-        torch.testing.assert_close(opt.m[n], wanted_slots.m[n], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(opt.m[n], wanted_slots.m[n], rtol=1e-5, atol=1e-6)
 
 
 def test_padding_has_no_effect():

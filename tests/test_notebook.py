@@ -12,13 +12,11 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "quickstart.ipynb"
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    """The executed cells, by id; the kernel is this interpreter, in another folder."""
-    root = tmp_path_factory.mktemp("notebook")
+def executed(python: Path, root: Path) -> dict[str, nbformat.NotebookNode]:
+    """The executed cells, by id; the kernel is `python`, and works in `root`."""
     kernel = root / "share" / "jupyter" / "kernels" / "ours"
     kernel.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (kernel / "kernel.json").write_text(
         json.dumps({"argv": argv, "display_name": "ours", "language": "python"})
     )
@@ -30,6 +28,11 @@ def cells(tmp_path_factory):
         client = NotebookClient(notebook, timeout=300, kernel_name="ours", startup_timeout=300)
         client.execute(cwd=str(root), env={**os.environ})
     return {cell.id: cell for cell in notebook.cells}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, nbformat.NotebookNode]:
+    return executed(Path(sys.executable), tmp_path_factory.mktemp("notebook"))
 
 
 def test_tables_and_pictures_are_shown(cells):

@@ -29,6 +29,16 @@ def runs(tmp_path_factory):
     return averaged, fedpers.run("local", out=out / "local", **QUICK)
 
 
+def test_a_value_is_chosen_by_validation(runs, tmp_path):
+    slow = fedpers.run("fedavg", "method.local.lr=1e-6", out=tmp_path / "slow", **QUICK)
+    both = fedpers.compare([slow, runs[0]])
+    assert both.chosen("method.local.lr") == 0.1
+    scores = [s["best"]["valid_accuracy"] for r in (slow, runs[0]) for s in r.summaries]
+    assert scores[0] < min(scores[1:])
+    with pytest.raises(fedpers.ConfigError, match=r"method\.num_canonical: no finished run has it"):
+        both.chosen("method.num_canonical")
+
+
 def test_import_is_quick():
     code = "import sys, fedpers; print(*{m.partition('.')[0] for m in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,7 +1,6 @@
 """The ServerApp of engine=deployment: it runs beside the SuperLink and writes the run directory."""
 
 import json
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import assemble, choose_device
 from fedpers.app.observers import invited
-from fedpers.app.run import Prepared, drive
+from fedpers.app.run import Prepared, drive, logged
 from fedpers.app.run_folder import store_config
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import FedpersError
+from fedpers.core.logs import formatter, to_stderr
 from fedpers.deploy.device_grid import DeviceGrid
 from fedpers.deploy.ledger import Ledger
 from fedpers.flower.observer import Observer, RoundLog
@@ -46,7 +46,7 @@ class Counted(Observer):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the configuration that the bundle carries."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    to_stderr("%(message)s")
     torch.set_num_threads(1)
     cfg = from_mapping(json.loads(str(context.run_config["config"])))
     out = Path(str(cfg.out))
@@ -67,6 +67,11 @@ def run(cfg: RunConfig, out: Path, grid: Grid) -> None:
         FedpersError: too few clients, a client's failure, or a file system that refuses.
     """
     method(cfg.method_name).strategy_class()  # its records, which a checkpoint holds
+    with logged(out, formatter()):
+        _run(cfg, out, grid)
+
+
+def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
     ledger, device, t, state = Ledger(), choose_device(cfg.device), 0, None
     if cfg.resume:
         t, state = checkpoint.load(out, ledger, device)

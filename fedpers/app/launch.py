@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from fedpers.app.many import ManyRuns
 from fedpers.app.run_folder import CONFIG, check_writable
 from fedpers.config import compose, hydra_internals
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.logs import formatter, wants_json
 
 PROGRAM = "fedpers run"
 log = logging.getLogger("fedpers")
@@ -58,7 +61,8 @@ def _resume(folder: Path, args: Any, session: Session) -> None:
     cfg = compose.resumed(folder, [o for o in args.overrides if not o.startswith("resume=")])
     screen = logging.StreamHandler(sys.stdout)
     screen.setLevel(logging.WARNING)  # details go to the run's fedpers.log
-    logging.basicConfig(format="%(message)s", handlers=[screen])
+    screen.setFormatter(formatter("%(message)s"))
+    logging.basicConfig(handlers=[screen])
     _execute(cfg, folder, session)
 
 
@@ -67,6 +71,8 @@ def _start(args: Any, session: Session) -> None:
     named = _value(args.overrides, "out")
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
+    settings = compose.sweep_settings(args.overrides, bool(args.multirun), args.config_dir)
+    many = ManyRuns(settings) if settings.jobs > 1 or settings.tune else None
     if named is not None:
         out = Path(named).expanduser()
         check_writable(out)
@@ -75,8 +81,13 @@ def _start(args: Any, session: Session) -> None:
     def job(cfg: DictConfig) -> float | None:
         hydra = HydraConfig.get()
         folder = _as_given(Path(hydra.runtime.output_dir))
+        words = list(hydra.overrides.task)
+        if many is not None:
+            _check_launcher(hydra)
+            run, space = compose.from_omegaconf(cfg, words), compose.space(cfg, words)
+            many.add(run, space, folder, words, _as_given(_root(hydra)))
+            return None
         try:
-            words = list(hydra.overrides.task)
             repeat = hydra.mode == RunMode.MULTIRUN  # the same sweep again: what is finished is left alone
             summary = _execute(compose.from_omegaconf(cfg, words), folder, session, repeat, words)
             return objective(summary)  # for sweepers that search, such as Hydra's Optuna plugin
@@ -93,7 +104,33 @@ def _start(args: Any, session: Session) -> None:
         hydra_internals.run_hydra(args, PROGRAM, compose.CONF, job)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose.first_line(error)) from error
+    if many is not None and many.tasks:
+        _make(many, session)
     _raise_failures(session)
+
+
+def _make(many: ManyRuns, session: Session) -> None:
+    try:
+        results = many.make()
+    except KeyboardInterrupt:
+        text = f"interrupted; to go on: the same command with out={shlex.quote(str(many.root))}"
+        raise KeyboardInterrupt(text) from None
+    for task, result in results:
+        if isinstance(result, Exception):
+            session.failed.append((task.out, result))
+        else:
+            session.finished += 1
+    print(f"{many.root}  (a report: fedpers report {shlex.quote(str(many.root))})")
+
+
+def _root(hydra: Any) -> Path:
+    """The folder of all runs of the command."""
+    return Path(hydra.sweep.dir if hydra.mode == RunMode.MULTIRUN else hydra.runtime.output_dir).absolute()
+
+
+def _check_launcher(hydra: Any) -> None:
+    if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
+        raise ConfigError("jobs=, tune=: these runs are started by fedpers; leave out hydra/launcher=")
 
 
 def _execute(
@@ -103,11 +140,16 @@ def _execute(
     from fedpers.app import run
 
     session.out = out
+    say = print
+    if wants_json():  # a program reads, so it gets records, and all of them
+        say = log.info
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.INFO)
     summary = run.execute(replace(cfg, out=str(out)), out, repeat=repeat, command=words)
     session.finished += 1
     for note in (*summary.get("notes", ()), *summary.get("warnings", ())):
-        print(f"note: {note}")
-    print(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
+        say(f"note: {note}")
+    say(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
     return summary
 
 
@@ -156,7 +198,7 @@ def _raise_failures(session: Session) -> None:
 def _how_to_go_on(out: Path | None) -> str:
     if out is None or not (out / CONFIG).exists():
         return "interrupted before the first run"
-    return f"interrupted; to go on:  fedpers run resume={out}"
+    return f"interrupted; to go on:  fedpers run resume={shlex.quote(str(out))}"
 
 
 def _as_given(folder: Path) -> Path:

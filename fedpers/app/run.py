@@ -15,6 +15,7 @@ from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
+from fedpers.core.logs import formatter
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
@@ -23,7 +24,7 @@ from fedpers.results import checkpoint
 from fedpers.results.files import flush_files, replace_json
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
-from fedpers.results.summary import best, read_summary
+from fedpers.results.summary import best, peak_memory, read_summary
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Prepared:
     guests: Guests = field(default_factory=lambda: Guests(()))  # observers of the user
     summary: dict[str, Any] = field(default_factory=dict)
     spending: Spending | None = None  # None: without privacy
+    own_process: bool = False  # whether its process makes no other run: then its memory is the run's
 
 
 class Checkpointer(Observer):
@@ -65,6 +67,8 @@ def execute(
     command: Sequence[str] = (),
     observers: Sequence[Observer] = (),
     federation: Federation | None = None,
+    pictures: bool = True,
+    own_process: bool = False,
 ) -> dict[str, Any]:
     """Make one run in the folder `out`, from its beginning or, with cfg.resume, from `out`'s checkpoint.
 
@@ -75,6 +79,8 @@ def execute(
         command: the user's overrides, to be kept with the run.
         observers: told of the run, beside those that `cfg` names.
         federation: the data, instead of what `cfg` says.
+        pictures: whether to draw them.
+        own_process: whether this process makes no other run; then its peak memory is noted.
 
     Returns:
         The content of summary.json.
@@ -89,23 +95,23 @@ def execute(
 
         admitted_run(cfg, out, repeat=False)
         return run_on_devices(cfg, out)
-    guests = invited(cfg.observers, observers)
+    guests, lines = invited(cfg.observers, observers), formatter()
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
-        with _logged(out):
-            return _make(admitted, out, federation, guests)
+        with logged(out, lines):
+            prepared = prepare(admitted, out, federation, guests, remember=True)
+            prepared.recorder.pictures, prepared.own_process = pictures, own_process
+            return _make(prepared)
 
 
-def _make(cfg: RunConfig, out: Path, federation: Federation | None, guests: Guests) -> dict[str, Any]:
+def _make(prepared: Prepared) -> dict[str, Any]:
     from fedpers.app import backends
-
-    prepared = prepare(cfg, out, federation, guests, remember=True)
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
 
-    store = prepared.store
+    cfg, store = prepared.cfg, prepared.store
     assert store is not None
     if cfg.engine.name == "ray":
         backends.run_ray(cfg, prepared.parts, store, body)
@@ -115,10 +121,10 @@ def _make(cfg: RunConfig, out: Path, federation: Federation | None, guests: Gues
 
 
 @contextmanager
-def _logged(out: Path) -> Iterator[None]:
+def logged(out: Path, lines: logging.Formatter) -> Iterator[None]:
     """Have what fedpers logs in the run's fedpers.log, details too."""
     logger, handler = logging.getLogger("fedpers"), logging.FileHandler(out / "fedpers.log", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(lines)
     before = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
@@ -190,4 +196,6 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     run.recorder.facts |= strategy.facts(strategy.state)
     if run.spending is not None:
         run.recorder.facts["privacy"] = run.spending.facts()
+    if run.own_process:
+        run.recorder.facts["peak_memory_mb"] = peak_memory()
     run.summary = run.recorder.close()

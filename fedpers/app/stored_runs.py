@@ -1,5 +1,6 @@
 """Runs that are in their folders, as Python objects: tables, pictures, models."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,25 @@ class Comparison:
     def frame(self) -> "DataFrame":
         """The rows of every metrics.csv, with columns `method` (the group's name) and `seed`."""
         return _table([(name, r, r.rows) for name, g in self.groups.items() for r in g.runs])
+
+    def chosen(self, key: str) -> Any:
+        """The value of `key` whose runs did best on validation, the mean over them; test data have no say.
+
+        >>> fedpers.compare(["runs/by_K"]).chosen("method.num_canonical")  # doctest: +SKIP
+
+        Raises:
+            ConfigError: no finished run has the key and a validation score.
+        """
+        scores: dict[Any, list[float]] = {}
+        for run in (run for group in self.groups.values() for run in group.runs):
+            best = run.summary.get("best") or {}
+            score = best.get("valid_accuracy", -best.get("valid_loss", math.nan))
+            if key in run.flat and not math.isnan(score):
+                scores.setdefault(run.flat[key], []).append(score)
+        if not scores:
+            text = "no finished run has it and a validation score; runs need data.valid_fraction > 0"
+            raise ConfigError(f"{key}: {text}")
+        return max(scores, key=lambda value: sum(scores[value]) / len(scores[value]))
 
     def table(self) -> "DataFrame":
         """A row a group: `runs`, then mean and standard deviation (ddof 1) of the last test metrics."""

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.config import hydra_internals, registry
+from fedpers.config import hydra_internals, registry, search
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.datasets.registry import DATASETS, data_sets
@@ -33,6 +33,11 @@ def load(overrides: Sequence[str] = ()) -> RunConfig:
     """
     with _hydra():
         lines, problems = _tidy(overrides, sweep=False)
+        problems += [
+            f"{key}= is for the command that makes many runs, fedpers run; this is one"
+            for key in search.KEYS
+            if key in (o.key_or_group for o in _parsed(lines))
+        ]
         return _load(lines, problems)
 
 
@@ -55,6 +60,35 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
         if problems:
             raise ConfigError(*problems)
         return lines
+
+
+def sweep_settings(lines: list[str], sweep: bool, config_dir: str | None = None) -> search.SweepConfig:
+    """How the runs of `lines`, which `prepare` made, are to be made.
+
+    Raises:
+        ConfigError: the sweep is in the hands of a plugin, or a key of the command is swept itself.
+    """
+    with _hydra(config_dir):
+        jobs = hydra_internals.sweep_jobs(lines) if sweep else [lines]
+        composed: Any = OmegaConf.to_container(hydra.compose("config", overrides=jobs[0] if jobs else []))
+        swept = [o.key_or_group for o in _parsed(lines) if o.is_sweep_override()]
+    wrong = [key for key in search.KEYS if key in swept]
+    if wrong:
+        raise ConfigError(f"{wrong[0]}: takes one value, for all runs")
+    found = search.sweep_config(composed, [])
+    assert found is not None  # `prepare` has checked it
+    given = [o.key_or_group for o in _parsed(lines) if o.key_or_group in search.KEYS]
+    if not jobs and given:
+        raise ConfigError(f"{given[0]}=: Hydra's own sweeper only; the chosen one has options of its own")
+    if found.jobs > 1 and "jobs" in given and not sweep and not found.tune:
+        raise ConfigError(f"jobs={found.jobs}: one run has nothing to share; add -m and several values")
+    return found
+
+
+def space(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """What a search may try for the method of a composed config; not what the user's overrides fix."""
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    return search.space_of(plain, [o.key_or_group for o in _parsed(overrides)])
 
 
 def from_omegaconf(cfg: DictConfig, overrides: Sequence[str] = ()) -> RunConfig:
@@ -146,7 +180,8 @@ def _offer_foreign_methods() -> None:
     """Add methods of other packages, which need no YAML file: their dataclasses have the defaults."""
     for name in registry.methods().keys() - registry.METHODS.keys():
         try:
-            node = {"name": name, **asdict(registry.method(name).config_class()())}
+            config = registry.method(name).config_class()
+            node = {"name": name, **asdict(config()), search.SPACE: list(getattr(config, search.SPACE, ()))}
         except Exception:  # broken: the registry has warned, and choosing it says why
             node = {"name": name}
         if name not in _choices("method"):

@@ -10,7 +10,8 @@ from typing import Any
 from fedpers.core.errors import ConfigError, unknown
 
 GROUP = "fedpers.observers"  # entry points by which other packages add theirs
-OBSERVERS = {  # ours; each needs the extra of its name
+OBSERVERS = {  # ours; each needs an extra: that of its name, or `monitoring`
+    "prometheus": "fedpers.results.prometheus:PrometheusObserver",
     "wandb": "fedpers.results.loggers:WandbObserver",
     "mlflow": "fedpers.results.loggers:MlflowObserver",
 }

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from fedpers.config import observers, registry, schema
+from fedpers.config import observers, registry, schema, search
 from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import above, bounds, show
@@ -144,6 +144,8 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
     problems: list[str] = []
     cfg = dict(values)
     hyper = cfg.pop("hyper", None) or {}
+    search.sweep_config(cfg, problems)
+    command = ("hyper", *search.KEYS)  # of no single run
     cfg.setdefault("paper", {})
     name, method = _method(cfg.get("method"), hyper, explicit, problems)
     cfg |= {
@@ -153,7 +155,7 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
         "model": _model(cfg.get("model"), problems),
     }
     known = [f.name for f in fields(RunConfig) if f.name != "method_name"]
-    problems += schema.unknown_keys([k for k in values if k != "hyper"], known)
+    problems += schema.unknown_keys([k for k in values if k not in command], known)
     kept = {k: v for k, v in cfg.items() if k in (*known, "method_name")}
     run = schema.build(RunConfig, kept, "", problems)
     problems += [] if run is None else _without_effect(run, explicit)
@@ -205,6 +207,7 @@ def _method(
     shared = _shared(hyper.get("all") or {}, names, cls, problems)
     for extra in (shared, hyper.get(name) or {}):
         settings = _overlay(settings, extra, "method", explicit)
+    settings.pop(search.SPACE, None)
     return name, schema.build(cls, settings, "method", problems)
 
 

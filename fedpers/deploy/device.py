@@ -28,7 +28,7 @@ app = ClientApp()
 
 
 class Silent(Exception):
-    """The resident process did not answer in time."""
+    """The resident process did not answer; the message says why, for the server."""
 
 
 @app.query()
@@ -43,10 +43,8 @@ def _handle(message: Message, context: Context) -> Message:
     arrays = [a.data for a in message.content[ARRAYS].values()]  # type: ignore[union-attr]
     try:
         found, packed = ask(state, request, arrays, limit)
-    except Silent:
-        return Message(
-            Error(FAILED, f"no answer within {limit:.0f} s; its process was ended"), reply_to=message
-        )
+    except Silent as why:
+        return Message(Error(FAILED, str(why)), reply_to=message)
     if "error" in found:
         return Message(Error(FAILED, str(found["error"])), reply_to=message)
     record = ArrayRecord({str(i): _array(a) for i, a in enumerate(packed)})
@@ -64,20 +62,33 @@ def ask(
     """The resident process's answer; the process is started if there is none.
 
     Raises:
-        Silent: none came within `limit` seconds; the process was ended.
+        Silent: none came within `limit` seconds, and the process was ended; or it ended by itself.
     """
     until = time.monotonic() + limit
     with _connect(state, until) as (peer, pid):
-        connection = Connection(os.dup(peer.fileno()))
-        with connection:
-            connection.send_bytes(json.dumps({**request, "arrays": len(arrays)}).encode())
-            for array in arrays:
-                connection.send_bytes(array)
-            if not connection.poll(max(until - time.monotonic(), 0.0)):
-                os.kill(pid, signal.SIGKILL)
-                raise Silent
-            header = json.loads(connection.recv_bytes())
-            return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
+        _limit(peer, until)
+        try:
+            with Connection(os.dup(peer.fileno())) as connection:
+                connection.send_bytes(json.dumps({**request, "arrays": len(arrays)}).encode())
+                for array in arrays:
+                    connection.send_bytes(array)
+                if not connection.poll(max(until - time.monotonic(), 0.0)):
+                    raise BlockingIOError
+                header = json.loads(connection.recv_bytes())
+                return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
+        except BlockingIOError:  # nothing came, or it does not even take the order
+            os.kill(pid, signal.SIGKILL)
+            raise Silent(f"no answer within {limit:.0f} s; its process was ended") from None
+        except (EOFError, ConnectionError):
+            raise Silent("its process ended while it worked (memory?); see the SuperNode's log") from None
+
+
+def _limit(peer: socket.socket, until: float) -> None:
+    """Have no write or read on a socket wait past `until`: a process that hangs does not read either."""
+    left = max(until - time.monotonic(), 0.001)
+    value = struct.pack("ll", int(left), int(left % 1 * 1e6))
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        peer.setsockopt(socket.SOL_SOCKET, option, value)
 
 
 class _connect:
@@ -114,8 +125,10 @@ class _connect:
             if (peer := self._try()) is not None:
                 return peer
             time.sleep(0.02)
-        process.kill()
-        raise Silent
+        if process.poll() is None:
+            process.kill()
+            raise Silent("its process did not start in time")
+        raise Silent(f"its process ended at once (status {process.returncode}); see the SuperNode's log")
 
 
 def _array(packed: bytes) -> Array:

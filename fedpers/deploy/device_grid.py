@@ -252,7 +252,9 @@ class DeviceGrid(DirectGrid):
         self.counts["answered"] += len(watch.good)
         text = "round %d, %s %d: %d of %d clients answered in %.1f s %s"
         good, faults = len(watch.good), _reasons(watch, self.ledger.names)
-        log.info(text, header.t, header.kind, header.e, good, asked, seconds, faults)
+        about = {"round": header.t, "kind": header.kind, "exchange": header.e, "asked": asked}
+        about |= {"answered": good, "seconds": round(seconds, 3), "faults": faults}
+        log.info(text, header.t, header.kind, header.e, good, asked, seconds, faults, extra=about)
 
     def take_counts(self) -> dict[str, int]:
         """What happened since the last call, by name."""

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,9 +27,11 @@ from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import CheckpointError, ConfigError
+from fedpers.core.logs import to_stderr
 from fedpers.core.plan import Plan
 from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
+from fedpers.deploy.device_metrics import DeviceMetrics
 from fedpers.deploy.local_data import feature_names, load_local
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.own_model import remember
@@ -192,15 +195,30 @@ def receive(connection: Connection) -> Frames:
     return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, metrics: DeviceMetrics | None = None) -> None:
     """Answer one message; a failure is told, without the device's paths."""
     request, arrays = receive(connection)
+    began = time.monotonic()
     try:
         header, found = answer(request, arrays)
     except Exception as error:
         log.exception("a message could not be answered")
         header, found = {"error": discreet(f"{type(error).__name__}: {error}")}, []
     send(connection, header, found)
+    _note(request["header"], time.monotonic() - began, "error" in header, metrics)
+
+
+def _note(header: Mapping[str, Any], seconds: float, failed: bool, metrics: DeviceMetrics | None) -> None:
+    """A line in the device's own log, and its metrics if they are wanted."""
+    about = {"round": header["t"], "kind": header["kind"], "exchange": header["e"], "failed": failed}
+    text = "round %d, %s %d: %s in %.3f s"
+    done = "failed" if failed else "answered"
+    log.info(text, *list(about.values())[:3], done, seconds, extra=about | {"seconds": round(seconds, 4)})
+    try:
+        if metrics is not None:
+            metrics.note(header, seconds, failed)
+    except OSError as error:  # a full disk costs the metrics, not the round
+        log.warning("the metrics could not be written: %s", error)
 
 
 def discreet(text: str) -> str:
@@ -210,6 +228,8 @@ def discreet(text: str) -> str:
 
 def main() -> None:
     """Serve messages at the socket that is named, until none comes for a while."""
+    to_stderr()
+    metrics = DeviceMetrics.chosen()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     path = Path(sys.argv[1])
     path.unlink(missing_ok=True)
@@ -225,7 +245,7 @@ def main() -> None:
             peer.setblocking(True)
             try:
                 with Connection(peer.detach()) as connection:
-                    _serve(connection)
+                    _serve(connection, metrics)
             except (EOFError, OSError):
                 log.warning("the message's process went away before it was answered")
     path.unlink(missing_ok=True)

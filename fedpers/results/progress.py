@@ -1,5 +1,6 @@
 """What a user sees while a run goes on, or while a data set is downloaded."""
 
+import logging
 import math
 import sys
 import time
@@ -19,9 +20,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from fedpers.core.logs import wants_json
 from fedpers.core.metrics import summarise
 from fedpers.flower.strategy import Observer, RoundLog
 
+log = logging.getLogger("fedpers")
 QUIET = 2.0  # seconds between two lines where there is no terminal
 
 
@@ -80,9 +83,11 @@ class ProgressBar(Observer):
             self._bar.update(self._task, score=score)
         elif time.monotonic() - self._last_line > QUIET or t == self.rounds:
             self._last_line = time.monotonic()
-            self.console.print(
-                f"{self.title}: round {t}/{self.rounds}  {score}", highlight=False, soft_wrap=True
-            )
+            text = f"{self.title}: round {t}/{self.rounds}  {score}"
+            if wants_json():  # programs read: all that is printed is records
+                log.info(text, extra={"round": t, **{k: v for k, v in numbers.items() if v == v}})
+            else:
+                self.console.print(text, highlight=False, soft_wrap=True)
 
     def _score(self, numbers: dict[str, float]) -> str:
         accuracy = numbers["accuracy"]
@@ -108,3 +113,77 @@ def download_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+class SweepBoard:
+    """One display of many runs: all of them, and those that go on; without a terminal a line a finished run.
+
+    Use it as a context manager.
+
+    Args:
+        runs: how many runs there will be.
+        rounds: how many rounds all runs will have together.
+    """
+
+    def __init__(self, runs: int, rounds: int, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=sys.stderr.isatty())
+        self.runs, self.rounds, self.done = runs, rounds, 0
+        self._began, self._ended = time.monotonic(), 0  # rounds of the runs that have ended
+        self._now: dict[int, tuple[Any, str, int, int]] = {}  # task of rich, label, rounds, round
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+            TextColumn("{task.fields[score]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+        self._all = self._bar.add_task("", total=max(rounds, 1), score="")
+
+    def __enter__(self) -> "SweepBoard":
+        self._bar.start()
+        self._refresh()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, i: int, label: str, rounds: int) -> None:
+        """Run `i` begins."""
+        task = self._bar.add_task(f"  {label}", total=rounds, score="")
+        self._now[i] = (task, label, rounds, 0)
+
+    def step(self, i: int, t: int, score: str) -> None:
+        """Run `i` has done round t."""
+        task, label, rounds, _ = self._now[i]
+        self._now[i] = (task, label, rounds, t)
+        self._bar.update(task, completed=t, score=score)
+        self._refresh()
+
+    def end(self, i: int, text: str) -> None:
+        """Run `i` has ended; `text` says how."""
+        task, label, rounds, _ = self._now.pop(i)
+        self._bar.remove_task(task)
+        self._ended += rounds
+        self.done += 1
+        left = "" if self.console.is_terminal or self.done == self.runs else f"  ({self._left()} left)"
+        line = f"[{self.done}/{self.runs}] {label}: {text}{left}"
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._refresh()
+
+    def skip(self, runs: int, rounds: int) -> None:
+        """So many runs that were planned need not be made."""
+        self.runs, self.rounds = self.runs - runs, self.rounds - rounds
+        self._bar.update(self._all, total=max(self.rounds, 1))
+
+    def _refresh(self) -> None:
+        running = sum(t for *_, t in self._now.values())
+        text = f"{self.done} of {self.runs} runs done"
+        self._bar.update(self._all, completed=self._ended + running, description=text)
+
+    def _left(self) -> str:
+        seconds = (time.monotonic() - self._began) * (self.rounds - self._ended) / max(self._ended, 1)
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes}:{rest:02d}"

@@ -44,6 +44,7 @@ class Recorder(Observer):
         self.rows: list[CsvRow] = []
         self.facts: dict[str, Any] = {}  # added to summary.json as they are
         self.listener = Observer()  # told of the rows
+        self.pictures = True  # drawn at the end
         self.columns = list(COLUMNS)
         self.arrays = ArrayHistory()
         self._began = time.monotonic()
@@ -110,7 +111,8 @@ class Recorder(Observer):
             cfg = self.config
             result["new_clients"] |= {"count": cfg.new_clients, "epochs": cfg.new_epochs, "lr": cfg.new_lr}
         try:
-            pictures = curves.draw_run(self.out, self.federation, self.arrays.last())
+            arrays = self.arrays.last()
+            pictures = curves.draw_run(self.out, self.federation, arrays) if self.pictures else []
             result["plots"] = [str(p.relative_to(self.out)) for p in pictures]
         except Exception as error:  # whatever a drawing library trips over: no number is lost by it
             log.warning("the pictures could not be drawn", exc_info=error)

@@ -6,6 +6,7 @@ import math
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -133,6 +134,14 @@ def read_summary(out: Path) -> dict[str, Any]:
 def note_failure(out: Path, text: str) -> None:
     """Write a summary.json that says why the run has no result."""
     files.replace_json(out / "summary.json", {"status": "failed", "error": text})
+
+
+def peak_memory() -> float:
+    """MB that this process had at most."""
+    import resource  # not on Windows
+
+    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, KiB elsewhere
 
 
 def versions() -> dict[str, str]:

@@ -39,10 +39,15 @@ def configs(method: str, rounds: int, *more: str) -> tuple[RunConfig, RunConfig]
 class Link:
     """Three devices; `fault` may answer in their stead, or swallow a reply by returning None."""
 
-    def __init__(self, folder: Path, cfg: RunConfig, fault: Fault | None = None) -> None:
+    def __init__(
+        self, folder: Path, cfg: RunConfig, fault: Fault | None = None, data: Path | None = None
+    ) -> None:
+        """`data` is a folder of the devices' files; left out: digits, dealt here."""
         begin_run()
         self.folder, self.config, self.fault = folder, json.dumps(to_mapping(cfg)), fault
-        self.files = deal(load(["data=digits", *DATA]).data, 3, folder / "data")
+        self.data = data or folder / "data"
+        if data is None:
+            deal(load(["data=digits", *DATA]).data, 3, self.data)
         self.nodes = {100 + k: f"site-{k}" for k in range(3)}
         self.offline: set[int] = set()
         self.options: dict[str, str] = {}  # more of each node-config
@@ -74,7 +79,7 @@ class Link:
     def answer(self, name: str, header: dict[str, Any], message: Message) -> Message:
         node = {
             "client": name,
-            "data": str(self.folder / "data" / f"{name}.npz"),
+            "data": str(self.data / f"{name}.npz"),
             "state": str(self.folder / name),
             **self.options,
         }

@@ -96,17 +96,39 @@ def test_every_command_is_one_that_flower_knows(path: Path) -> None:
     assert judged
 
 
+def works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def with_images() -> str:
+    """The container engine that has our images; $CONTAINER_ENGINE is the only one asked if it is set."""
+    chosen = os.environ.get("CONTAINER_ENGINE")
+    there = [e for e in ([chosen] if chosen else ["docker", "podman"]) if shutil.which(e)]
+    if not there:
+        pytest.skip(f"{chosen or 'neither docker nor podman'} is not installed")
+    for engine in there:
+        if all(works(engine, "image", "inspect", name) for name in ("fedpers", "fedpers-proxy")):
+            return engine
+    pytest.skip(f"{' and '.join(there)}: no images fedpers and fedpers-proxy: make docker-image")
+
+
+def composer(engine: str) -> str:
+    """What reads compose files for an engine: its own plugin, or the tool of its name."""
+    for words in ((engine, "compose"), (f"{engine}-compose",)):
+        if works(*words, "version"):
+            return " ".join(words)
+    pytest.skip(f"neither '{engine} compose' nor {engine}-compose is installed")
+
+
 @pytest.mark.deployment
 @pytest.mark.slow
 def test_the_demonstration_runs_in_containers(tmp_path: Path) -> None:
-    """Needs an image: `make docker-image`, with podman or docker and their compose."""
-    engine = os.environ.get("CONTAINER_ENGINE") or shutil.which("docker") or shutil.which("podman")
-    if engine is None:
-        pytest.skip("neither docker nor podman is installed")
-    there = subprocess.run([engine, "image", "inspect", "fedpers"], capture_output=True, check=False)
-    if there.returncode:
-        pytest.skip("there is no image called fedpers: make docker-image")
-    done("make", "-C", ROOT, "docker-demo", f"DOCKER={engine}", f"DOCKER_OUT={tmp_path}/demo")
+    """Needs the images: `make docker-image`, with podman or docker and their compose."""
+    engine = with_images()
+    compose = f"COMPOSE={composer(engine)} -f docker/compose.yaml"
+    done("make", "-C", ROOT, "docker-demo", f"DOCKER={engine}", compose, f"DOCKER_OUT={tmp_path}/demo")
     assert (tmp_path / "demo" / "summary.json").is_file()
     assert list((tmp_path / "demo" / "plots").glob("*.png"))
     same = ["data=digits", "data.num_clients=3", "data.partition=dirichlet", "seed=3"]  # as in compose.yaml

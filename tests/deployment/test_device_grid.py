@@ -5,19 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from flwr.app import Error, Message
 
 from fedpers.app import deployed
 from fedpers.app.export import export
 from fedpers.app.run import execute as run_inside
 from fedpers.core.errors import FedpersError, ReplyError
-from fedpers.core.pytree import leaves
 from fedpers.deploy import device_grid
-from fedpers.deploy.ledger import Ledger
-from fedpers.results import checkpoint
 from tests.deployment import fake_link
 from tests.deployment.fake_link import Link, assert_equal_states, column, configs, looped, with_nan
 
@@ -136,28 +131,3 @@ def test_a_whole_model_is_exported_from_a_run_on_devices(tmp_path: Path) -> None
     store_config(outside, out)
     (path,) = export(out)
     assert path.is_file()
-
-
-@pytest.mark.parametrize("method", ["pflego", "fedper", "fedrep", "ditto", "lgfedavg", "fedsoft"])
-def test_private_fields_are_in_no_message(tmp_path: Path, method: str) -> None:
-    """No array that a client keeps as a private field leaves its device."""
-    from fedpers.config.registry import method as row
-    from fedpers.core.serialization import read_record
-
-    _, outside = configs(method, 2)
-    out, link = on_devices(tmp_path, outside)
-    private = row(method).client_class().private
-    ledger = Ledger()
-    checkpoint.load(out, ledger)
-    wire = b"".join(link.wire)
-    kept = [read_record(p) for p in tmp_path.glob("site-*/**/[0-9]*.safetensors")]
-    hidden = [
-        x
-        for s in kept
-        if s is not None
-        for n in private
-        for x in leaves(getattr(s, n))
-        if isinstance(x, torch.Tensor)
-    ]
-    assert bool(hidden) == bool(private)
-    assert not [h for h in hidden if h.numel() > 3 and np.ascontiguousarray(h.numpy()).tobytes() in wire]

@@ -65,7 +65,8 @@ def test_no_key_is_refused(site: Site) -> None:
 @fault(12)
 def test_a_foreign_authority_is_refused(site: Site, tmp_path: Path) -> None:
     keys.init(tmp_path, [SERVER])
-    assert "SuperNode ID" not in stranger(site, ca=tmp_path / "ca.crt")
+    said = stranger(site, ca=tmp_path / "ca.crt")
+    assert "SuperNode ID" not in said and "CERTIFICATE_VERIFY_FAILED" in said
 
 
 @fault(11)
@@ -103,6 +104,17 @@ def asked(site: Site, url: str) -> str:
 def test_the_proxy_lets_nothing_through_but_the_fleet(site: Site, path: str) -> None:
     assert asked(site, f"https://{SERVER}:8443{path}") == "403"
     assert asked(site, f"https://{SERVER}:8443/v1/fleet/../control/list-runs") == "403"
+
+
+@fault(12)
+def test_the_fleet_gives_nothing_to_a_request_without_a_signature(site: Site) -> None:
+    """Each of Flower's own paths, asked by hand with the right certificate."""
+    from flwr.superlink.routers.fleet.router import router
+
+    paths = sorted(route.path for route in router.routes)  # type: ignore[attr-defined]
+    assert "/v1/fleet/pull-messages" in paths and "/v1/fleet/pull-object" in paths
+    answers = {path: asked(site, f"https://{SERVER}:8443{path}") for path in paths}
+    assert not {path: code for path, code in answers.items() if not code.startswith("4")}
 
 
 def test_the_superlink_itself_is_out_of_reach(site: Site) -> None:

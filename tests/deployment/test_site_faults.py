@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,21 +22,32 @@ from tests.deployment.site import SERVER, SPARE, Site, assert_equal, inside, wai
 pytestmark = [pytest.mark.deployment, pytest.mark.faults, pytest.mark.xdist_group("site")]  # one site
 SEED = int(os.environ.get("FAULT_SEED", "0"))
 METHOD = ["method=pflego", "model=mlp", "seed=3", "eval_every=0"]
+PATIENCE_S = 1800.0  # no test waits for this on a quiet machine: all waits are for events
 KILLED = [*METHOD, "rounds=4", "checkpoint_every=1"]
 
 
-def moment(site: Site, out: Path, what: str) -> None:
+def happens(process: subprocess.Popen[str], true: Callable[[], bool]) -> None:
+    """Wait for an event of a run, on a loaded machine for very long; but not for a run that has ended."""
+
+    def look() -> bool:
+        assert process.poll() is None, "the run has ended before it happened"
+        return true()
+
+    wait_until(look, PATIENCE_S)
+
+
+def moment(process: subprocess.Popen[str], out: Path, what: str) -> None:
     """Wait until a round of a run has ended, then for a while: the round and the while are drawn."""
     rng = random.Random(f"{SEED} {what}")
     after, wait = rng.randint(1, 2), rng.uniform(0.0, 3.0)
-    wait_until(lambda: (checkpoint.last_round(out) or 0) >= after)
+    happens(process, lambda: (checkpoint.last_round(out) or 0) >= after)
     time.sleep(wait)
 
 
 def ended(site: Site, process: subprocess.Popen[str]) -> str:
     """What a run that has to end well has said."""
     try:
-        code = process.wait(timeout=400)
+        code = process.wait(timeout=PATIENCE_S)
     finally:
         process.kill()
     said = (site.folder / "follow.log").read_text()
@@ -47,7 +59,7 @@ def ended(site: Site, process: subprocess.Popen[str]) -> str:
 def test_a_killed_server_app_leaves_no_trace_in_the_result(site: Site, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = site.follow(*KILLED, f"out={out}")
-    moment(site, out, "server app")
+    moment(process, out, "server app")
     (app,) = site.pids(SERVER, "flwr-serverapp")
     os.kill(app, signal.SIGKILL)
     assert "submitting again (1 of 2)" in ended(site, process)
@@ -58,7 +70,7 @@ def test_a_killed_server_app_leaves_no_trace_in_the_result(site: Site, tmp_path:
 def test_a_killed_superlink_leaves_no_trace_in_the_result(site: Site, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = site.follow(*KILLED, f"out={out}")
-    moment(site, out, "SuperLink")
+    moment(process, out, "SuperLink")
     site.kill("superlink")
     site.start_server()
     assert "submitting again (1 of 2)" in ended(site, process)
@@ -95,27 +107,28 @@ def test_rounds_go_on_while_devices_are_killed_hung_and_cut_off(site: Site, tmp_
     """
     out = tmp_path / "run"
     site.start_device(SPARE)
-    terms = ["data.num_clients=4", "engine.min_clients=4", "engine.deadline_s=60"]
+    terms = ["data.num_clients=4", "engine.min_clients=4", "engine.deadline_s=90"]
     skip = ["failures=skip", "engine.min_replies=1", "engine.retries=0"]
     process = site.follow(*METHOD, "rounds=9999", "checkpoint_every=1", *terms, *skip, f"out={out}")
     try:
-        moment(site, out, "devices")
+        moment(process, out, "devices")
         (node,) = site.pids("site-0", "flower-supernode")
         (client,) = site.pids("site-1", "fedpers.deploy.resident")
-        before = checkpoint.last_round(out) or 0
         os.kill(node, signal.SIGKILL)
         os.kill(client, signal.SIGSTOP)
         site.network.cut("site-2")
-        wait_until(lambda: (checkpoint.last_round(out) or 0) >= before + 3)
-        assert taken(out, SPARE) >= (before + 2, 0) and taken(out, "site-2") <= (before + 1, 0)
+        before = checkpoint.last_round(out) or 0  # a reply to the next round may be in already
+        happens(process, lambda: taken(out, SPARE) >= (before + 3, 0))
+        assert taken(out, "site-2") <= (before + 1, 0)
+        back = checkpoint.last_round(out) or 0
         site.network.heal("site-2")
         for name in site.names:
-            wait_until(lambda name=name: taken(out, name) >= (before + 3, 0))
+            happens(process, lambda name=name: taken(out, name) > (back, 0))  # type: ignore[misc]
         assert client not in site.pids("site-1", "fedpers.deploy.resident")
         assert total(out, "failures") >= 3 and total(out, "reinitialised") == 0
     finally:
         site.network.heal("site-2")
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=120)
+        process.wait(timeout=PATIENCE_S)
         site.kill(SPARE)
-        wait_until(lambda: not site.pids(SERVER, "flwr-serverapp"))
+        wait_until(lambda: not site.pids(SERVER, "flwr-serverapp"), PATIENCE_S)

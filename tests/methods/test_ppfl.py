@@ -25,7 +25,7 @@ from fedpers.families.mixtures.messages import (
     MembershipGradient,
     Personal,
     ThetaBlock,
-    Trained,
+    TrainedTheta,
 )
 from fedpers.families.mixtures.simplex import laplacian
 from fedpers.learning.kernels.dispatch import autograd_only
@@ -99,34 +99,56 @@ def test_contract(variant, check):
 # ---- one round, exactly --------------------------------------------------------------------------
 
 
+SMALL = LocalConfig(lr=0.1, epochs=2, batch_size=4)
+
+
 @pytest.mark.parametrize("weighting", ["none", "p"])
 @pytest.mark.parametrize("name", ["linear", "logistic"])
-def test_a_round_of_algorithm_3_is_the_numpy_restatement(name, weighting):
+@pytest.mark.parametrize("local", [FULL, SMALL], ids=["whole", "minibatches"])
+def test_rounds_of_algorithm_3_are_the_numpy_restatement(local, name, weighting):
+    """Four rounds among unequal clients, 4 of 6 a round, or all of them."""
     task = {"linear": "regression", "logistic": "binary"}[name]
     fed = toy_federation(task=task, dtype=F64)
     model = build_model(name, input_shape=(5,), num_outputs=1, task=task, bias=False)
-    cfg = config(lam=0.03, affinity="ones", eta_2=0.7, floor=1e-3, membership_weighting=weighting)
+    cfg = config(
+        lam=0.03, affinity="ones", eta_2=0.7, floor=1e-3, membership_weighting=weighting, local=local
+    )
     start = replace(initial(cfg, fed, model), C=rows(0, 6, 3))
-    strategy, _ = run(cfg, fed, model, state=start)
+    strategy = server(cfg, model, clients_per_round=4 if local is SMALL else None)
+    strategy.state, drawn, sample = start, [], strategy.sample
+    strategy.sample = lambda rng: drawn.append(sample(rng)) or drawn[-1]
+    cohort = Cohort(PPFLClient(cfg, model), fed, RamStore(), strategy.plan)
+    strategy.start(InProcessGrid(cohort), num_rounds=4)
     half = 2 if name == "linear" else 1  # the restatement has ½ (f - y)², ours has no ½
     data = [(d.x.numpy(), d.y.numpy().reshape(-1)) for d in (fed.client(k).train for k in range(6))]
     p = fed.num_train / fed.num_train.sum()
-    theta, C = alternating_round(
-        start.theta["head.weight"][:, 0].T.numpy(),
-        start.C.numpy(),
-        data,
-        p,
-        0.03 / half,
-        np.ones((6, 6)),
-        2,
-        0.1 * half,
-        0.7 * half,
-        1e-3,
-        "identity" if name == "linear" else "logistic",
-        weighting == "p",
-    )
+    theta, C = start.theta["head.weight"][:, 0].T.numpy(), start.C.numpy()
+    assert [len(who) for who in drawn] == [4 if local is SMALL else 6] * 4
+    for t, who in enumerate(drawn, 1):
+        theta, C = alternating_round(
+            theta,
+            C,
+            data,
+            p,
+            0.03 / half,
+            np.ones((6, 6)),
+            {i: batches(Stream(2, t, i), len(data[i][1]), local) for i in who},
+            0.1 * half,
+            0.7 * half,
+            1e-3,
+            "identity" if name == "linear" else "logistic",
+            weighting == "p",
+        )
     np.testing.assert_allclose(strategy.state.theta["head.weight"][:, 0].T, theta, rtol=0, atol=1e-13)
     np.testing.assert_allclose(strategy.state.C, C, rtol=0, atol=1e-13)
+
+
+def batches(rng, n, local):
+    """The rows of each local step."""
+    if not local.batch_size:
+        return [np.arange(n)] * local.epochs
+    index, weight = rng.schedule(n, local.batch_size, local.epochs, local.steps)
+    return [i[w > 0].numpy() for i, w in zip(index, weight, strict=True)]
 
 
 def test_one_full_step_of_theta_is_a_gradient_step_on_the_weighted_loss():
@@ -186,11 +208,14 @@ def test_sampled_clients_are_averaged_among_themselves_and_only_their_rows_move(
     strategy.state, strategy.sample = start, lambda rng: [1, 4]
     cohort = Cohort(PPFLClient(cfg, MLP), CLASSES, RamStore(), strategy.plan)
     strategy.start(InProcessGrid(cohort), num_rounds=1)
-    client, total = PPFLClient(cfg, MLP), float(CLASSES.num_train.sum())
+    client = PPFLClient(cfg, MLP)
     a = 0.02 * (6 * start.C - start.C.sum(0))  # stale rows of the others are in it
     got = {
         i: client.answer(
-            BothBlocks(start.theta, start.C[i], a[i], total), None, CLASSES.client(i).train, Stream(2, 1, i)
+            BothBlocks(start.theta, start.C[i], a[i], 1.0, cfg.eta_2),
+            None,
+            CLASSES.client(i).train,
+            Stream(2, 1, i),
         )[0]
         for i in (1, 4)
     }
@@ -284,7 +309,7 @@ def test_algorithm_1_moves_one_block_a_round_as_often_as_rho_says():
     assert blocks.keys() == {"theta", "C"}
     assert abs(blocks["theta"] - 120) < 4 * np.sqrt(400 * 0.3 * 0.7)
     assert up["C"] == {6 * 3 * 8}  # K float64 numbers a client
-    assert up["theta"] == {6 * num_bytes(Trained(strategy.state.theta, strategy.state.C[0]))}
+    assert up["theta"] == {6 * num_bytes(TrainedTheta(strategy.state.theta))}
 
 
 def test_the_block_of_memberships_is_the_mirror_step_of_equation_24():
@@ -310,7 +335,7 @@ def test_the_block_of_parameters_is_algorithm_3_with_frozen_memberships():
 def test_memberships_may_be_weighed_by_a_minibatch():
     cfg = config(algorithm="rbcd", local=LocalConfig(batch_size=4))
     client, start, data = PPFLClient(cfg, MLP), initial(cfg), CLASSES.client(0).train
-    order = MembershipBlock(start.theta, start.C[0], 72.0)
+    order = MembershipBlock(start.theta, start.C[0], 1.0)
     with torch.no_grad():
         reply, _ = client.answer(order, None, data, Stream(0, 1, 0))
     assert isinstance(reply, MembershipGradient)
@@ -337,12 +362,17 @@ def test_algorithm_1_refuses_partial_participation():
 )
 def test_an_output_rule_without_positive_weights_is_refused(bad):
     assert PPFLConfig(**bad).check() == []
-    (problem,) = PPFLConfig(output="random", **bad).check()
+    (problem,) = PPFLConfig(algorithm="rbcd", output="random", **bad).check()
     assert "eq. 16" in problem
 
 
+def test_the_output_rule_is_algorithm_1s():
+    (problem,) = PPFLConfig(output="random").check()
+    assert problem == "output=random: is Algorithm 1's rule, so it needs algorithm=rbcd"
+
+
 def test_the_output_is_an_earlier_iterate_and_is_what_clients_get():
-    cfg = config(output="random")
+    cfg = config(algorithm="rbcd", output="random")
     seen = [initial(cfg)]
 
     class OptimalityGap(Observer):
@@ -390,7 +420,7 @@ def test_gradients_counted_are_those_of_whole_networks(options, factor):
     client = PPFLClient(config(**options), MLP)
     order = initial(client.config)
     one = order.C[0]
-    assert client.work(BothBlocks(order.theta, one, one, 1.0), 10) == factor * 30  # 10 + 2 epochs
+    assert client.work(BothBlocks(order.theta, one, one, 1.0, 0.5), 10) == factor * 30  # 10 + 2 epochs
     assert client.work(ThetaBlock(order.theta, one), 10) == factor * 20
     assert client.work(MembershipBlock(order.theta, one, 1.0), 10) == factor * 10
 
@@ -556,32 +586,53 @@ def test_a_larger_lambda_pulls_memberships_together_up_to_consensus():
     assert found[-1] < 1e-3
 
 
-def test_average_stationarity_falls_with_the_length_of_the_run():
-    fed = groups(8, 2, 5)
+def watched(cfg, fed, model, rounds, **plan):
+    """What theorem 1 or 2 measures, before each round."""
     values = []
 
-    class OptimalityGap(Observer):
+    class Watching(Observer):
         def on_round(self, t, log):
             values.append(log.extra["stationarity"])
 
+    run(replace(cfg, stationarity=True), fed, model, rounds, observer=Watching(), eval_every=0, **plan)
+    return values
+
+
+def test_average_stationarity_falls_with_the_length_of_the_run():
     cfg = config(num_canonical=2, eta_2=0.05, local=LocalConfig(lr=0.02, epochs=1, batch_size=0))
-    run(cfg, fed, LINEAR, 400, observer=OptimalityGap(), eval_every=0)
+    values = watched(cfg, groups(8, 2, 5), LINEAR, 400)
     averages = [np.mean(values[:T]) for T in (25, 50, 100, 200, 400)]
     assert all(b < 0.75 * a for a, b in itertools.pairwise(averages))
 
 
-def test_stationarity_is_the_measure_of_theorem_2():
+@pytest.mark.parametrize("algorithm", ["alternating", "rbcd"])
+def test_stationarity_is_the_measure_of_the_theorems(algorithm):
+    """By full gradients, whatever the local steps: minibatches, momentum, several epochs, few clients."""
+    local = LocalConfig(lr=0.2, epochs=3, batch_size=4, momentum=0.9)
+    few = {} if algorithm == "rbcd" else {"clients_per_round": 2}
     cfg = config(
-        eta_2=0.3, lam=0.02, affinity="ones", floor=0.0, local=LocalConfig(lr=0.2, epochs=1, batch_size=0)
+        algorithm=algorithm, eta_2=0.3, lam=0.02, affinity="ones", floor=0.0, local=local, stationarity=True
     )
     start = replace(initial(cfg), C=rows(6, 6, 3))
-    strategy, _ = run(cfg, state=start)
-    new, p = strategy.state, CLASSES.num_train / CLASSES.num_train.sum()
+    strategy, _ = run(cfg, state=start, **few)
+    p = CLASSES.num_train / CLASSES.num_train.sum()
+    C = start.C.clone().requires_grad_()
+    f = [strategy.mixture.loss(start.theta, CLASSES.client(k).train, C[k]) for k in range(6)]
+    (g,) = torch.autograd.grad(sum(f) + 0.01 * (C[:, None] - C[None]).square().sum(), C)
+    new = (start.C * torch.exp(-0.3 * g)) / (start.C * torch.exp(-0.3 * g)).sum(1, keepdim=True)
     leaf = {k: v.clone().requires_grad_() for k, v in start.theta.items()}
-    F = sum(p[k] * strategy.mixture.loss(leaf, CLASSES.client(k).train, new.C[k]) for k in range(6))
-    slope = sum(float(g.square().sum()) for g in torch.autograd.grad(F, leaf.values()))
-    want = slope + float((start.C - new.C).abs().sum() / 0.3) ** 2
+    at = start.C if algorithm == "rbcd" else new
+    F = sum(p[k] * strategy.mixture.loss(leaf, CLASSES.client(k).train, at[k]) for k in range(6))
+    slope = sum(float(v.square().sum()) for v in torch.autograd.grad(F, leaf.values()))
+    want = slope + float((start.C - new).abs().sum() / 0.3) ** 2
     assert strategy.round_log.extra["stationarity"] == pytest.approx(want, rel=1e-12)
+
+
+def test_to_measure_moves_nothing():
+    a, _ = run(config(lam=0.02, affinity="ones"), rounds=3)
+    b, _ = run(config(lam=0.02, affinity="ones", stationarity=True), rounds=3)
+    close(a.state, b.state, 0)
+    assert "stationarity" not in a.round_log.extra
 
 
 def test_a_warning_names_an_affinity_that_is_not_convex(tmp_path, caplog):

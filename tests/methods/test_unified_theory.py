@@ -344,8 +344,7 @@ def test_lsgd_without_a_private_block_is_local_sgd(tau):
         ends = []
         for m in range(3):
             data, own = fed.client(m).train, w.clone()
-            e = 1 if t == 1 else 0  # round 1 asks for the constants first
-            u = Stream(0, t, m, e * (strategy.config.objective.L is None)).uniform(tau, 2).double()
+            u = Stream(0, t, m, 0).uniform(tau, 2).double()  # the step is given: no constants are asked for
             for j in (u * 4).long():
                 own = own.requires_grad_()
                 loss = ((data.x[j] @ own[0] - data.y[j]) ** 2).mean()

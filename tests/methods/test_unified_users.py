@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from fedpers.app.run import execute
+from fedpers.clients.lsgd import APFLConfig, FedResConfig
 from fedpers.config import compose
 from fedpers.core.errors import ConfigError
 from fedpers.families.unified.mixture import MX2
 from fedpers.results import files
-from tests.unified import blocks, flat, logistic, make, ridge, rounds, uneven
+from tests.unified import blocks, federation, flat, logistic, make, ridge, rounds, uneven
 
 
 class Envelope(MX2):
@@ -149,3 +150,19 @@ def test_a_picture_of_heterogeneity(tmp_path):
     assert all(r["apart"] > 0 for r in rows)
     summary = execute(compose.load(["method=local", *line]), tmp_path / "local")
     assert "plots/heterogeneity.png" not in summary["plots"]
+
+
+@pytest.mark.parametrize("config", [APFLConfig(), FedResConfig()])
+def test_published_names_move_the_private_model_however_many_clients_there_are(config):
+    """As in the papers: client 0's first private model does not change with two more."""
+    options = {k: v for k, v in vars(config).items() if k not in ("objective", "report")}
+    few, found = ridge(M=2), []
+    parts = [few.client(m % 2).train for m in range(4)]
+    for fed in (few, federation([p.x.numpy() for p in parts], [p.y.numpy() for p in parts])):
+        strategy, cohort, grid = make(
+            "lsgd", fed, objective=config.objective.name, reparametrise=False, **options
+        )
+        rounds(strategy, grid, 1)
+        found.append(flat(blocks(strategy, cohort)[1][0]))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
+    assert abs(found[0]).max() > 0.01

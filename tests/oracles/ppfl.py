@@ -26,15 +26,16 @@ def mirror(c, g, eta, floor=0.0):
     return c / c.sum()
 
 
-def alternating_round(theta, C, data, p, lam, W, steps, eta_1, eta_2, floor, link, weighted):
-    """Algorithm 3 with full batches; returns (theta, C)."""
+def alternating_round(theta, C, data, p, lam, W, batches, eta_1, eta_2, floor, link, weighted):
+    """Algorithm 3 among the clients of `batches` {i: rows of each step}; returns (theta, C)."""
     L = np.diag(W.sum(1)) - W
     new_theta, new_C = np.zeros_like(theta), C.copy()
-    for i, (x, y) in enumerate(data):
+    for i, steps in batches.items():
+        x, y = data[i]
         g = (p[i] if weighted else 1) * gradients(theta, C[i], x, y, link)[1]
         new_C[i] = mirror(C[i], g + 2 * lam * (L @ C)[i], eta_2, floor)
         w = theta
-        for _ in range(steps):
-            w = w - eta_1 * gradients(w, new_C[i], x, y, link)[0]
-        new_theta += p[i] * w
+        for rows in steps:
+            w = w - eta_1 * gradients(w, new_C[i], x[rows], y[rows], link)[0]
+        new_theta += p[i] / sum(p[j] for j in batches) * w
     return new_theta, new_C

@@ -13,15 +13,8 @@ class BothBlocks:
     theta: Params  # canonical models, stacked, and what all share
     c: Tensor  # [K] float64
     pull: Tensor  # [K] a_i = λ (L C)_i
-    num_total: float  # Σ_j n_j over all clients, for p_i
-
-
-@record("mixtures.ThetaBlock")
-class ThetaBlock:
-    """Order: train the canonical models."""
-
-    theta: Params
-    c: Tensor  # [K]
+    p: float  # p_i, the weight of f_i in the membership's gradient
+    eta_2: float  # η_2 of this round
 
 
 @record("mixtures.Trained")
@@ -32,13 +25,28 @@ class Trained:
     c: Tensor  # [K]
 
 
+@record("mixtures.ThetaBlock")
+class ThetaBlock:
+    """Order: train the canonical models."""
+
+    theta: Params
+    c: Tensor  # [K]
+
+
+@record("mixtures.TrainedTheta")
+class TrainedTheta:
+    """Reply: the trained models."""
+
+    theta: Params
+
+
 @record("mixtures.MembershipBlock")
 class MembershipBlock:
     """Order: say the loss's gradient in the membership."""
 
     theta: Params
     c: Tensor  # [K]
-    num_total: float
+    p: float  # p_i
 
 
 @record("mixtures.MembershipGradient")
@@ -48,10 +56,36 @@ class MembershipGradient:
     c: Tensor  # [K], like the order's
 
 
+@record("mixtures.FullGradients")
+class FullGradients:
+    """Order: say the gradient and the mirror step on all data, and move nothing."""
+
+    theta: Params
+    c: Tensor  # [K]
+    pull: Tensor  # [K]
+    p: float
+    eta_2: float
+
+
+@record("mixtures.Slopes")
+class Slopes:
+    """Reply: ∇_θ f_i, and where the membership would go."""
+
+    theta: Params  # a gradient, like the order's theta
+    c: Tensor  # [K]
+
+
 @record("mixtures.Personal")
 class Personal:
     """What a client predicts with."""
 
     theta: Params
     c: Tensor  # [K]
-    steps: int = 0  # mirror steps before it predicts
+
+
+@record("mixtures.Newcomer")
+class Newcomer:
+    """What a client that never trained finds its membership with, from `c` on."""
+
+    theta: Params
+    c: Tensor  # [K]

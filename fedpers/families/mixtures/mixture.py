@@ -32,13 +32,12 @@ class Mixture:
     model: Model
     arch: Literal["output", "parameter"] = "parameter"
     canonical: Literal["head", "model"] = "head"
-    mix_level: Literal["module", "layer"] = "module"
     glm_mix: Literal["logit", "prob"] = "logit"
 
     @classmethod
     def of(cls, config: Any, model: Model) -> "Mixture":
         """As the config's keys of the same names say."""
-        return cls(model, config.arch, config.canonical, config.mix_level, config.glm_mix)
+        return cls(model, config.arch, config.canonical, config.glm_mix)
 
     def is_canonical(self, name: str) -> bool:
         """Is this parameter there K times?"""
@@ -48,10 +47,10 @@ class Mixture:
     def one_pass(self) -> bool:
         """Whether one module with mixed parameters runs, instead of K modules.
 
-        Mixing after every layer (`mix_level=layer`) is the same function: layers are affine in
-        their parameters, so a mixture of their outputs is the output of their mixed parameters.
+        Mixing after every layer is this too: layers are affine in their parameters, so a mixture of
+        their outputs is the output of their mixed parameters.
         """
-        return self.arch == "parameter" or self.mix_level == "layer"
+        return self.arch == "parameter"
 
     def passes(self, K: int) -> int:
         """Networks that run for one sample; K heads on one body count as one."""

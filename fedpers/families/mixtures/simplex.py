@@ -23,6 +23,7 @@ def mirror_step(c: Tensor, g: Tensor, eta: float, floor: float = 1e-6) -> Tensor
 
     That is c exp(-eta g) / <c, exp(-eta g)>, computed without overflow; then entries below `floor`
     are raised to it and the row is divided by its sum, because an entry of 0 would stay 0 for ever.
+    So no entry is below floor / (1 + K floor), and one that was raised ends just below the floor.
     """
     c = torch.softmax(c.double().log() - eta * g.double(), -1)
     if floor > 0:

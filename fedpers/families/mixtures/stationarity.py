@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from fedpers.core.params import sq_dist
+from fedpers.core.params import Params, sq_norm
 from fedpers.core.pytree import record
-from fedpers.learning.optimizers import LocalConfig
 
 
 @record("mixtures.Kept")
@@ -37,12 +37,12 @@ def block_weight(eta: float, rho: float, L_1: float, L_2: float) -> float:
     return eta * min(rho * (1 - 4 * eta * L_1), (1 - rho) * (1 - eta / 2 * L_2))
 
 
-def stationarity(local: LocalConfig, n: float, eta: float, old: Any, new: Any) -> float:
-    """‖∇_θ F‖² + ‖(C - C⁺)/eta‖₁² (PPFL, theorem 2), from a step on both blocks, theta and C.
+def stationarity(slope: Params, C: Tensor, new: Tensor, eta: float) -> float:
+    """‖∇_θ F‖² + ‖(C - C⁺)/eta‖₁² (PPFL, theorems 1 and 2), from full gradients; 0 at a stationary point.
 
-    Local training on n samples stands for rate · steps · gradient: exact for one full gradient
-    step, else the mean gradient along the steps. A block at rate 0 counts 0.
+    Args:
+        slope: ∇_θ F.
+        C, new: [N, K], memberships, and what a step at rate `eta` makes of them. At rate 0 they count 0.
     """
-    reach = local.lr * local.num_steps(int(n))
-    slope = float(sq_dist(old.theta, new.theta)) / reach**2 if reach > 0 else 0.0
-    return slope + (float((old.C - new.C).abs().sum()) / eta) ** 2 if eta > 0 else slope
+    reach = float((C - new).abs().sum()) / eta if eta > 0 else 0.0
+    return float(sq_norm(slope)) + reach**2

@@ -24,20 +24,20 @@ class LSGDRates:
     """What local SGD (Algorithm 1) needs."""
 
     eta: float  # step size, of the first step where it decreases
-    mu: float  # of F
+    mu: float | None  # of F; None where nothing depends on it
 
     def steps(self, k: int, tau: int, decreasing: bool) -> tuple[float, ...]:
         """η_k to η_{k+τ-1}: η, or η_k = 1/(1/η + μk) (Theorem 4, whose constant is 1/(ημ) = b_0 τ + 1)."""
         if not decreasing:
             return (self.eta,) * tau
-        return tuple(1 / (1 / self.eta + self.mu * i) for i in range(k, k + tau))
+        return tuple(1 / (1 / self.eta + (self.mu or 0.0) * i) for i in range(k, k + tau))
 
     def shares(self, k: int, tau: int) -> tuple[float, ...]:
         """Shares of x_k to x_{k+τ-1} in the running average with weights (1-ημ)^-(k+1) (Theorem 1).
 
         The share of x_i is q_i = 1/Σ_{j=0..i} (1-ημ)^j: mean_i = (1-q_i) mean_{i-1} + q_i x_i.
         """
-        q = self.eta * self.mu
+        q = self.eta * (self.mu or 0.0)
         return tuple(
             q / -math.expm1((i + 1) * math.log1p(-q)) if q else 1 / (i + 1) for i in range(k, k + tau)
         )

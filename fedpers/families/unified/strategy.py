@@ -68,6 +68,10 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         """Step sizes and probabilities for constants c and n samples a client: the theory's, or those set."""
         return chosen_rates(self.config, c, n, self.momentum)
 
+    def own_rates(self) -> Any:
+        """Rates that no constant of F goes into, so that clients need not be asked for theirs; or None."""
+        return None
+
     # ---- Flower's round -------------------------------------------------------------------------
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
@@ -170,9 +174,13 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def facts(self, s: State) -> dict[str, Any]:
         """Constants of F, and what the theory made of them."""
-        return {} if s.constants is None else {"theory": {**asdict(s.constants), **asdict(s.rates)}}
+        known = [asdict(v) for v in (s.constants, s.rates) if v is not None]
+        given = {k: v for values in known for k, v in values.items() if v is not None}
+        return {"theory": given} if given else {}
 
     def _prepare(self, s: State) -> Steps:
+        if (own := self.own_rates()) is not None:
+            return replace(s, rates=own)
         h, told = self.config.objective, []
         if None in (h.mu, h.L, h.cL):
             zero = self.roster.num_examples.new_zeros(())

@@ -1,5 +1,6 @@
 """Run directories as they are read back: stored runs, groups of seeds, settings to compare."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from fedpers.results.summary import read_summary
 IGNORED = (
     "seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root", "observers",
 )  # fmt: skip
+SEARCH = ".search"  # trials lie below it; they chose the settings of runs and are no runs to be compared
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class StoredRun:
     def paper(self) -> Mapping[str, Any]:
         """What its experiment says about the paper's numbers; often nothing."""
         return self.config.get("paper") or {}
+
+    @cached_property
+    def search(self) -> Mapping[str, Any]:
+        """The search that chose its settings, as its search.json has it; empty without one."""
+        for folder in (self.path, self.path.parent):
+            for path in sorted((folder / SEARCH).glob("*/search.json")):
+                found = json.loads(path.read_text(encoding="utf-8"))
+                if self.path.name in found["runs"]:
+                    return dict(found)
+        return {}
 
     def value(self, metric: str, last: int = 1) -> float:
         """A test metric, the mean over the `last` evaluations; nan where there is none."""
@@ -121,13 +133,17 @@ def find_runs(paths: Iterable[Path]) -> list[StoredRun]:
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"{path}: there is no such folder")
-        configs = sorted(path.rglob(".hydra/config.yaml"))
+        configs = [c for c in sorted(path.rglob(".hydra/config.yaml")) if SEARCH not in _below(c, path)]
         if not configs:
             raise ConfigError(f"{path}: no run in it or below (a run has .hydra/config.yaml)")
         for config in configs:
             folder = config.parent.parent
             found.setdefault(folder.resolve(), read_run(folder))
     return list(found.values())
+
+
+def _below(config: Path, folder: Path) -> tuple[str, ...]:
+    return config.relative_to(folder).parts
 
 
 def read_run(folder: Path) -> StoredRun:
@@ -168,7 +184,8 @@ def _group_by_seed(runs: Sequence[StoredRun]) -> list[SeedGroup]:
     outside = [k for k in _varied(runs) if not k.startswith("method.")]
     groups: dict[tuple[str, str, str], list[StoredRun]] = {}
     for run in runs:
-        own = _varied([r for r in runs if r.method == run.method])
+        alike = [r for r in runs if r.method == run.method and _text(r, outside) == _text(run, outside)]
+        own = _varied(alike)
         inside = [k for k in own if k.startswith("method.")]
         groups.setdefault((run.method, _text(run, outside), _text(run, inside)), []).append(run)
     return [SeedGroup(many, condition, own) for (_, condition, own), many in sorted(groups.items())]

@@ -1,7 +1,7 @@
 """Tables of a report: mean and spread over seeds, costs, and the paper's numbers beside ours."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,14 @@ def count(group: SeedGroup) -> str:
 def costs(setting: Setting) -> ReportTable:
     """A row a group: what its runs cost, means over the runs."""
     columns = ("method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients")
-    return ReportTable("cost", columns, [[g.name, *_costs(g)] for g in setting.groups])
+    rows = [[g.name, *_costs(g)] for g in setting.groups]
+    peaks = [[float(r.summary.get("peak_memory_mb") or math.nan) for r in g.runs] for g in setting.groups]
+    if any(not math.isnan(p) for many in peaks for p in many):  # known of runs with a process of their own
+        columns = (*columns, "peak MB")
+        for row, many in zip(rows, peaks, strict=True):
+            known = [p for p in many if not math.isnan(p)]
+            row.append(f"{max(known):.0f}" if known else "-")
+    return ReportTable("cost", columns, rows)
 
 
 def _costs(group: SeedGroup) -> list[str]:
@@ -48,6 +55,20 @@ def _costs(group: SeedGroup) -> list[str]:
     megabytes = [mean(s.get("bytes", {}).get(way, 0) for s in summaries) / 1e6 for way in ("up", "down")]
     gradients = mean(s.get("gradient_evals", 0) for s in summaries)
     return [f"{done:g}", *(f"{v:.3g}" for v in (*seconds, *megabytes, gradients))]
+
+
+def tuned(setting: Setting) -> list[ReportTable]:
+    """A row a search that chose the settings of these runs; empty without any."""
+    rows = [[g.name, *_search(found)] for g in setting.groups if (found := g.runs[0].search)]
+    columns = ("method", "trials", "valid at first", "valid of the best", "found")
+    return [ReportTable("search on validation data, with another seed", columns, rows)] if rows else []
+
+
+def _search(found: Mapping[str, Any]) -> list[str]:
+    scores = [t["score"] for t in found["trials"] if t["score"] is not None]
+    first = found["trials"][0]["score"]
+    values = "  ".join(f"{k}={f'{v:.4g}' if isinstance(v, float) else v}" for k, v in found["found"].items())
+    return [str(len(found["trials"])), "-" if first is None else f"{first:.4f}", f"{max(scores):.4f}", values]
 
 
 def unseen(setting: Setting) -> list[ReportTable]:

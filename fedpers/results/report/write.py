@@ -10,7 +10,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.results.report import document, drawings, optimality_gap, record, screen, standings, written
 from fedpers.results.report.runs import Setting, StoredRun, find_runs, group_by_setting
 from fedpers.results.report.screen import ReportTable
-from fedpers.results.report.tables import beside_paper, costs, unseen
+from fedpers.results.report.tables import beside_paper, costs, tuned, unseen
 from fedpers.results.report.view import slug, view
 
 FOOT = "mean ± standard deviation over runs (ddof = 1)"
@@ -51,6 +51,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None, json: Path | No
 def _parts(setting: Setting, folder: Path) -> Iterable[dict[str, Any]]:
     """The views of a setting's comparisons; its tables and drawings stand at the first."""
     tables = [*beside_paper(setting), *unseen(setting), *optimality_gap.tables(setting), costs(setting)]
+    tables += tuned(setting)
     pictures = drawings.draw(setting, folder / "report", slug(setting.name))
     for comparison in standings.compare(setting):
         yield view(comparison, tables, folder) | {"drawings": [p.name for p in pictures]}

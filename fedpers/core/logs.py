@@ -1,0 +1,55 @@
+"""What log lines look like: text for people, or with FEDPERS_LOG=json one JSON object a line for programs.
+
+It is an environment variable and no key of a run: how a machine collects its logs is that machine's own
+affair, on a server and on each device, and two runs that differ in it are the same run.
+"""
+
+import logging
+import os
+
+from fedpers.core.errors import ConfigError
+
+VARIABLE = "FEDPERS_LOG"
+FORMATS = ("text", "json")
+TEXT = "%(asctime)s %(levelname)s %(message)s"
+
+
+def wants_json() -> bool:
+    """Whether log lines are to be JSON.
+
+    Raises:
+        ConfigError: FEDPERS_LOG is neither text nor json.
+    """
+    chosen = os.environ.get(VARIABLE) or FORMATS[0]
+    if chosen not in FORMATS:
+        raise ConfigError(f"{VARIABLE}={chosen}: choose one of {', '.join(FORMATS)}")
+    return chosen == "json"
+
+
+def formatter(text: str = TEXT) -> logging.Formatter:
+    """The formatter of all handlers of ours; `text` is the line's form where it is not JSON.
+
+    A JSON line has timestamp (UTC), level, logger, message, maybe exc_info, and the record's `extra` fields.
+
+    Raises:
+        ConfigError: FEDPERS_LOG is unknown, or the extra `monitoring` is not installed.
+    """
+    if not wants_json():
+        return logging.Formatter(text)
+    try:
+        from pythonjsonlogger.json import JsonFormatter
+    except ImportError as error:
+        raise ConfigError(f"{VARIABLE}=json needs: pip install 'fedpers[monitoring]' ({error})") from error
+    names = {"levelname": "level", "name": "logger"}
+    return JsonFormatter("%(levelname)s %(name)s %(message)s", rename_fields=names, timestamp=True)
+
+
+def to_stderr(text: str = TEXT, level: int = logging.INFO) -> None:
+    """Log to this process's stderr, where nothing else has been set up.
+
+    Raises:
+        ConfigError: as `formatter`.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(text))
+    logging.basicConfig(level=level, handlers=[handler])

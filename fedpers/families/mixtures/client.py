@@ -1,0 +1,74 @@
+"""What a client of mixtures does beside its training: it predicts, finds its place, and measures."""
+
+from abc import ABC
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.rng import Stream
+from fedpers.families.mixtures.messages import (
+    BothBlocks,
+    FullGradients,
+    MembershipBlock,
+    Newcomer,
+    Personal,
+    Slopes,
+    ThetaBlock,
+    Trained,
+    TrainedTheta,
+)
+from fedpers.families.mixtures.mixture import Mixture
+from fedpers.families.mixtures.simplex import mirror_step
+from fedpers.flower.client import PersonalizedClient
+from fedpers.learning.gradients import grad
+
+
+class MixtureClient(PersonalizedClient, ABC):
+    """One of many that blend the same canonical models; a method gives `answer`."""
+
+    config: Any
+    mixture = property(lambda self: Mixture.of(self.config, self.model))
+
+    def slope(self, order: BothBlocks | MembershipBlock | FullGradients, batch: Data) -> Tensor:
+        """p_i ∇_c f_i on a batch, [K]."""
+        return order.p * self.mixture.membership_gradient(order.theta, batch, order.c)
+
+    def measured(self, order: FullGradients, data: Data) -> Slopes:
+        """What the server asks for to measure stationarity; nothing moves."""
+        g = self.slope(order, data) + 2 * order.pull
+        c = mirror_step(order.c, g, order.eta_2, self.config.floor)
+        at = order.c if self.config.algorithm == "rbcd" else c
+        return Slopes(grad(self.mixture.loss_at(at))(order.theta, data), c)
+
+    def trains_without_momentum(self, order: Any) -> bool:
+        """Neither a block of memberships nor a measure has local steps."""
+        return isinstance(order, MembershipBlock | FullGradients)
+
+    def predict(self, shared: Personal | Newcomer, state: Any, x: Tensor) -> Tensor:
+        """The mixture by the client's membership."""
+        return self.mixture.outputs(shared.theta, shared.c, x)
+
+    def adapts_to(self, shared: Personal | Newcomer) -> bool:
+        """New clients find their membership first."""
+        return isinstance(shared, Newcomer) and self.config.new_steps > 0
+
+    def adapt(self, shared: Newcomer, state: Any, data: Data, rng: Stream) -> tuple[Personal, Any]:
+        """Mirror steps with θ frozen and λ = 0."""
+        h = self.config
+        c = self.mixture.settle(shared.theta, data, shared.c, h.new_steps, h.eta_2, h.floor)
+        return Personal(shared.theta, c), state
+
+    def local_model(self, order: Any, reply: Any) -> Personal:
+        """A participant predicts with what it has just trained."""
+        theta = reply.theta if isinstance(reply, Trained | TrainedTheta) else order.theta
+        return Personal(theta, reply.c if isinstance(reply, Trained) else order.c)
+
+    def work(self, order: Any, n: int) -> int:
+        """Samples of the gradients in both blocks, times the networks that run for one."""
+        local, kind = self.config.local, type(order)
+        full = {BothBlocks: n, FullGradients: 2 * n}.get(kind, 0)
+        steps = {BothBlocks: local, ThetaBlock: local, MembershipBlock: replace(local, steps=1)}
+        samples = full + (steps[kind].work(n) if kind in steps else 0)
+        return samples * self.mixture.passes(self.config.num_canonical)

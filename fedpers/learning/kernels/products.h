@@ -1,0 +1,102 @@
+/* Products of small matrices whose rows are padded to whole registers, for native.c. */
+#include "native.h"
+
+#ifdef __AVX512F__
+#define ROWS 4
+#define OUTS 10
+#else
+#define ROWS 2
+#define OUTS 5
+#endif
+#define DOTS 5
+
+INLINE float sum(vec v) {
+    union { vec v; four q[V / 4]; } u = {v};
+    four s = u.q[0] + u.q[1];
+    if (V == 16) s += u.q[2 % (V / 4)] + u.q[3 % (V / 4)];
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+/* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x */
+INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
+                 long zw, int relu) {
+    vec a[ROWS][DOTS] = {0};
+    for (long j = 0; j < wide; j += V) {
+        vec u[ROWS];
+        for (int r = 0; r < ROWS; r++) {
+            u[r] = *(const vec *)(x[r] + j);
+            HELD(u[r]);
+        }
+        for (int k = 0; k < outs; k++) {
+            vec v = *(const vec *)(w + k * wide + j);
+            HELD(v);
+            for (int r = 0; r < ROWS; r++) a[r][k] += u[r] * v;
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < outs; k++) {
+            float s = sum(a[r][k]) + (b ? b[k] : 0);
+            z[r * zw + k] = relu && s < 0 ? 0 : s; /* keeps NaN */
+        }
+}
+
+/* Outputs of a layer for n rows; there is room for a multiple of ROWS rows, and x repeats the last. */
+static void forward(const float *w, const float *b, const float **x, float *z, long n, long outs,
+                    long wide, long zw, int relu) {
+    long k = 0;
+    for (; k + DOTS <= outs; k += DOTS)
+        for (long i = 0; i < n; i += ROWS)
+            dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, relu);
+    for (; k < outs; k++)
+        for (long i = 0; i < n; i += ROWS)
+            dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, relu);
+}
+
+/* y_r (+)= sum_s a[s][r] x_s for `outs` rows and `vecs` registers; `next` is fetched meanwhile */
+INLINE void strip(const int outs, const int vecs, const int add, const int fetch, const float *a,
+                  long lead, const float **x, const float **next, float *y, long n, long wide, long j) {
+    vec t[OUTS][2] = {0};
+    if (add)
+        for (int r = 0; r < outs; r++)
+            for (int v = 0; v < vecs; v++) t[r][v] = *(const vec *)(y + r * wide + j + v * V);
+    for (long s = 0; s < n; s++) {
+        vec u[2];
+        for (int v = 0; v < vecs; v++) {
+            u[v] = *(const vec *)(x[s] + j + v * V);
+            HELD(u[v]);
+            if (fetch) __builtin_prefetch(next[s] + j + v * V, 0, 2);
+        }
+        for (int r = 0; r < outs; r++)
+            for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
+    }
+    for (int r = 0; r < outs; r++)
+        for (int v = 0; v < vecs; v++) *(vec *)(y + r * wide + j + v * V) = t[r][v];
+}
+
+INLINE void strips(const int outs, const int add, const int fetch, const float *a, long lead,
+                   const float **x, const float **next, float *y, long n, long wide) {
+    long j = 0;
+    for (; j + 2 * V <= wide; j += 2 * V) strip(outs, 2, add, fetch, a, lead, x, next, y, n, wide, j);
+    if (j < wide) strip(outs, 1, add, fetch, a, lead, x, next, y, n, wide, j);
+}
+
+INLINE void rows(const int add, const float *a, long lead, const float **x, const float **next, float *y,
+                 long n, long outs, long wide) {
+    long r = 0;
+    if (next && outs >= OUTS) {
+        strips(OUTS, add, 1, a, lead, x, next, y, n, wide);
+        r = OUTS;
+    }
+    for (; r + OUTS <= outs; r += OUTS) strips(OUTS, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+    for (; r + 2 <= outs; r += 2) strips(2, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+    for (; r < outs; r++) strips(1, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+}
+
+/* y_r = sum_s a[s][r] x_s, and y_r += sum_s a[s][r] x_s */
+static void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
+    rows(0, a, lead, x, 0, y, n, outs, wide);
+}
+static void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n,
+                   long outs, long wide) {
+    rows(1, a, lead, x, next, y, n, outs, wide);
+}
