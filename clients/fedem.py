@@ -88,7 +88,7 @@ class FedEMClient(PersonalizedClient):
         pi = state.pi
         if isinstance(shared, ForNewcomer):
             losses = center_losses(self.model, shared.thetas, data)
-            pi = fit_weights(pi, losses, data.mask)                                      # [C1] [C2]
+            pi = fit_weights(pi, losses, data.mask)
         if self.config.predict == "component":
             pi = one_hot(pi.argmax(), len(shared.thetas)).to(pi)
         return Weighted(shared.thetas, pi)

@@ -82,16 +82,16 @@ class FedSoftClient(PersonalizedClient):
         if isinstance(order, Centers):
             share = nearest_shares(self.model, order.centers, data)                      # [C1]
             return Importance(share.clamp(self.config.sigma), data.num), state           # [C2] [C3]
-        state = self._solve(order, state, data, rng)                                     # [C5]
+        state = self._solve(order, state, data, rng)                                # [C4] [C5]
         return LocalModel(state.w), state                                                # [C6]
 
     def _solve(self, order: Train, state: ClientState, data: Data, rng: Stream) -> ClientState:
         h, ubar, cbar = self.config, order.u.sum(), combine(order.centers, order.u)
         if h.solver == "exact":
-            return ClientState(least_squares(self.model, data, h.lam, ubar, cbar), state.opt)    # [C4]
+            return ClientState(least_squares(self.model, data, h.lam, ubar, cbar), state.opt)
         w = state.w if h.local_init == "own" else scale(cbar, 1 / ubar)
         h_k = soft_proximal(self.model.loss, h.lam, ubar, cbar)
-        w, opt = minimise_from(h_k, w, state.opt or init_optimizer(w, h.local), data, rng, h.local)  # [C4]
+        w, opt = minimise_from(h_k, w, state.opt or init_optimizer(w, h.local), data, rng, h.local)
         return ClientState(w, opt if h.optimizer_state == "persist" else None)
 
     def choose(self, shared: Any, state: ClientState, data: Data) -> Any:
