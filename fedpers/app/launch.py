@@ -4,7 +4,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def _execute(
     from fedpers.app import run
 
     session.out = out
-    say = print
+    say: Callable[[str], object] = print
     if wants_json():  # a program reads, so it gets records, and all of them
         say = log.info
         for handler in logging.getLogger().handlers:

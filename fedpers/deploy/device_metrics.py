@@ -27,17 +27,19 @@ class DeviceMetrics:
             raise ConfigError(f"{FILE} needs: pip install 'fedpers[monitoring]' ({error})") from error
         self._client: Any = prometheus_client
         self._file, self._registry = file, prometheus_client.CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self._registry)  # memory, CPU
-        made = {"registry": self._registry}
+        registry = self._registry
+        prometheus_client.ProcessCollector(registry=registry)  # memory, CPU
         self._orders = prometheus_client.Counter(
-            "fedpers_device_orders", "Orders by outcome", ["kind", "outcome"], **made
+            "fedpers_device_orders", "Orders by outcome", ["kind", "outcome"], registry=registry
         )
         self._seconds = prometheus_client.Summary(
-            "fedpers_device_order_seconds", "Time of an order", ["kind"], **made
+            "fedpers_device_order_seconds", "Time of an order", ["kind"], registry=registry
         )
-        self._round = prometheus_client.Gauge("fedpers_device_round", "Round of the last order", **made)
+        self._round = prometheus_client.Gauge(
+            "fedpers_device_round", "Round of the last order", registry=registry
+        )
         self._last = prometheus_client.Gauge(
-            "fedpers_device_last_order_timestamp_seconds", "When it was answered", **made
+            "fedpers_device_last_order_timestamp_seconds", "When it was answered", registry=registry
         )
 
     @classmethod
