@@ -24,6 +24,7 @@ from fedpers.config.search import SweepConfig
 from fedpers.config.space import dimensions
 from fedpers.core.errors import ConfigError
 from fedpers.results.progress import SweepBoard
+from fedpers.results.report.record import record
 from fedpers.results.report.runs import find_runs, group_by_setting
 from fedpers.results.report.tables import costs, tuned
 
@@ -172,6 +173,7 @@ def test_a_search_goes_by_validation_is_seeded_and_goes_on(tmp_path, monkeypatch
     """The winner is the best on validation; the same words do no run again; one job finds the same."""
     out = tmp_path / "a"
     words = ["run", "-m", "method=fedavg_ft", "seed=0,1", *QUICK, "method.local.epochs=1", "tune=5"]
+    words += ["new_clients=1", "new_epochs=1"]
     assert main([*words, "jobs=2", f"out={out}"]) == 0
     assert "[7/7]" in capsys.readouterr().out
     (path,) = out.glob(".search/*/search.json")
@@ -191,6 +193,15 @@ def test_a_search_goes_by_validation_is_seeded_and_goes_on(tmp_path, monkeypatch
     (setting,) = group_by_setting(runs)
     assert tuned(setting)[0].rows[0][:2] == ["fedavg_ft", "5"]
     assert costs(setting).columns[-1] == "peak MB"
+    kept = record(setting)
+    assert kept["found"] == {"fedavg_ft": found["found"]}
+    columns = {row["column"]: row["values"] for row in kept["results"]}
+    summaries = [r.summary for r in setting.groups[0].runs]
+    assert columns["peak MB"] == [s["peak_memory_mb"] for s in summaries]
+    assert columns["gradients, thousands"] == [s["gradient_evals"] / 1e3 for s in summaries]
+    assert columns["MB sent"] == [(s["bytes"]["up"] + s["bytes"]["down"]) / 1e6 for s in summaries]
+    new = [s["new_clients"]["after"]["accuracy"] for s in summaries]
+    assert columns["unseen clients, after adaptation"] == [pytest.approx(100 * v) for v in new]
 
     times = {p: p.stat().st_mtime_ns for p in out.rglob("metrics.csv")}
     (trials[4] / "summary.json").unlink()  # as if killed at its end

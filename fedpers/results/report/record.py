@@ -48,6 +48,7 @@ def record(setting: Setting) -> dict[str, Any]:
         "commands": commands(runs),
         "commits": sorted({str(run.summary.get("git_commit")) for run in runs}),
         "versions": runs[0].summary.get("versions") or {},
+        "found": {g.name: g.runs[0].search["found"] for g in setting.groups if g.runs[0].search},
         "results": [row for group in setting.groups for row in _rows(group)],
     }
 
@@ -68,7 +69,25 @@ def _rows(group: SeedGroup) -> list[dict[str, Any]]:
     metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
     found[f"{metric}, round chosen on validation"] = [_scale(metric) * r.best(metric) for r in group.runs]
     found |= _of_new_clients(group)
+    if group.runs[0].search:  # an evaluation, of which unseen clients and costs are a part
+        found |= _evaluation(group)
     return [_row(group, c, values, None) for c, values in found.items() if not math.isnan(sum(values))]
+
+
+def _evaluation(group: SeedGroup) -> dict[str, list[float]]:
+    """{column: a value a run}: clients that never trained, traffic, gradients, memory; nan: unknown."""
+    summaries = [run.summary for run in group.runs]
+    unseen = [s.get("new_clients") or {} for s in summaries]
+    found = {
+        f"unseen clients, {when} adaptation": [
+            100.0 * float((new.get(when) or {}).get("accuracy", math.nan)) for new in unseen
+        ]
+        for when in ("before", "after")
+    }
+    found["MB sent"] = [sum((s.get("bytes") or {}).values()) / 1e6 for s in summaries]
+    found["gradients, thousands"] = [s.get("gradient_evals", math.nan) / 1e3 for s in summaries]
+    found["peak MB"] = [float(s.get("peak_memory_mb", math.nan)) for s in summaries]
+    return found
 
 
 def _of_new_clients(group: SeedGroup) -> dict[str, list[float]]:
