@@ -30,7 +30,7 @@ def find(folder: Path) -> tuple[list[Path], list[Path]]:
     return npz if npz[0] else (sorted(folder.glob("train/*.json")), sorted(folder.glob("test/*.json")))
 
 
-def read(path: Path) -> Half:
+def read(path: Path, root: Path) -> Half:
     """One file of either kind.
 
     Raises:
@@ -41,7 +41,7 @@ def read(path: Path) -> Half:
     except (ValueError, KeyError, OSError, EOFError) as error:
         kind = "LEAF json" if path.suffix == ".json" else "arrays x, y, writer, writers"
         size = path.stat().st_size
-        raise damaged(path, kind, f"{error} in {size} bytes", "femnist") from error
+        raise damaged(path, kind, f"{error} in {size} bytes", "femnist", root) from error
 
 
 def _read_npz(path: Path) -> Half:
@@ -59,9 +59,9 @@ def _read_json(path: Path) -> Half:
     )
 
 
-def decode(train: list[Path], test: list[Path]) -> Arrays:
+def decode(train: list[Path], test: list[Path], root: Path) -> Arrays:
     """Both parts; writers are numbered in the order of their names."""
-    halves = [[read(path) for path in paths] for paths in (train, test)]
+    halves = [[read(path, root) for path in paths] for paths in (train, test)]
     x, y, writer = (
         [np.concatenate([getattr(h, key) for h in half]) for half in halves] for key in ("x", "y", "writer")
     )
@@ -77,7 +77,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     train, test = find(folder)
     if not train or not test:
         raise missing("femnist", root, folder / ("test" if train else "train"))
-    arrays = cached("femnist", root, [*train, *test], lambda: decode(train, test))
+    arrays = cached("femnist", root, [*train, *test], lambda: decode(train, test, root))
     return Raw(
         "femnist",
         arrays["x"],

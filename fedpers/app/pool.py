@@ -60,7 +60,8 @@ def run_all(tasks: Sequence[Task], jobs: int, board: SweepBoard) -> list[Result]
         KeyboardInterrupt: Ctrl-C; no process is left.
     """
     results: dict[int, Result] = {}
-    waiting, running = deque(enumerate(tasks)), {}
+    waiting = deque(enumerate(tasks))
+    running: dict[Any, tuple[int, _Child]] = {}
     with tempfile.TemporaryDirectory(prefix="fedpers-") as folder:
         try:
             while waiting or running:
@@ -70,10 +71,10 @@ def run_all(tasks: Sequence[Task], jobs: int, board: SweepBoard) -> list[Result]
                     running[child.messages] = (i, child)
                     board.begin(i, task.label, task.cfg.rounds)
                 for end in connection.wait(list(running)):
-                    i, child = running[end]  # type: ignore[index]
+                    i, child = running[end]
                     result = child.hear(lambda t, score, i=i: board.step(i, t, score))  # type: ignore[misc]
                     if result is not None:
-                        del running[end]  # type: ignore[arg-type]
+                        del running[end]
                         results[i] = result
                         board.end(i, _said(result, tasks[i].trial))
         finally:

@@ -68,7 +68,7 @@ class Search:
             trial = self.study.ask()
             self._open.append((trial, {d.key: d.suggest(trial) for d in self.space}))
         known = [t.values for t in self.trials]
-        tasks = []
+        tasks: list[Task] = []
         for values in (v for _, v in self._open):
             if values not in known:
                 tasks.append(self._task(len(self.trials) + len(tasks), values))

@@ -34,15 +34,15 @@ def count(group: SeedGroup) -> str:
 
 def costs(setting: Setting) -> ReportTable:
     """A row a group: what its runs cost, means over the runs."""
-    columns = ("method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients")
+    columns = ["method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients"]
     rows = [[g.name, *_costs(g)] for g in setting.groups]
     peaks = [[float(r.summary.get("peak_memory_mb") or math.nan) for r in g.runs] for g in setting.groups]
     if any(not math.isnan(p) for many in peaks for p in many):  # known of runs with a process of their own
-        columns = (*columns, "peak MB")
+        columns.append("peak MB")
         for row, many in zip(rows, peaks, strict=True):
             known = [p for p in many if not math.isnan(p)]
             row.append(f"{max(known):.0f}" if known else "-")
-    return ReportTable("cost", columns, rows)
+    return ReportTable("cost", tuple(columns), rows)
 
 
 def _costs(group: SeedGroup) -> list[str]:
