@@ -22,6 +22,14 @@ def test_the_picture_is_drawn_from_the_imports(tmp_path: Path) -> None:
     assert fresh.read_text(encoding="utf-8") == drawn, "run python docs/figures/architecture.py"
 
 
+def test_the_picture_of_a_round_is_drawn_by_its_script(tmp_path: Path) -> None:
+    fresh = tmp_path / "one_round.svg"
+    script = ROOT / "docs" / "figures" / "one_round.py"
+    subprocess.run([sys.executable, str(script), str(fresh)], check=True)
+    drawn = (ROOT / "docs" / "images" / "one_round.svg").read_text(encoding="utf-8")
+    assert fresh.read_text(encoding="utf-8") == drawn, "run python docs/figures/one_round.py"
+
+
 @pytest.mark.parametrize(("file", "what"), [row[1:] for row in TABLE if "x.py" not in row[1]])
 def test_a_file_holds_what_the_table_says(file: str, what: str) -> None:
     name = what.strip("`")
