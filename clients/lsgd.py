@@ -61,7 +61,7 @@ class APFLConfig(LSGDConfig):
 class FedResConfig(APFLConfig):
     """Federated residual learning by its own name: the same steps on the objective fr."""
 
-    objective: Settings = field(default_factory=partial(FRSettings, reparametrise=False))
+    objective: Settings = field(default_factory=FRSettings)
 
 
 @record

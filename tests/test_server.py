@@ -208,8 +208,7 @@ def test_numbers_that_are_only_shifted_are_a_mapping_like_any_other():
 
 
 @pytest.mark.parametrize(
-    "override",
-    ["method=fedsoft", "method=fedprox method.sampling=proportional", "method=fedsoft method.sampling=full"],
+    "override", ["fedsoft", "fedprox method.sampling=proportional", "fedsoft method.sampling=full"]
 )
 def test_bernoulli_participation_is_refused_where_the_method_draws_by_itself(override):
     small = ["data=synthetic_fedsoft", "model=linear", "data.num_clients=3", "participation=bernoulli"]

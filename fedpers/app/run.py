@@ -100,18 +100,26 @@ def execute(
         if admitted is None:
             return read_summary(out)
         with logged(out, lines):
-            prepared = prepare(admitted, out, federation, guests, remember=True)
-            prepared.recorder.pictures, prepared.own_process = pictures, own_process
-            return _make(prepared)
+            return _make(admitted, out, federation, guests, pictures, own_process)
 
 
-def _make(prepared: Prepared) -> dict[str, Any]:
+def _make(
+    cfg: RunConfig,
+    out: Path,
+    federation: Federation | None,
+    guests: Guests,
+    pictures: bool,
+    own_process: bool,
+) -> dict[str, Any]:
     from fedpers.app import backends
+
+    prepared = prepare(cfg, out, federation, guests, remember=True)
+    prepared.recorder.pictures, prepared.own_process = pictures, own_process
 
     def body(grid: Grid) -> None:
         drive(prepared, grid)
 
-    cfg, store = prepared.cfg, prepared.store
+    store = prepared.store
     assert store is not None
     if cfg.engine.name == "ray":
         backends.run_ray(cfg, prepared.parts, store, body)

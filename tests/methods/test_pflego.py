@@ -189,7 +189,7 @@ class Counting:
 
     def __init__(self, network):
         self.network, self.forwards, self.backwards = network, 0, 0
-        self.init = network.init
+        self.init, self.squashes = network.init, network.squashes
 
     def __call__(self, params, x):
         self.forwards += 1
