@@ -181,18 +181,12 @@ class DeviceGrid(DirectGrid):
         return [watch.good.get(k) or watch.faults.get(k, "no reply") for k in orders]
 
     def _attempt(self, watch: Watch, header: Header, inspector: Inspector, quorum: int) -> None:
-        """Send what has no good reply yet; take replies until all are in, or the deadline.
-
-        Flower waits for minutes for the rest of a reply whose sender died while it was sent. So there is a
-        last look after the deadline, lest replies be lost that were in by then.
-        """
-        until, over = time.monotonic() + self.terms.deadline_s, False
+        """Send what has no good reply yet; take replies until all are in, or the deadline."""
+        until = time.monotonic() + self.terms.deadline_s
         watch.sent, watch.waiting = {}, set(watch.orders)
         watch.faults = {}
-        while not over:
-            over = time.monotonic() >= until
-            if not over:
-                self._dispatch(watch, header, until - time.monotonic())
+        while time.monotonic() < until:
+            self._dispatch(watch, header, until - time.monotonic())
             for message in self.grid.pull_messages(list(watch.sent)) if watch.sent else ():
                 k = watch.sent.pop(message.metadata.reply_to_message_id)
                 self._judge(watch, k, message, header, inspector)
