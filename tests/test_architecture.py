@@ -14,20 +14,13 @@ TABLE = re.findall(r"^\| (.+?) \| `(\S+)` \| (.+?) \|$", PAGE, re.MULTILINE)
 PATHS = sorted(set(re.findall(r"`((?:fedpers|datasets|clients|strategies|conf)/[\w/]+\.\w+)`", PAGE)))
 
 
-def test_the_picture_is_drawn_from_the_imports(tmp_path: Path) -> None:
-    fresh = tmp_path / "architecture.svg"
-    script = ROOT / "docs" / "figures" / "architecture.py"
+@pytest.mark.parametrize("name", ["architecture", "one_round"])
+def test_a_picture_is_what_its_script_draws(tmp_path: Path, name: str) -> None:
+    fresh = tmp_path / f"{name}.svg"
+    script = ROOT / "docs" / "figures" / f"{name}.py"
     subprocess.run([sys.executable, str(script), str(fresh)], check=True)
-    drawn = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
-    assert fresh.read_text(encoding="utf-8") == drawn, "run python docs/figures/architecture.py"
-
-
-def test_the_picture_of_a_round_is_drawn_by_its_script(tmp_path: Path) -> None:
-    fresh = tmp_path / "one_round.svg"
-    script = ROOT / "docs" / "figures" / "one_round.py"
-    subprocess.run([sys.executable, str(script), str(fresh)], check=True)
-    drawn = (ROOT / "docs" / "images" / "one_round.svg").read_text(encoding="utf-8")
-    assert fresh.read_text(encoding="utf-8") == drawn, "run python docs/figures/one_round.py"
+    drawn = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
+    assert fresh.read_text(encoding="utf-8") == drawn, f"run python docs/figures/{name}.py"
 
 
 @pytest.mark.parametrize(("file", "what"), [row[1:] for row in TABLE if "x.py" not in row[1]])

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -15,12 +15,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.app.many import ManyRuns
 from fedpers.app.run_folder import CONFIG, check_writable
 from fedpers.config import compose, hydra_internals
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.logs import formatter, wants_json
+
+if TYPE_CHECKING:
+    from fedpers.app.many import ManyRuns
 
 PROGRAM = "fedpers run"
 log = logging.getLogger("fedpers")
@@ -72,7 +74,11 @@ def _start(args: Any, session: Session) -> None:
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
     settings = compose.sweep_settings(args.overrides, bool(args.multirun), args.config_dir)
-    many = ManyRuns(settings) if settings.jobs > 1 or settings.tune else None
+    many: ManyRuns | None = None
+    if settings.jobs > 1 or settings.tune:
+        from fedpers.app.many import ManyRuns  # with all of Flower, for which a mistake need not wait
+
+        many = ManyRuns(settings)
     if named is not None:
         out = Path(named).expanduser()
         check_writable(out)
@@ -109,7 +115,7 @@ def _start(args: Any, session: Session) -> None:
     _raise_failures(session)
 
 
-def _make(many: ManyRuns, session: Session) -> None:
+def _make(many: "ManyRuns", session: Session) -> None:
     try:
         results = many.make()
     except KeyboardInterrupt:

@@ -19,8 +19,8 @@ from fedpers.config.search import SweepConfig
 from fedpers.config.space import Dimension, dimensions
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.results.files import plain, replace_json
+from fedpers.results.report.runs import SEARCH
 
-FOLDER = ".search"  # below the sweep's folder; reports pass over it
 BATCH = 4  # trials asked for at once
 Values = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Search:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.folder = self.root / FOLDER / self.name
+        self.folder = self.root / SEARCH / self.name
         sampler = optuna.samplers.TPESampler(seed=self.sweep.tune_seed)
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
         start = self._at_start()
