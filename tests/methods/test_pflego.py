@@ -26,7 +26,9 @@ BODY = ("w", "b")
 def run(rounds=1, fed=FED, model=MODEL, chosen=None, **options):
     """(strategy, cohort) after some rounds; `chosen` forces the participants."""
     plan_keys = {k: options.pop(k) for k in ("clients_per_round", "participation") if k in options}
-    cfg = PFLEGOConfig(**{"tau": 1, "beta": 0.1, "rho": 0.2, "server_optimizer": "sgd", "adapt_steps": 0, **options})
+    cfg = PFLEGOConfig(
+        **{"tau": 1, "beta": 0.1, "rho": 0.2, "server_optimizer": "sgd", "adapt_steps": 0, **options}
+    )
     strategy = PFLEGO(cfg, model, Plan(seed=2, dtype="float64", **plan_keys))
     if chosen is not None:
         strategy.sample = lambda rng: list(chosen)
