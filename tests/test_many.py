@@ -159,6 +159,22 @@ def test_a_run_whose_process_dies_is_named_and_ctrl_c_ends_all(tmp_path, monkeyp
     assert not multiprocessing.active_children()
 
 
+def test_runs_are_made_by_the_installed_package_wherever_the_user_is(tmp_path):
+    """Not by a folder of that name beside the user, such as another source tree."""
+    (tmp_path / "fedpers").mkdir()
+    (tmp_path / "fedpers" / "__init__.py").write_text("raise RuntimeError('of another source tree')")
+    program = [str(Path(sys.executable).with_name("fedpers")), "run", "-m", *QUICK, "method=fedavg"]
+    done = subprocess.run(
+        [*program, "seed=0,1", "jobs=2", "out=sweep"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(find_runs([tmp_path / "sweep"])) == 2
+
+
 def test_jobs_needs_several_runs(capsys):
     assert main(["run", *QUICK, "jobs=2"]) == 2  # refused before any folder is made
     assert "one run has nothing to share; add -m" in capsys.readouterr().err

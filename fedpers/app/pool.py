@@ -12,7 +12,8 @@ import tempfile
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -30,6 +31,8 @@ PRELOAD = [  # imported once, in a process that runs are forked from
     *("fedpers.app.run", "fedpers.app.backends", "fedpers.datasets.federation", "fedpers.method"),
     *("fedpers.engines.cohort", "fedpers.engines.inprocess_grid", "sklearn.datasets"),
 ]
+
+SAFE = "PYTHONSAFEPATH"
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,22 @@ def _said(result: Result, trial: bool) -> str:
     return f"{known[0][0].replace('_', ' ')} {known[0][1]:.4f}" if known else "done"
 
 
+@contextmanager
+def _no_code_of_the_current_folder() -> Iterator[None]:
+    """Python before 3.11.9 and 3.12.3 starts a forkserver that imports from where the user is first.
+
+    In the folder of another source tree the runs would be made by its code.
+    """
+    before = os.environ.get(SAFE)
+    os.environ[SAFE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE)
+        if before is not None:
+            os.environ[SAFE] = before
+
+
 class _Child:
     """The process of one run, as this process sees it."""
 
@@ -105,7 +124,8 @@ class _Child:
         self.messages, theirs = context.Pipe(duplex=False)
         args = (task, theirs, str(output), dict(os.environ))
         self.process = context.Process(target=_work, args=args, daemon=False)
-        self.process.start()
+        with _no_code_of_the_current_folder():
+            self.process.start()
         theirs.close()
 
     def hear(self, step: Callable[[int, str], None]) -> Result | None:
