@@ -207,5 +207,5 @@ def _sign(key: str) -> str:
 
 def size(record: Mapping[str, Any]) -> str:
     """ "full size" (as its file has it), or what was changed."""
-    words = "reduced:" if record["paper"] else "with"  # without a paper no size is the full one
+    words = "with" if record.get("paper") == {} else "reduced:"  # without a paper no size is the full one
     return f"{words} {' '.join(record['changed'])}" if record["changed"] else "full size"
