@@ -156,6 +156,16 @@ def test_beside_the_paper(tmp_path):
     ]
 
 
+def test_a_file_holds_the_metrics_that_the_experiment_names(tmp_path):
+    """Without printed numbers too; `seconds` is in no evaluation, but in the rounds' own rows."""
+    paper = {"metric": {"accuracy": "accuracy_mean", "s": "seconds"}}
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        make(tmp_path / str(seed), seed=seed, accuracy=(0.1, accuracy), paper=paper)
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    rows = record.record(setting)["results"]
+    assert {r["column"]: r["values"] for r in rows} == {"accuracy": [0.5, 0.7], "s": [0.5, 0.5]}
+
+
 def test_forms_of_a_papers_value():
     assert paper_value(PAPER, "other") == (1.0, None)
     assert paper_value(PAPER, "unknown") is None

@@ -57,9 +57,9 @@ def record(setting: Setting) -> dict[str, Any]:
 
 
 def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]]:
-    """A row a number that the paper prints, or a metric where there is no paper."""
+    """A row a number that the paper prints, or a metric: those that the experiment names, else the usual."""
     paper = group.paper
-    if paper.get("values"):
+    if paper.get("values") or isinstance(paper.get("metric"), Mapping):
         last, scale, columns = int(paper.get("last", 1)), paper_scale(paper), paper_columns(paper)
         return [
             _row(group, c, [scale * v for v in group.values(m, last)], paper_value(paper, group.method, c))

@@ -67,8 +67,8 @@ class StoredRun:
         return {}
 
     def value(self, metric: str, last: int = 1) -> float:
-        """A test metric, the mean over the `last` evaluations; nan where there is none."""
-        values = series(self.rows, "test", metric)[1]
+        """A metric of tests, else of training: the mean over the `last` rounds that have it; nan if none."""
+        values = series(self.rows, "test", metric)[1] or series(self.rows, "train", metric)[1]
         return float(np.mean(values[-last:])) if values else math.nan
 
     def best(self, metric: str) -> float:
@@ -106,7 +106,7 @@ class SeedGroup:
         return self.runs[0].paper
 
     def values(self, metric: str, last: int = 1) -> list[float]:
-        """A test metric, one value a run."""
+        """A metric, one value a run."""
         return [run.value(metric, last) for run in self.runs]
 
 
@@ -200,7 +200,8 @@ def conditions(setting: Setting) -> list[tuple[str, list[SeedGroup]]]:
 
 
 def _text(run: StoredRun, keys: Sequence[str]) -> str:
-    return " ".join(f"{k}={_show(run.flat.get(k))}" for k in keys)
+    """The keys that the run has; those of another objective or model say nothing about it."""
+    return " ".join(f"{k}={_show(run.flat[k])}" for k in keys if k in run.flat)
 
 
 def _varied(runs: Sequence[StoredRun]) -> list[str]:
