@@ -15,12 +15,12 @@ class PFLEGOConfig:
 
     tau: int = 10                                       # τ: τ-1 head steps and one joint step
     beta: float = 0.1                                   # β: rate of the head steps
-    rho: float = 0.003                                  # ρ: server rate, and rate of the joint step
+    rho: float = 0.0005                                 # ρ: server rate, and rate of the joint step
     head_step: Literal["exact", "paper"] = "exact"      # joint step with α_i (Eq. 5) or without
     server_optimizer: Literal["sgd", "adam"] = "adam"
     scale: Literal["planned", "realised"] = "planned"   # I/r, or I over the replies that came
     head_init: HeadInit = "default"                     # how a client's head starts
-    adapt_steps: int = 0                                # head steps before a client predicts
+    adapt_steps: int = 200                              # head steps before a client predicts
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""

@@ -26,7 +26,9 @@ BODY = ("w", "b")
 def run(rounds=1, fed=FED, model=MODEL, chosen=None, **options):
     """(strategy, cohort) after some rounds; `chosen` forces the participants."""
     plan_keys = {k: options.pop(k) for k in ("clients_per_round", "participation") if k in options}
-    cfg = PFLEGOConfig(**{"tau": 1, "beta": 0.1, "rho": 0.2, "server_optimizer": "sgd", **options})
+    cfg = PFLEGOConfig(
+        **{"tau": 1, "beta": 0.1, "rho": 0.2, "server_optimizer": "sgd", "adapt_steps": 0, **options}
+    )
     strategy = PFLEGO(cfg, model, Plan(seed=2, dtype="float64", **plan_keys))
     if chosen is not None:
         strategy.sample = lambda rng: list(chosen)
@@ -311,7 +313,7 @@ def test_rounds_with_adam_equal_the_numpy_restatement():
         v = {k: 0.999 * v[k] + 0.001 * G[k] ** 2 for k in G}
         unbiased = {k: (m[k] / (1 - 0.9**t), v[k] / (1 - 0.999**t)) for k in G}
         body = {k: body[k] - 0.2 * a / (np.sqrt(b) + 1e-8) for k, (a, b) in unbiased.items()}
-    cfg = PFLEGOConfig(tau=3, beta=0.1, rho=0.2, server_optimizer="adam")
+    cfg = PFLEGOConfig(tau=3, beta=0.1, rho=0.2, server_optimizer="adam", adapt_steps=0)
     strategy = PFLEGO(cfg, MODEL, Plan(seed=2, dtype="float64", clients_per_round=2))
     turns = iter(rounds)
     strategy.sample = lambda rng: list(next(turns))
@@ -344,7 +346,7 @@ def test_head_steps_before_a_prediction_are_steps_on_the_newest_body():
     client = PFLEGOClient(PFLEGOConfig(beta=0.3, adapt_steps=4), MODEL)
     data, order = FED.client(1).train, TakeSteps(theta, 1.0, 43.0)
     assert client.adapts
-    assert not PFLEGOClient(PFLEGOConfig(), MODEL).adapts
+    assert not PFLEGOClient(PFLEGOConfig(adapt_steps=0), MODEL).adapts
     shared, state = client.adapt(order, ClientState(heads[1]), data, Stream(0, 1, 1))
     head = {k: v.clone() for k, v in heads[1].items()}
     for _ in range(4):
