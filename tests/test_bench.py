@@ -10,14 +10,16 @@ from channels import CHANNELS, COUNT, round_trip
 from parts import compare
 from stores import STORES
 
-from fedpers.app.build import assemble
 from fedpers.app.cli import main
 from fedpers.bench import main as bench
 from fedpers.bench import profile
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
-from fedpers.config import compose
+from fedpers.clients.local import LocalClient, LocalTrainingConfig
+from fedpers.core.plan import Plan
+from fedpers.learning.model import build_model
+from fedpers.strategies.local import Local
 
 SIZES = {"lr": 7850, "mlp": 159010, "lenet": 62006, "cnn": 1663370}
 
@@ -171,13 +173,14 @@ def test_the_readme_has_the_factors_of_the_files():
     assert f"round {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
 
 
-def a_round(name):
-    cfg = compose.load([f"method={name}", "eval_every=0", "clients_per_round=3"])
-    return profile.measure(assemble(cfg, toy_federation()), rounds=2)
-
-
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():
-    found = a_round("local")
+    fed, model = (
+        toy_federation(),
+        build_model("logistic", input_shape=(5,), num_outputs=3, task="classification"),
+    )
+    config = LocalTrainingConfig()
+    strategy = Local(config, model, Plan(clients_per_round=3, eval_every=0))
+    found = profile.measure(strategy, LocalClient(config, model), fed, rounds=2)
     assert found["samples"] == pytest.approx(36, abs=9)  # one epoch of 3 clients with 9 to 15 samples
     assert found["cpu"] > 0
     shares = [found[part] for part in profile.PARTS]

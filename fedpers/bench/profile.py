@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from fedpers.app.build import assemble
 from fedpers.bench.engines import floor, play
-from fedpers.bench.work import MODELS, PROFILED, Clock, Result, Work, federation, tensors
+from fedpers.bench.work import MODELS, PROFILED, Clock, Result, Work, federation, make_model, tensors
 from fedpers.config import compose
 from fedpers.config.registry import METHODS, method
+from fedpers.core.data import Federation
 from fedpers.core.errors import FedpersError
+from fedpers.core.plan import Plan
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.observer import RoundLog
@@ -45,18 +46,23 @@ def profile(args: argparse.Namespace, model: str) -> list[Result]:
 def one(name: str, model: str, clients: int, rounds: int) -> Result:
     """The row of a method; its numbers are None if it cannot run here, and the reason is printed."""
     row: Result = {"method": name, "model": model, "clients": clients, "rounds": rounds}
-    setting = PROFILED[model]
-    number = clients if method(name).strategy_class().takes_all else 100
+    setting, halves = PROFILED[model], method(name)
+    number = clients if halves.strategy_class().takes_all else 100
     work = Work(setting, M=number, C=clients)
     options = [f"model.{k}={v}" for k, v in MODELS[setting][1].items()]
-    words = [f"method={name}", f"model={model}", *options, "eval_every=0", f"clients_per_round={clients}"]
     fed = federation(*tensors(work), test=slice(work.n // 10))
     try:
-        cfg = compose.load(words)
-        if hasattr(cfg.method, "local"):
-            cfg = replace(cfg, method=replace(cfg.method, local=replace(cfg.method.local, batch_size=work.B)))
+        config = compose.load([f"method={name}", f"model={model}", *options]).method
+        if hasattr(config, "local"):
+            config = replace(config, local=replace(config.local, batch_size=work.B))
+        network, plan = make_model(work), Plan(clients_per_round=clients, eval_every=0)
         rate = floor(work)["sgemm"] * 1e9
-        found = measure(assemble(cfg, fed), rounds)
+        found = measure(
+            halves.strategy_class()(config, network, plan),
+            halves.client_class()(config, network),
+            fed,
+            rounds,
+        )
     except FedpersError as error:
         print(f"{name}, {model}: {error}", file=sys.stderr)
         return row | dict.fromkeys(("cpu", "floor", "times", *PARTS))
@@ -64,7 +70,7 @@ def one(name: str, model: str, clients: int, rounds: int) -> Result:
     return row | found | {"floor": least, "times": found["cpu"] / least if least else None}
 
 
-def measure(parts: Any, rounds: int) -> Result:
+def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
     """CPU seconds (the median) and sample gradients (the mean) of a round, and the shares of PARTS.
 
     Every other round is profiled, so that what else the machine does hits both kinds.
@@ -79,10 +85,9 @@ def measure(parts: Any, rounds: int) -> Result:
             profiler.enable()
             clock.resume()
 
-    parts.strategy.plan = replace(parts.strategy.plan, eval_protocol="all_after")  # no evaluation is timed
     count = WARM + 2 * rounds
     try:
-        play(parts.strategy, parts.client, parts.federation, RamStore(), RunnerConfig(), count, done)
+        play(strategy, client, fed, RamStore(), RunnerConfig(), count, done)
     finally:
         profiler.disable()
     timed = slice(WARM, count, 2)
