@@ -1,6 +1,6 @@
 """What a round costs beyond the clients' arithmetic, beside the same rounds in plain NumPy.
 
-    python benchmarks/unified_overhead.py [--rounds 300] [--clients 20] [--out FILE.json]
+    python benchmarks/unified_overhead.py [--rounds 200] [--clients 20] [--methods lsgd acd]
 
 M logistic clients, objective MX2, the six methods of the unified framework, one process. `arithmetic`
 is what `answer` takes inside the rounds, `overhead` the rest of them (messages, bookkeeping, stacking,
@@ -10,7 +10,6 @@ the same constants, the same law of coins and samples, timed in turn with ours. 
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ import numpy as np
 import torch
 
 from fedpers.app.build import assemble
+from fedpers.bench.main import write
+from fedpers.bench.work import Result
 from fedpers.config import compose
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
@@ -168,10 +169,10 @@ class Ours:
         return found
 
     def run(self, rounds: int) -> tuple[float, float]:
-        """(milliseconds of a round, of them in the clients' answers)."""
+        """(seconds of a round, of them in the clients' answers)."""
         self.spent, began, self.done = 0.0, time.process_time(), self.done + rounds
         self.strategy.start(self.grid, num_rounds=self.done)
-        return (time.process_time() - began) / rounds * 1e3, self.spent / rounds * 1e3
+        return (time.process_time() - began) / rounds, self.spent / rounds
 
     def plain(self, method: str) -> Plain:
         """This problem, written out."""
@@ -201,8 +202,8 @@ def _config(method: str, clients: int) -> Any:
     )
 
 
-def measure(method: str, clients: int, rounds: int, repeats: int, runner: Any) -> dict[str, float]:
-    """A row of the table, in milliseconds a round."""
+def measure(method: str, clients: int, rounds: int, repeats: int, runner: Any) -> Result:
+    """A row of the table, in seconds a round."""
     ours = Ours(method, clients, runner)
     plain, runs, least = ours.plain(method), [], np.inf
     for _ in range(repeats):
@@ -210,31 +211,29 @@ def measure(method: str, clients: int, rounds: int, repeats: int, runner: Any) -
         began = time.process_time()
         for _ in range(rounds):
             plain.run()
-        least = min(least, (time.process_time() - began) / rounds * 1e3)
+        least = min(least, (time.process_time() - began) / rounds)
     whole, own = min(runs, key=lambda r: r[0] - r[1])
-    return {"round": whole, "arithmetic": own, "overhead": whole - own, "numpy": float(least)}
+    found = {"seconds": whole, "arithmetic": own, "overhead": whole - own, "numpy": float(least)}
+    ratios = {"times_overhead": (whole - own) / least, "times": whole / least}
+    return {"method": method, "clients": clients, "rounds": rounds, "repeats": repeats, **found, **ratios}
 
 
 def main() -> None:
-    """A line for each method."""
+    """Measure, write unified_overhead.json and the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--runner", default="auto", choices=["auto", "loop", "stack"])
-    parser.add_argument("--out", type=Path, help="JSON file of the rows")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print("| method | ms a round | arithmetic | overhead | NumPy | overhead / NumPy | round / NumPy |")
-    print("|---|---|---|---|---|---|---|")
-    rows = {}
+    rows = []
     for method in args.methods:
-        r = rows[method] = measure(method, args.clients, args.rounds, args.repeats, args.runner)
-        ratios = f"{r['overhead'] / r['numpy']:.1f} | {r['round'] / r['numpy']:.1f}"
-        print(f"| {method} | " + " | ".join(f"{v:.2f}" for v in r.values()) + f" | {ratios} |", flush=True)
-    if args.out:
-        args.out.write_text(json.dumps(rows, indent=1) + "\n")
+        rows.append(measure(method, args.clients, args.rounds, args.repeats, args.runner))
+        print("{method}: {seconds:.5f} s a round, {numpy:.5f} s in NumPy".format(**rows[-1]), flush=True)
+    write(rows, "unified_overhead", args.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedpers.core.params import add
 from fedpers.families.global_model.client import GlobalModelClient, Weights
-from fedpers.method import Data, LocalConfig, Params, Stream, bounds, grad, minimise
+from fedpers.method import Data, LocalConfig, Model, Params, Stream, bounds, grad, minimise
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,31 @@ class PerFedAvgConfig:
         return bounds(self, alpha=(0, None), adapt_steps=(0, None))
 
 
+@dataclass(frozen=True)
+class AfterAStep:
+    """The loss f(w - α ∇f(w; D); D'), the gradient in D taken as a constant (first order)."""
+
+    model: Model
+    alpha: float
+
+    def __call__(self, w: Params, pairs: Data) -> Tensor:
+        """Its value; D' and D are the first and the second of each pair."""
+        return self.model.loss(self._stepped(w, pairs), _of_pairs(pairs, 0))
+
+    def gradient(self, w: Params, pairs: Data) -> Params:
+        """∇f(w - α ∇f(w; D); D'): two gradients of f, for which there may be a kernel."""
+        return grad(self.model.loss)(self._stepped(w, pairs), _of_pairs(pairs, 0))       # type: ignore
+
+    def _stepped(self, w: Params, pairs: Data) -> Params:
+        g = grad(self.model.loss)(w, _of_pairs(pairs, 1))
+        return add(w, {k: v.detach() for k, v in g.items()}, -self.alpha)                # [C2]
+
+
+def _of_pairs(pairs: Data, which: int) -> Data:
+    x, y = (t[:, which].contiguous() for t in (pairs.x, pairs.y))        # as a kernel reads them
+    return Data(x, y, pairs.mask)
+
+
 class PerFedAvgClient(GlobalModelClient):
     """Trains the received model so that one step of adaptation makes it good."""
 
@@ -36,15 +61,9 @@ class PerFedAvgClient(GlobalModelClient):
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.x.device)     # a permutation
         pairs = Data(torch.stack([data.x, data.x[other]], 1),
                      torch.stack([data.y, data.y[other]], 1), data.mask)                 # [C1]
-        w = minimise(self._after_a_step, order.params, pairs, rng, self.config.local)    # [C3]
+        loss = AfterAStep(self.model, self.config.alpha)
+        w = minimise(loss, order.params, pairs, rng, self.config.local)                  # [C3]
         return Weights(w), None                                                          # [C4]
-
-    def _after_a_step(self, w: Params, pairs: Data) -> Tensor:
-        """f(w - α ∇f(w; D); D'), the gradient in D taken as a constant (first order)."""
-        seen = Data(pairs.x[:, 1], pairs.y[:, 1], pairs.mask)
-        g = grad(self.model.loss)(w, seen)
-        stepped = add(w, {k: v.detach() for k, v in g.items()}, -self.config.alpha)      # [C2]
-        return self.model.loss(stepped, Data(pairs.x[:, 0], pairs.y[:, 0], pairs.mask))
 
     @property
     def adapts(self) -> bool:

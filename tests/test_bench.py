@@ -12,8 +12,14 @@ from stores import STORES
 
 from fedpers.app.cli import main
 from fedpers.bench import main as bench
+from fedpers.bench import profile
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
+from fedpers.checks.toy_data import toy_federation
+from fedpers.clients.local import LocalClient, LocalTrainingConfig
+from fedpers.core.plan import Plan
+from fedpers.learning.model import build_model
+from fedpers.strategies.local import Local
 
 SIZES = {"lr": 7850, "mlp": 159010, "lenet": 62006, "cnn": 1663370}
 
@@ -126,6 +132,8 @@ def test_ways_take_turns_and_the_first_one_is_ours():
         (["--models", "lrr"], "did you mean 'lr'"),
         (["--engines", "auto,fedjaxx"], "did you mean 'fedjax'"),
         (["methods", "--methods", "fedavgg"], "did you mean 'fedavg'"),
+        (["methods", "--profile", "--models", "lenet"], "Known: logistic, mlp"),
+        (["methods", "--clients", "0"], "--clients 0: must be at least 1"),
         (["--rounds", "-1"], "--rounds -1: must be at least 0"),
         (["--passes", "0"], "--passes 0: must be at least 1"),
         (["--python", "fedjax"], "expected ENGINE=PATH"),
@@ -163,3 +171,36 @@ def test_the_readme_has_the_factors_of_the_files():
         assert f"{before}{both} times" in readme
     content = json.loads((root / "benchmarks/results/population.json").read_text())
     assert f"round {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
+
+
+def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():
+    fed, model = (
+        toy_federation(),
+        build_model("logistic", input_shape=(5,), num_outputs=3, task="classification"),
+    )
+    config = LocalTrainingConfig()
+    strategy = Local(config, model, Plan(clients_per_round=3, eval_every=0))
+    found = profile.measure(strategy, LocalClient(config, model), fed, rounds=2)
+    assert found["samples"] == pytest.approx(36, abs=9)  # one epoch of 3 clients with 9 to 15 samples
+    assert found["cpu"] > 0
+    shares = [found[part] for part in profile.PARTS]
+    assert sum(shares) == pytest.approx(1) and min(shares) >= 0
+    assert found["Python"] > 0 and found["torch"] > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "part"),
+    [
+        ("/x/fedpers/learning/kernels/native.py", "train", "kernel"),
+        ("/x/fedpers/learning/kernels/native.py", "fits", "Python"),
+        ("~", "<built-in method torch.stack>", "torch"),
+        ("~", "<built-in method builtins.len>", "Python"),
+        ("/x/site-packages/torch/_functorch/vmap.py", "vmap_impl", "torch"),
+        ("/x/site-packages/flwr/app/message.py", "__init__", "Flower"),
+        ("/x/fedpers/flower/transport.py", "open", "Flower"),
+        ("/x/fedpers/engines/memory/row_store.py", "put", "storage"),
+        ("/x/clients/fedavg.py", "answer", "Python"),
+    ],
+)
+def test_a_function_belongs_to_one_part(file, name, part):
+    assert profile.part_of((file, 1, name)) == part

@@ -1,7 +1,7 @@
 """`fedpers bench`: our runners and every installed peer on the same work, interleaved, as ratios.
 
     fedpers bench [rounds] [--models lr,mlp] [--rounds 8] [--passes 3] [--workers 2] [--out DIR]
-    fedpers bench methods | population | evaluation | gpu
+    fedpers bench methods [--profile] | population | evaluation | gpu
 
 Each engine runs in a process of its own, pass after pass, so that what else the machine does hits
 all of them; the median over all rounds but each process's first is what counts.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from fedpers.bench.table import ROUNDS, SCRIPTS, SUITES, table, update
-from fedpers.bench.work import FLOPS, NO_KERNELS, Result, Work, versions
+from fedpers.bench.work import FLOPS, NO_KERNELS, PROFILED, Result, Work, versions
 from fedpers.config import registry
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.learning.model import MODELS
@@ -50,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.suite == "rounds":
         for model in (args.models or ",".join(FLOPS)).split(","):
             write(rounds(args, model), f"rounds-{model}", Path(args.out))
+    elif args.profile:
+        from fedpers.bench.profile import profile
+
+        for model in (args.models or ",".join(PROFILED)).split(","):
+            write(profile(args, model), f"profile-{model}-{args.clients}", Path(args.out))
     else:
         from fedpers.bench import suites
 
@@ -63,6 +68,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("suite", nargs="?", default="rounds", choices=[s for s in SUITES if s not in SCRIPTS])
     found.add_argument("--models", help="rounds: which settings; methods: names of models; all")
     found.add_argument("--methods", default="", help="methods: which; all")
+    found.add_argument("--profile", action="store_true", help="methods: where a round goes, and its floor")
+    found.add_argument("--clients", type=int, default=20, help="methods --profile: clients a round, of 100")
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
@@ -77,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
 def mistakes(args: argparse.Namespace) -> list[str]:
     """What cannot be measured, found before anything is."""
     known = {
-        "--models": (args.models or "", MODELS if args.suite == "methods" else SETTINGS, "model"),
+        "--models": (args.models or "", models_of(args), "model"),
         "--engines": (args.engines, [*OWN, *PEERS], "engine"),
         "--methods": (args.methods, registry.methods(), "method"),
     }
@@ -87,12 +94,21 @@ def mistakes(args: argparse.Namespace) -> list[str]:
         for name in filter(None, given.split(","))
         if name not in names
     ]
-    least = {"rounds": 0, "passes": 1, "workers": 1}
+    if args.profile and args.suite != "methods":
+        found.append(f"--profile {args.suite}: it is for `methods`")
+    least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 1}
     found += [
         f"--{k} {getattr(args, k)}: must be at least {v}" for k, v in least.items() if getattr(args, k) < v
     ]
     wrong = [p for p in args.python if p.partition("=")[0] not in PEERS or "=" not in p]
     return found + [f"--python {p}: expected ENGINE=PATH, an engine of {', '.join(PEERS)}" for p in wrong]
+
+
+def models_of(args: argparse.Namespace) -> Iterable[str]:
+    """What --models can name."""
+    if args.suite == "methods":
+        return PROFILED if args.profile else MODELS
+    return SETTINGS
 
 
 def engines(workers: int, elsewhere: Sequence[str] = ()) -> list[tuple[str, int]]:

@@ -12,9 +12,11 @@ from typing import Any
 from fedpers.core import documents
 
 SCRIPTS = {
+    "profile": "fedpers bench methods --profile",
     "parts": "python benchmarks/parts.py",
     "pflego_cost": "python benchmarks/pflego_cost.py",
-}  # what no suite of `fedpers bench` measures
+    "unified_overhead": "python benchmarks/unified_overhead.py",
+}  # tables with a command of their own
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 Row = dict[str, Any]
 Columns = dict[str, str | Callable[[Row], str]]  # a cell: a format of the row's entries, or a function of it
@@ -71,6 +73,10 @@ def _times(key: str) -> Callable[[Row], str]:
     return lambda r: "" if r.get(key) is None else f"{r[key]:.3g}x"
 
 
+def _share(key: str) -> Callable[[Row], str]:
+    return lambda r: "" if r.get(key) is None else f"{r[key]:.0%}"
+
+
 ROUNDS: Columns = {
     "work": "{model} M={M} C={C}",
     "engine": "{engine}",
@@ -103,6 +109,24 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "ratio": _times("times_ray"),
             "Ray, a message a client": _ms("messages"),
             "ratio ": _times("times_messages"),
+        },
+    ),
+    "profile": (
+        "Where a round of each method goes",
+        "100 clients, 200 samples of 784 inputs each, so many of them in a round (all, if a method takes "
+        "all); batches of 20, else the defaults; one process, one thread, CPU time. *Floor*: the "
+        "gradients that the clients take, counted as the whole model's, at the rate of a matrix product "
+        "measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; *Flower*: messages, "
+        "checks, the strategy; *storage*: clients' states; *Python*: all else. Shares are by cProfile, whose "
+        "own cost is taken off.",
+        {
+            "model": "{model}",
+            "method": "{method}",
+            "clients a round": "{clients}",
+            "ms of CPU": _ms("cpu"),
+            "floor, ms": _ms("floor"),
+            "times the floor": _times("times"),
+            **{part: _share(part) for part in ("kernel", "torch", "Python", "Flower", "storage")},
         },
     ),
     "population": (
@@ -152,6 +176,22 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "way": "{way}",
             "ms of CPU a round": _ms("cpu"),
             "times PFLEGO, τ=50": _times("times"),
+        },
+    ),
+    "unified_overhead": (
+        "A round of the unified framework beside NumPy",
+        "Logistic regression, objective MX2, 100 samples a client, all clients in one process, CPU time, "
+        "the least of three passes in turns. *Arithmetic*: the clients' answers; *overhead*: the rest of a "
+        "round; *NumPy*: the same round for all clients at once in plain arrays, without a federation.",
+        {
+            "method": "{method}",
+            "clients": "{clients}",
+            "ms a round": _ms("seconds"),
+            "arithmetic": _ms("arithmetic"),
+            "overhead": _ms("overhead"),
+            "NumPy": _ms("numpy"),
+            "overhead, times NumPy": _times("times_overhead"),
+            "round, times NumPy": _times("times"),
         },
     ),
     "gpu": (

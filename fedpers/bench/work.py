@@ -59,6 +59,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "lenet": ("lenet", {"padding": 0}),
     "cnn": ("cnn_mcmahan", {}),
 }
+PROFILED = {MODELS[name][0]: name for name in ("lr", "mlp")}  # models of `methods --profile`, and settings
 FLOPS = {  # multiply-adds a sample: all, and the first layer's
     "lr": (7840, 7840),
     "mlp": (784 * 200 + 2000, 784 * 200),

@@ -65,6 +65,7 @@ def record_name(cls: type) -> str | None:
 
 
 LEAF = None  # the structure of a leaf
+EMPTY = (dict, (), ())  # the structure of {}, which many records have where a method keeps nothing
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -92,7 +93,7 @@ def _walk(tree: Any, found: list[Any]) -> Any:
             found.append(part)
             inner.append(LEAF)
         else:
-            inner.append(_walk(part, found))
+            inner.append(EMPTY if type(part) is dict and not part else _walk(part, found))
     return kind, names, tuple(inner)
 
 
@@ -110,7 +111,10 @@ def _build(structure: Any, values: Iterator[Any]) -> Any:
     made: Any = {} if kind is dict else object.__new__(kind)
     named = made if kind is dict else made.__dict__  # a frozen dataclass sets its fields one by one
     for name, part in zip(names, inner):  # noqa: B905  (as long as each other, asked often)
-        named[name] = next(values) if part is LEAF else _build(part, values)
+        if part is LEAF:
+            named[name] = next(values)
+        else:
+            named[name] = {} if part == EMPTY else _build(part, values)
     return made
 
 
@@ -191,7 +195,8 @@ def spec_of(flat: Sequence[Any], structure: Any, numbers: bool = True) -> TreeSp
         FedpersError: a leaf is neither a tensor nor a plain value.
     """
     try:
-        return _spec(structure, tuple([_leaf_spec(x, numbers) for x in flat]))
+        leaves = [(x.shape, x.dtype) if type(x) is Tensor else _leaf_spec(x, numbers) for x in flat]
+        return _spec(structure, tuple(leaves))
     except TypeError:  # not hashable
         kinds = {type(x).__name__ for x in flat if getattr(type(x), "__hash__", None) is None}
         raise FedpersError(

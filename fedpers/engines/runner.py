@@ -50,10 +50,19 @@ class Job(NamedTuple):
     leaves: list[Any]  # of order and state
 
 
+class Asked(NamedTuple):
+    """What requests with one order have in common, if they are stacked."""
+
+    kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
+    spec: TreeSpec
+    leaves: list[Any]
+    loops_kernels: bool  # clients whose state has kernels of convolutions are looped
+
+
 class Key(NamedTuple):
     """What is equal for clients that may share a stack."""
 
-    kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
+    kind: tuple[str, type, bool]
     when: tuple[int, int]
     sizes: Sizes
     order: TreeSpec
@@ -86,11 +95,13 @@ class Runner:
     def _windows(self, population: Population, requests: Sequence[Request]) -> Iterator[dict[Any, list[Job]]]:
         """{key: jobs}, what may share a stack; None is the loop. Not more than `HELD` at a time."""
         groups: dict[Any, list[Job]] = defaultdict(list)
-        orders: dict[int, tuple[TreeSpec, list[Any]]] = {}
+        orders: dict[int, Asked | None] = {}
         held = 0
         for place, request in enumerate(requests):
             try:
-                key, state, leaves = self._key(population, request, orders)
+                if id(request.order) not in orders:
+                    orders[id(request.order)] = self._asked(population, request)
+                key, state, leaves = self._key(population, request, orders[id(request.order)])
             except Exception:  # data or state cannot be read: the loop finds out why
                 key, state, leaves = None, UNREAD, []
             groups[key].append(Job(place, request, state, leaves))
@@ -100,38 +111,39 @@ class Runner:
                 groups, held = defaultdict(list), 0
         yield groups
 
-    def _key(
-        self, population: Population, request: Request, orders: dict[int, tuple[TreeSpec, list[Any]]]
-    ) -> tuple["Key | None", Any, list[Any]]:
-        """(what must be equal to share a stack, state, leaves of the order and of the state).
-
-        A state is not read where the request is looped anyway.
-        """
+    def _asked(self, population: Population, request: Request) -> Asked | None:
+        """What all requests with this order share; None if their clients are looped."""
         client, header = population.client, request.header
         if self.config.runner == "loop" or not client.vectorized or self._alone(population):
-            return None, UNREAD, []
+            return None
         if client.metrics and (header.assess or header.kind == "evaluate"):
-            return None, UNREAD, []  # scikit-learn knows one client's arrays
+            return None  # scikit-learn knows one client's arrays
         auto = self.config.runner == "auto" and population.device == "cpu"
         trains = client.adapts or type(request.order) is Unseen
         evaluates = header.kind == "evaluate" and not trains
         if auto and population.convolves and not evaluates:
             self._say("a stack of convolutions, each client's own, is slower on a CPU")
-            return None, UNREAD, []  # a stack of convolutions, each client's own, is slower on a CPU
-        sizes = population.padded_sizes(request.k)
-        if not sizes[0]:
+            return None
+        leaves, structure = flatten(request.order)
+        kind = (header.kind, type(request.order), header.assess)
+        return Asked(kind, spec_of(leaves, structure), leaves, auto and evaluates)
+
+    def _key(
+        self, population: Population, request: Request, asked: Asked | None
+    ) -> tuple[Key | None, Any, list[Any]]:
+        """(what must be equal to share a stack, state, leaves of the order and of the state).
+
+        A state is not read where the request is looped anyway.
+        """
+        sizes = population.padded_sizes(request.k) if asked else (0, 0, 0)
+        if asked is None or not sizes[0]:
             return None, UNREAD, []
         state = population.state(request.k, request.when)
         flat, structure = flatten(state)
-        state_spec = spec_of(flat, structure)
-        if auto and evaluates and state_spec.max_dim > 3:
+        spec = spec_of(flat, structure)
+        if asked.loops_kernels and spec.max_dim > 3:
             return None, state, flat
-        if id(request.order) not in orders:
-            given, form = flatten(request.order)
-            orders[id(request.order)] = spec_of(given, form), given
-        order_spec, given = orders[id(request.order)]
-        kind = (header.kind, type(request.order), header.assess)
-        return Key(kind, request.when, sizes, order_spec, state_spec), state, given + flat
+        return Key(asked.kind, request.when, sizes, asked.spec, spec), state, asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
         """Whether the model keeps its clients out of stacks."""

@@ -37,16 +37,18 @@ class Mixture(Objective):
 
     def grad_w(self, w: Params, beta: Params, data: Data) -> Params:
         """∇_w f_m, from the terms in which w is."""
-        return self._of_w(self._slopes([t for t in self.terms if t.a], w, beta, data), w, beta)
+        slopes = self._slopes([t for t in self.terms if t.a], w, beta, data)
+        return self._of_w(slopes, self._apart(w, beta)) or zeros_like(w)
 
     def grad_beta(self, w: Params, beta: Params, data: Data) -> Params:
         """∇_β f_m, from the terms in which β_m is."""
-        return self._of_beta(self._slopes([t for t in self.terms if t.b], w, beta, data), w, beta)
+        slopes = self._slopes([t for t in self.terms if t.b], w, beta, data)
+        return self._of_beta(slopes, self._apart(w, beta)) or zeros_like(beta)
 
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
-        """Both, from one slope a term."""
-        slopes = self._slopes(self.terms, w, beta, data)
-        return self._of_w(slopes, w, beta), self._of_beta(slopes, w, beta)
+        """Both, from one slope a term and one β_m - u."""
+        slopes, apart = self._slopes(self.terms, w, beta, data), self._apart(w, beta)
+        return self._of_w(slopes, apart) or zeros_like(w), self._of_beta(slopes, apart) or zeros_like(beta)
 
     def constants(self, base: Base) -> Constants:
         """Smoothness Σ c a² L' + λ and Σ c b² L' + λ; μ is exact where every f' has Hessian μ'I."""
@@ -75,24 +77,26 @@ class Mixture(Objective):
     ) -> list[tuple[Term, Params]]:
         return [(t, self.loss_gradient(self._point(t, w, beta), data)) for t in terms]
 
-    def _of_w(self, slopes: list[tuple[Term, Params]], w: Params, beta: Params) -> Params:
-        parts = [(self.s * t.c * t.a, g) for t, g in slopes if t.a]
-        return self._sum(parts, -self.s * self.lam, w, beta) or zeros_like(w)
+    def _apart(self, w: Params, beta: Params) -> Params:
+        """β_m - u; {} where nothing depends on it."""
+        return add(beta, w, -self.s) if self.lam else {}
 
-    def _of_beta(self, slopes: list[tuple[Term, Params]], w: Params, beta: Params) -> Params:
-        parts = [(t.c * t.b, g) for t, g in slopes if t.b]
-        return self._sum(parts, self.lam, w, beta) or zeros_like(beta)
+    def _of_w(self, slopes: list[tuple[Term, Params]], apart: Params) -> Params:
+        return _sum(*((self.s * t.c * t.a, g) for t, g in slopes if t.a), (-self.s * self.lam, apart))
 
-    def _sum(self, parts: list[tuple[float, Params]], pull: float, w: Params, beta: Params) -> Params:
-        """Σ factor·slope + pull·(β_m - u); {} where there is neither."""
-        total: Params = {}
-        for factor, g in parts:
-            own = g if factor == 1 else scale(g, factor)
-            total = add(total, g, factor) if total else own
-        if not pull:
-            return total
-        apart = add(beta, w, -self.s)
-        return add(total, apart, pull) if total else scale(apart, pull)
+    def _of_beta(self, slopes: list[tuple[Term, Params]], apart: Params) -> Params:
+        return _sum(*((t.c * t.b, g) for t, g in slopes if t.b), (self.lam, apart))
+
+
+def _sum(*parts: tuple[float, Params]) -> Params:
+    """Σ factor·part; parts that are {} are left out."""
+    total: Params = {}
+    for factor, part in parts:
+        if total:
+            total = add(total, part, factor) if part else total
+        else:
+            total = part if factor == 1 else scale(part, factor)
+    return total
 
 
 @dataclass(frozen=True)

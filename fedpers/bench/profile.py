@@ -1,0 +1,135 @@
+"""Where a method's round goes, and how far it is above its own arithmetic: `fedpers bench methods --profile`.
+
+The floor of a round is the gradients that its clients take, at the rate of a matrix product measured just
+before: what a round would take if it were nothing else. Gradients count as the whole model's, also where a
+method trains its head alone, and nothing but gradients counts; so the floor is a yardstick, no bound.
+"""
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedpers.bench.engines import floor, play
+from fedpers.bench.work import MODELS, PROFILED, Clock, Result, Work, federation, make_model, tensors
+from fedpers.config import compose
+from fedpers.config.registry import METHODS, method
+from fedpers.core.data import Federation
+from fedpers.core.errors import FedpersError
+from fedpers.core.plan import Plan
+from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.runner import RunnerConfig
+from fedpers.flower.observer import RoundLog
+
+WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks
+PARTS = ("kernel", "torch", "Python", "Flower", "storage")
+Function = tuple[str, int, str]  # file, line, name: a function of pstats
+
+
+def profile(args: argparse.Namespace, model: str) -> list[Result]:
+    """A row for each method."""
+    torch.set_num_threads(1)
+    rows = []
+    for name in args.methods.split(",") if args.methods else METHODS:
+        rows.append(one(name, model, args.clients, args.rounds or 10))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def one(name: str, model: str, clients: int, rounds: int) -> Result:
+    """The row of a method; its numbers are None if it cannot run here, and the reason is printed."""
+    row: Result = {"method": name, "model": model, "clients": clients, "rounds": rounds}
+    setting, halves = PROFILED[model], method(name)
+    number = clients if halves.strategy_class().takes_all else 100
+    work = Work(setting, M=number, C=clients)
+    options = [f"model.{k}={v}" for k, v in MODELS[setting][1].items()]
+    fed = federation(*tensors(work), test=slice(work.n // 10))
+    try:
+        config = compose.load([f"method={name}", f"model={model}", *options]).method
+        if hasattr(config, "local"):
+            config = replace(config, local=replace(config.local, batch_size=work.B))
+        network, plan = make_model(work), Plan(clients_per_round=clients, eval_every=0)
+        rate = floor(work)["sgemm"] * 1e9
+        found = measure(
+            halves.strategy_class()(config, network, plan),
+            halves.client_class()(config, network),
+            fed,
+            rounds,
+        )
+    except FedpersError as error:
+        print(f"{name}, {model}: {error}", file=sys.stderr)
+        return row | dict.fromkeys(("cpu", "floor", "times", *PARTS))
+    least = found.pop("samples") * work.flops / (work.C * work.n) / rate
+    return row | found | {"floor": least, "times": found["cpu"] / least if least else None}
+
+
+def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
+    """CPU seconds (the median) and sample gradients (the mean) of a round, and the shares of PARTS.
+
+    Every other round is profiled, so that what else the machine does hits both kinds.
+    """
+    clock, profiler, samples = Clock(), cProfile.Profile(time.process_time), []
+
+    def done(t: int, log: RoundLog) -> None:
+        profiler.disable()
+        clock.done()
+        samples.append(log.gradient_evals)
+        if t >= WARM and t % 2:  # rounds are counted from 1
+            profiler.enable()
+            clock.resume()
+
+    count = WARM + 2 * rounds
+    try:
+        play(strategy, client, fed, RamStore(), RunnerConfig(), count, done)
+    finally:
+        profiler.disable()
+    timed = slice(WARM, count, 2)
+    cpu = clock.cpu[timed]
+    middle, mean = statistics.median(cpu), statistics.mean(samples[timed])
+    return {"cpu": middle, "samples": mean} | shares(profiler, sum(cpu))
+
+
+def shares(profiler: cProfile.Profile, seconds: float) -> dict[str, float]:
+    """The share of each part in what took so many seconds while nobody profiled it.
+
+    C functions took under the profiler what they always take, and `watching` a call; what is left of
+    `seconds` is Python's, by the time that its functions took under the profiler.
+    """
+    in_c, in_python = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0.0)
+    cost = watching()
+    for function, (_, count, own, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
+        part = part_of(function)
+        where = in_c if function[0] == "~" or part == "kernel" else in_python
+        where[part] += max(own - cost * count, 0.0)
+    rest = max(seconds - sum(in_c.values()), 0.0) / (sum(in_python.values()) or 1.0)
+    found = {part: in_c[part] + rest * in_python[part] for part in PARTS}
+    return {part: found[part] / sum(found.values()) for part in PARTS}
+
+
+def watching(count: int = 10_000) -> float:
+    """Seconds that the profiler adds to a call of a C function."""
+    profiler = cProfile.Profile(time.process_time)
+    with profiler:
+        for _ in range(count):
+            len(PARTS)
+    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    return max(own for _, n, own, _, _ in stats.values() if n == count) / count  # type: ignore[no-any-return]
+
+
+def part_of(function: Function) -> str:
+    """The part that a function belongs to; C functions have no file."""
+    file, _, name = function
+    where: dict[str, Callable[[], bool]] = {
+        "kernel": lambda: file.endswith("kernels/native.py") and name in ("train", "assess"),
+        "torch": lambda: "torch" in name if file == "~" else "/torch/" in file,
+        "Flower": lambda: "/flwr/" in file or "fedpers/flower/" in file,
+        "storage": lambda: "engines/memory/" in file,
+    }
+    return next((part for part, here in where.items() if here()), "Python")
