@@ -8,6 +8,7 @@ from fedpers.core.params import add, blend, scale
 from fedpers.families.unified.client import BlockClient
 from fedpers.families.unified.config import AnchorConfig, probabilities
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
+from fedpers.families.unified.objective import Objective
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream
 
@@ -43,6 +44,23 @@ def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
     return Block(add(x, g, -h.eta), add(blend(x, a.z, h.nu), g, -h.gamma))
 
 
+def steps(
+    f: Objective, order: Iterate, beta: Block, samples: list[Data], unsampled: str
+) -> tuple[BlockGradients, Block]:
+    """T steps on the private block, then a gradient in w."""
+    h, w, g_m = order.rates, order.w, {}
+    for j, zeta, _ in order.steps(samples):                                              # [C1]
+        w_x, x = middle(w, h), middle(beta, h)
+        if zeta:
+            g_m = f.grad_w(w_x, x, j)                                                    # [C4]
+            beta = rest(beta, x, h, unsampled)                                           # [C5]
+        else:
+            g = scale(f.grad_beta(w_x, x, j), 1 / ((1 - h.p_w) * f.M))                   # [C2]
+            beta = descend(beta, x, g, h)                                                # [C3]
+            w = rest(w, w_x, h, unsampled)
+    return BlockGradients(g_m, {}), beta
+
+
 class ASCDClient(BlockClient):
     """Moves its block alone, a sample at a time; gives a sample's gradient in w."""
 
@@ -52,15 +70,6 @@ class ASCDClient(BlockClient):
     def iterate(
         self, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block]:
-        """T steps on the private block, then a gradient in w."""
-        f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w, state, {}
-        for j, zeta, _ in order.steps(self.samples(order, data, rng)):                   # [C1]
-            w_x, x = middle(w, h), middle(beta, h)
-            if zeta:
-                g_m = f.grad_w(w_x, x, j)                                                # [C4]
-                beta = rest(beta, x, h, self.config.unsampled)                           # [C5]
-            else:
-                g = scale(f.grad_beta(w_x, x, j), 1 / ((1 - h.p_w) * f.M))               # [C2]
-                beta = descend(beta, x, g, h)                                            # [C3]
-                w = rest(w, w_x, h, self.config.unsampled)
-        return BlockGradients(g_m, {}), beta
+        """The iterations of one order."""
+        samples = self.samples(order, data, rng)
+        return steps(self.objective(order.M), order, state, samples, self.config.unsampled)

@@ -1,12 +1,14 @@
 """ASVRCD-PFL, client half. The algorithm box is in strategies/asvrcd.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedpers.core.bounds import above
+from fedpers.clients.ascd import steps
+from fedpers.core.bounds import above, bounds
 from fedpers.core.params import add, blend, scale, sub
 from fedpers.families.unified.client import BlockClient, gradients_at
 from fedpers.families.unified.config import AnchorConfig, probabilities
-from fedpers.families.unified.messages import Block, BlockGradients, Iterate
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate, Plain
+from fedpers.families.unified.objective import objective_class
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.method import Data, Params, Stream
 
@@ -19,11 +21,14 @@ class ASVRCDConfig(AnchorConfig):
     theta_2: float | None = None          # θ_2 = 1/2: weight of v in x
     gamma: float | None = None            # γ: step size of z
     nu: float | None = None               # ν = 1 - γμ
+    ascd: int = 0                         # communications that ASCD makes first, without anchors
 
     def check(self) -> list[str]:
         """Problems of values."""
-        shares = probabilities(self, "theta_1", "theta_2", "nu")
-        return [*AnchorConfig.check(self), *above(self, gamma=0), *shares]
+        found = [*AnchorConfig.check(self), *above(self, gamma=0), *bounds(self, ascd=(0, None))]
+        if self.ascd and not objective_class(self.objective.name).has_w:
+            found.append(f"ascd={self.ascd}: must be 0, objective={self.objective.name} never communicates")
+        return found + probabilities(self, "theta_1", "theta_2", "nu")
 
 
 def middle(a: Block, h: Rates) -> Params:
@@ -47,6 +52,10 @@ class ASVRCDClient(BlockClient):
         self, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then the iteration that communicates."""
+        if isinstance(order, Plain):                                                     # [C0]
+            samples = self.samples(order, data, rng)
+            reply, new = steps(self.objective(order.M), order, state, samples, "freeze")
+            return reply, replace(state, y=new.y, z=new.z)
         f, h, w, beta = self.objective(order.M), order.rates, order.w, state
         D: Params = {}
         at_v: Params = {}

@@ -27,6 +27,8 @@ import numpy as np
 
 from fedpers.clients.ascd import ASCDClient, ASCDConfig, descend, middle, rest
 from fedpers.core.params import scale
+from fedpers.families.unified.messages import Block, BlockGradients, Iterate
+from fedpers.families.unified.step_sizes import Rates
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
@@ -41,11 +43,16 @@ class ASCD(BlockStrategy):
         """Iterations up to one of the w-block."""
         order, h, w = self.next_event(s, rng, s.rates.p_w), s.rates, s.w                 # [S1]
         replies = yield self.everyone(order)                                             # [S2]
-        for zeta, _ in order.coins:
-            x = middle(w, h)
-            if zeta:
-                g = scale(average(replies), 1 / h.p_w)                                   # [S4]
-                w = descend(w, x, g, h)                                                  # [S5]
-            else:
-                w = rest(w, x, h, self.config.unsampled)                                 # [S3]
-        return self.done(s, w, order)
+        return self.done(s, moved(w, order, replies, h, self.config.unsampled), order)
+
+
+def moved(w: Block, order: Iterate, replies: dict[int, BlockGradients], h: Rates, unsampled: str) -> Block:
+    """w after the iterations of an order."""
+    for zeta, _ in order.coins:
+        x = middle(w, h)
+        if zeta:
+            g = scale(average(replies), 1 / h.p_w)                                       # [S4]
+            w = descend(w, x, g, h)                                                      # [S5]
+        else:
+            w = rest(w, x, h, unsampled)                                                 # [S3]
+    return w

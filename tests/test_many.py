@@ -21,7 +21,7 @@ from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.config.run_config import flatten, from_mapping, to_mapping
 from fedpers.config.search import SweepConfig
-from fedpers.config.space import dimensions
+from fedpers.config.space import design, dimensions
 from fedpers.core.errors import ConfigError
 from fedpers.results.progress import SweepBoard
 from fedpers.results.report.record import record
@@ -167,6 +167,16 @@ def test_jobs_needs_several_runs(capsys):
 
 
 # ---- tune -----------------------------------------------------------------------------------------
+
+
+def test_methods_that_share_keys_try_the_same_values_of_them():
+    """By hand: Halton's first points are 1/2, 1/4, 3/4 in base 2, 1/3, 2/3, 1/9 in base 3, 1/5, 2/5, 3/5."""
+    shared = ["local.lr=tag(log, interval(0.01, 1.0))", "local.epochs=choice(1, 2, 5)"]
+    more = [*shared, "tau=int(interval(0, 100))"]
+    found = design(dimensions(more), 3)
+    assert [p["local.lr"] for p in found] == pytest.approx([0.1, 10**-1.5, 10**-0.5])
+    assert [(p["local.epochs"], p["tau"]) for p in found] == [(2, 20), (5, 40), (1, 60)]
+    assert [{k: p[k] for k in ("local.lr", "local.epochs")} for p in found] == design(dimensions(shared), 3)
 
 
 def test_a_search_goes_by_validation_is_seeded_and_goes_on(tmp_path, monkeypatch, capsys):

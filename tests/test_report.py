@@ -315,3 +315,23 @@ def test_what_makes_an_experiment_smaller_is_named(tmp_path):
     words = ["method=fedavg", "rounds=20", "engine.workers=2", "data.limit=9", "data.mixture=linear"]
     (run / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
     assert record.changed(find_runs([tmp_path])) == ["rounds=20", "data.limit=9"]  # its sweep has mixtures
+
+
+def test_an_evaluation_is_ranked_and_set_against_its_floors_seed_by_seed(tmp_path):
+    """Seeds in another order, a floor that lacks one: that difference is left out."""
+    best = {"ditto": {0: 0.9, 1: 0.7}, "local": {1: 0.5, 0: 0.6}, "fedavg": {0: 0.8}}
+    for method, scores in best.items():
+        for seed, score in scores.items():
+            make(tmp_path / f"{method}-{seed}", method, seed, best=score)
+        search = {"runs": [f"{method}-{seed}" for seed in scores], "found": {"lr": 1.0}, "trials": []}
+        (tmp_path / ".search" / method).mkdir(parents=True)
+        files.replace_json(tmp_path / ".search" / method / "search.json", search)
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    rows = {(r["method"], r["column"]): r["values"] for r in record.record(setting)["results"]}
+    order = list(dict.fromkeys(method for method, _ in rows))
+    assert order == ["ditto", "fedavg", "local"]
+    assert rows["ditto", "accuracy, round chosen on validation"] == [90, 70]
+    assert rows["ditto", "above local"] == pytest.approx([30, 20])
+    assert rows["fedavg", "above local"] == pytest.approx([20])
+    assert ("ditto", "above fedavg") not in rows
+    assert rows["ditto", "worst decile"] == [35, 35] and rows["ditto", "MB sent"] == [6, 6]

@@ -23,6 +23,7 @@ from fedpers.core.logs import formatter, wants_json
 
 if TYPE_CHECKING:
     from fedpers.app.many import ManyRuns
+    from fedpers.config.search import SweepConfig
 
 PROGRAM = "fedpers run"
 log = logging.getLogger("fedpers")
@@ -74,11 +75,7 @@ def _start(args: Any, session: Session) -> None:
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
     settings = compose.sweep_settings(args.overrides, bool(args.multirun), args.config_dir)
-    many: ManyRuns | None = None
-    if settings.jobs > 1 or settings.tune:
-        from fedpers.app.many import ManyRuns  # with all of Flower, for which a mistake need not wait
-
-        many = ManyRuns(settings)
+    many = _together(settings) if settings.jobs > 1 or settings.tune else None
     if named is not None:
         out = Path(named).expanduser()
         check_writable(out)
@@ -113,6 +110,12 @@ def _start(args: Any, session: Session) -> None:
     if many is not None and many.tasks:
         _make(many, session)
     _raise_failures(session)
+
+
+def _together(settings: "SweepConfig") -> "ManyRuns":
+    from fedpers.app.many import ManyRuns  # brings all of Flower, which a mistyped word should not wait for
+
+    return ManyRuns(settings)
 
 
 def _make(many: "ManyRuns", session: Session) -> None:

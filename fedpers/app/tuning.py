@@ -16,12 +16,13 @@ from typing import Any
 from fedpers.app.pool import Result, Task
 from fedpers.config.run_config import from_mapping, to_mapping
 from fedpers.config.search import SweepConfig
-from fedpers.config.space import Dimension, dimensions
+from fedpers.config.space import Dimension, design, dimensions
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.results.files import plain, replace_json
 from fedpers.results.report.runs import SEARCH
 
 BATCH = 4  # trials asked for at once
+DESIGN = 10  # first trials, which are laid out and not drawn; Optuna's model of the space needs as many
 Values = dict[str, Any]
 
 
@@ -50,11 +51,12 @@ class Search:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.folder = self.root / SEARCH / self.name
-        sampler = optuna.samplers.TPESampler(seed=self.sweep.tune_seed)
+        sampler = optuna.samplers.TPESampler(n_startup_trials=DESIGN, seed=self.sweep.tune_seed)
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
         start = self._at_start()
-        if all(d.holds(start[d.key]) for d in self.space):
-            self.study.enqueue_trial(start)
+        first = [start] if all(d.holds(start[d.key]) for d in self.space) else []
+        for values in [*first, *design(self.space, DESIGN - len(first))]:
+            self.study.enqueue_trial(values)
         self._open: list[tuple[Any, Values]] = []
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep
 from hydra.errors import HydraException
+from scipy.stats import qmc
 
 from fedpers.config.search import SPACE
 from fedpers.core.errors import ConfigError
@@ -29,6 +30,16 @@ class Dimension:
         draw = trial.suggest_int if isinstance(self.low, int) else trial.suggest_float
         return draw(self.key, self.low, self.high, log=self.log)
 
+    def at(self, part: float) -> Any:
+        """The value at a part of the way through it, 0 <= part < 1."""
+        if self.choices:
+            return self.choices[int(part * len(self.choices))]
+        if self.log:
+            value = self.low * (self.high / self.low) ** part
+        else:
+            value = self.low + part * (self.high - self.low)
+        return round(value) if isinstance(self.low, int) else value
+
     def holds(self, value: Any) -> bool:
         """Whether a value is in it."""
         if self.choices:
@@ -46,6 +57,16 @@ def dimensions(lines: Sequence[str]) -> list[Dimension]:
         ConfigError: a line is no choice and no interval.
     """
     return [_dimension(str(line)) for line in lines]
+
+
+def design(space: Sequence[Dimension], count: int) -> list[dict[str, Any]]:
+    """`count` points that cover a space evenly: Halton's sequence, each coordinate in a base of its own.
+
+    So methods that begin with the same keys, as most do with `local.lr`, try the same values of them, and
+    none is better than another because its search drew better.
+    """
+    points = qmc.Halton(len(space), scramble=False).random(count + 1)[1:]  # the first is the corner
+    return [{d.key: d.at(float(u)) for d, u in zip(space, point, strict=True)} for point in points]
 
 
 def _dimension(line: str) -> Dimension:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.pytree import leaves
 from fedpers.deploy.ledger import Facts, Ledger
+from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order, version
 from fedpers.flower.messages import (
     COST,
@@ -82,6 +83,7 @@ class DeviceGrid(DirectGrid):
         self._clients: dict[int, str] = {}  # node -> name, of all that ever answered the roll call
         self._facts: dict[str, Facts] = {}
         self._asked: dict[str, tuple[int, float]] = {}  # message id of a roll call -> (node, sent at)
+        self._calls = Mailbox(grid)  # answers to the roll call
         self._strangers: set[int] = set()  # nodes that are ignored
 
     # ---- who is there ---------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class DeviceGrid(DirectGrid):
     def _hear(self) -> None:
         """Take in what nodes have answered to the roll call."""
         keys = {n.node_id: n.name for n in self.grid.get_nodes() if n.public_key}  # type: ignore[attr-defined]
-        for message in self.grid.pull_messages(list(self._asked)) if self._asked else ():
+        for message in self._calls.look(self._asked, LOOK_S):
             node, _ = self._asked.pop(message.metadata.reply_to_message_id)
             if _is_gone(message):  # asked again when it is back
                 continue
@@ -195,9 +197,10 @@ class DeviceGrid(DirectGrid):
         until = time.monotonic() + self.terms.deadline_s
         watch.sent, watch.waiting = {}, set(watch.orders)
         watch.faults = {}
+        replies = Mailbox(self.grid)
         while time.monotonic() < until:
             self._dispatch(watch, header, until - time.monotonic())
-            for message in self.grid.pull_messages(list(watch.sent)) if watch.sent else ():
+            for message in replies.look(watch.sent, LOOK_S):
                 k = watch.sent.pop(message.metadata.reply_to_message_id)
                 self._judge(watch, k, message, header, inspector)
             if not watch.sent and (not watch.waiting or len(watch.good) >= quorum):

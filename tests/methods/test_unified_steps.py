@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedpers.clients.asvrcd import ASVRCDConfig
 from fedpers.core.errors import ConfigError
 from fedpers.engines.runner import Runner, RunnerConfig
+from fedpers.families.unified.messages import Block
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import lsgd_step
-from tests.unified import W, blocks, flat, make, objective_of, ridge, rounds, uneven, value
+from tests.unified import W, blocks, flat, make, objective_of, ridge, rounds, settings, uneven, value
 
 HARD = {
     "mt2": {"objective": "mt2", "lam": 0.5, "Lambda": 100.0},
@@ -140,3 +142,70 @@ def test_an_average_of_some_clients_is_refused():
     strategy.plan = replace(strategy.plan, clients_per_round=2)
     with pytest.raises(ConfigError, match="clients_per_round=2 of 3"):
         rounds(strategy, grid, 1)
+
+
+# ---- ASCD first, then ASVRCD --------------------------------------------------------------------
+
+
+def same(a, b):
+    """Whether two blocks of two runs have the same sequences, bit for bit."""
+    return all(
+        torch.equal(x, y)
+        for n in "yz"
+        for x, y in zip(getattr(a, n).values(), getattr(b, n).values(), strict=True)
+    )
+
+
+def memories(cohort):
+    return [cohort.store.get(m, (10**9, 0)) for m in range(3)]
+
+
+def switched(count, first, **options):
+    """(strategy, cohort, grid) of ASVRCD on uneven clients whose first communications are ASCD's."""
+    parts = make("asvrcd", uneven(), mu=0.5, ascd=first, **options)
+    rounds(parts[0], parts[2], count)
+    return parts
+
+
+def test_the_first_communications_are_those_of_ascd():
+    strategy, cohort, _ = switched(12, first=12)
+    plain, others, grid = make("ascd", uneven(), mu=0.5)
+    rounds(plain, grid, 12)
+    assert strategy.state.counts == plain.state.counts and plain.state.counts.communications == 12
+    assert same(strategy.state.w, plain.state.w)
+    assert all(same(a, b) for a, b in zip(memories(cohort), memories(others), strict=True))
+
+
+def test_then_it_is_asvrcd_from_where_ascd_came_to():
+    """The same as an ASVRCD that is put there by hand, all sequences at ASCD's last iterate."""
+    strategy, cohort, grid = switched(5, first=5)
+    y, betas = strategy.state.w.y, [m.y for m in memories(cohort)]
+    rounds(strategy, grid, 30)
+    by_hand, others, other_grid = make("asvrcd", uneven(), mu=0.5)
+    rounds(by_hand, other_grid, 5)  # any five rounds: the sixth's coins and samples must be the same
+    by_hand.state = replace(by_hand.init(by_hand.roster, y, None), rates=strategy.state.rates)
+    G = {k: torch.zeros_like(v) for k, v in y.items()}
+    for m, beta in enumerate(betas):
+        others.store.put(m, (5, 0), Block(beta, beta, beta, G))
+    by_hand.state = replace(by_hand.state, w=Block(y, y, y))
+    rounds(by_hand, other_grid, 30)
+    assert same(strategy.state.w, by_hand.state.w) and strategy.state.counts.beta_grads > 1
+    assert all(same(a, b) for a, b in zip(memories(cohort), memories(others), strict=True))
+
+
+def test_the_switch_ends_lower_than_ascd_alone():
+    fed = ridge(M=3, n=4, d=2)
+    ends = {}
+    for name, options in {"ascd": {}, "asvrcd": {"ascd": 20}}.items():
+        strategy, cohort, grid = make(name, fed, mu=0.3, **options)
+        rounds(strategy, grid, 250)
+        ends[name] = value(strategy, cohort)
+    strategy, cohort, grid = make("acd", fed, mu=0.3)
+    rounds(strategy, grid, 200)
+    least = value(strategy, cohort)
+    assert ends["asvrcd"] - least < 0.1 * (ends["ascd"] - least)
+
+
+def test_nothing_to_communicate_leaves_nothing_to_switch():
+    config = ASVRCDConfig(objective=settings("full", mu=0.5), ascd=3)
+    assert config.check() == ["ascd=3: must be 0, objective=full never communicates"]

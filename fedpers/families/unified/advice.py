@@ -40,5 +40,6 @@ def on_anchors(h: Rates, rounds: int) -> Iterator[str]:
     if anchors < FEW:
         yield (
             f"{rounds} rounds have about {anchors:.1f} new anchors (rho={h.rho:.2g}): control variates help "
-            "only after a few; ascd is faster at first, or set rounds or method.rho higher"
+            "only after a few; ascd is faster at first (method=asvrcd method.ascd=50 starts with it), or set "
+            "rounds or method.rho higher"
         )

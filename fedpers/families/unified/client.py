@@ -86,9 +86,9 @@ class BlockClient(PersonalizedClient, ABC):
         return f.measure({k: v.to(data.x) for k, v in self.origin.items()}, data)
 
     def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[BlockGradients, Any]:
-        """The first anchor (methods with control variates), where the block is."""
+        """The first anchor (methods with control variates), where the block is; all sequences start there."""
         g, G = gradients_at(self.objective(order.M), order.w, state.y, data)
-        return BlockGradients({}, g), replace(state, v=state.y, G=G)
+        return BlockGradients({}, g), Block(**dict.fromkeys(set(self.keeps) - {"G"}, state.y), G=G)
 
     def objective(self, M: int) -> Objective:
         """f_m in a federation of M clients."""

@@ -82,9 +82,19 @@ class Iterate:
         return ((j, *coin) for j, coin in zip(samples, self.coins, strict=True))
 
 
+@record("unified.Plain")
+class Plain(Iterate):
+    """Order: the same without control variates, as long as there is no anchor."""
+
+
+def as_plain(order: Iterate) -> Plain:
+    """The same order without control variates."""
+    return Plain(**{f.name: getattr(order, f.name) for f in fields(Iterate)})
+
+
 @record("unified.Anchor")
 class Anchor:
-    """Order: set your anchor where you are, and w's at `w` (before the first iteration)."""
+    """Order: set your anchor where you are, and w's at `w`; all sequences go on from there."""
 
     w: Params
     M: int
@@ -128,6 +138,7 @@ def spent(order: Iterate | Anchor, n: int, per_step: int, f: Objective) -> Count
     """What one order costs a client with n samples; `per_step` 0 stands for whole gradients."""
     if isinstance(order, Anchor):
         return Counts(0, int(f.has_w), 1, 1, n if f.w_uses_data else 0, n)
+    per_step = 1 if isinstance(order, Plain) else per_step
     steps_w = int(order.w_step)
     steps_b = order.T + int(order.event) - steps_w
     whole_w, whole_b = (steps_w, steps_b) if not per_step else (int(order.refresh),) * 2

@@ -120,12 +120,13 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         return dict.fromkeys(self.roster.ids, order)
 
     def first_anchor(self, s: State) -> Steps:
-        """Before the first iteration the anchor is where all start, and F's gradient there is asked for."""
-        if s.counts.iterations:
+        """The anchor, where all are, and F's gradient there; once, as only anchors take whole ones."""
+        if s.counts.beta_grads:
             return s
         order = Anchor(s.w.y, self.M, {}, s.w.y)
         replies = yield self.everyone(order)
-        return self.done(s, replace(s.w, G=average(replies, "g_v")), order)
+        start = dict.fromkeys(set(self.keeps) - {"G"}, s.w.y)
+        return self.done(s, Block(**start, G=average(replies, "g_v")), order)
 
     def next_event(self, s: State, rng: np.random.Generator, p_w: float, rho: float = 0.0) -> Iterate:
         """Flip the coins of one iteration after the other until one of them asks to communicate.
@@ -195,7 +196,8 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     def _advice(self, own_mu: float, c: Constants, rates: Any) -> Iterator[str]:
         yield from on_convexity(self.config.objective, own_mu) if self.momentum else ()
         yield from on_blocks(c)
-        yield from on_anchors(rates, self._last_round or 0) if "v" in self.keeps else ()
+        left = (self._last_round or 0) - getattr(self.config, "ascd", 0)
+        yield from on_anchors(rates, max(left, 0)) if "v" in self.keeps else ()
 
 
 def _own_mu(h: Settings, told: Sequence[Base]) -> float:

@@ -17,9 +17,12 @@ from fedpers.results.files import plain
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
 from fedpers.results.report.standings import seed_of
+from fedpers.results.report.statistics import Scores
 from fedpers.results.report.written import MARK
 
 METRICS = ("accuracy", "worst_decile", "loss")
+CHOSEN = "round chosen on validation"
+FLOORS = ("local", "fedavg", "fedavg_ft")  # an evaluation without them says nothing
 FREE = ("method", "seed", "out", "device", "engine", "experiment", "checkpoint_every", "resume")
 # keys that make an experiment no smaller, with or without what follows a dot
 
@@ -38,7 +41,7 @@ def text(settings: Sequence[Setting]) -> str:
 
 def record(setting: Setting) -> dict[str, Any]:
     """Everything that a page needs to show the experiment."""
-    runs = [run for group in setting.groups for run in group.runs]
+    runs, floors = [run for group in setting.groups for run in group.runs], _floors(setting)
     return {
         "about": MARK,
         "setting": setting.name,
@@ -49,11 +52,11 @@ def record(setting: Setting) -> dict[str, Any]:
         "commits": sorted({str(run.summary.get("git_commit")) for run in runs}),
         "versions": runs[0].summary.get("versions") or {},
         "found": {g.name: g.runs[0].search["found"] for g in setting.groups if g.runs[0].search},
-        "results": [row for group in setting.groups for row in _rows(group)],
+        "results": [row for group in _in_order(setting) for row in _rows(group, floors)],
     }
 
 
-def _rows(group: SeedGroup) -> list[dict[str, Any]]:
+def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]]:
     """A row a number that the paper prints, or a metric where there is no paper."""
     paper = group.paper
     if paper.get("values"):
@@ -62,40 +65,61 @@ def _rows(group: SeedGroup) -> list[dict[str, Any]]:
             _row(group, c, [scale * v for v in group.values(m, last)], paper_value(paper, group.method, c))
             for c, m in columns.items()
         ]
-    known = (
-        METRICS if not math.isnan(sum(group.values(METRICS[0]))) else METRICS[-1:]
-    )  # regression: no percent
-    found = {m: [_scale(m) * v for v in group.values(m)] for m in known}
-    metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
-    found[f"{metric}, round chosen on validation"] = [_scale(metric) * r.best(metric) for r in group.runs]
-    found |= _of_new_clients(group)
-    if group.runs[0].search:  # an evaluation, of which unseen clients and costs are a part
-        found |= _evaluation(group)
+    if group.runs[0].search:
+        found = _evaluation(group, floors)
+    else:
+        accurate = not math.isnan(sum(group.values(METRICS[0])))  # a regression has a loss only
+        found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS if accurate or m == "loss"}
+        metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
+        found[f"{metric}, {CHOSEN}"] = [_scale(metric) * r.best(metric) for r in group.runs]
+        found |= _of_new_clients(group)
     return [_row(group, c, values, None) for c, values in found.items() if not math.isnan(sum(values))]
 
 
-def _evaluation(group: SeedGroup) -> dict[str, list[float]]:
-    """{column: a value a run}: clients that never trained, traffic, gradients, memory; nan: unknown."""
+def _evaluation(group: SeedGroup, floors: Mapping[str, Scores]) -> dict[str, list[float]]:
+    """{column: a value a run} of an evaluation of many methods; nan: unknown.
+
+    Accuracy with its distance to each of `floors`, clients that never trained, and what the run cost.
+    """
     summaries = [run.summary for run in group.runs]
-    unseen = [s.get("new_clients") or {} for s in summaries]
-    found = {
-        f"unseen clients, {when} adaptation": [
-            100.0 * float((new.get(when) or {}).get("accuracy", math.nan)) for new in unseen
-        ]
-        for when in ("before", "after")
-    }
+    found = {f"accuracy, {CHOSEN}": [100.0 * run.best("accuracy") for run in group.runs]}
+    for name, scores in floors.items():
+        gaps = [100.0 * (r.best("accuracy") - scores.get(seed_of(r), math.nan)) for r in group.runs]
+        found[f"above {name}"] = gaps
+    found["worst decile"] = [100.0 * v for v in group.values("worst_decile")]
+    for when in ("before", "after"):
+        found[f"unseen clients, {when} adaptation"] = _new_clients(group, "accuracy", (when,))
     found["MB sent"] = [sum((s.get("bytes") or {}).values()) / 1e6 for s in summaries]
     found["gradients, thousands"] = [s.get("gradient_evals", math.nan) / 1e3 for s in summaries]
     found["peak MB"] = [float(s.get("peak_memory_mb", math.nan)) for s in summaries]
     return found
 
 
+def _floors(setting: Setting) -> dict[str, Scores]:
+    """{method: {seed: accuracy}} of the references that the setting has, those with a search before."""
+    groups = {g.method: g for g in setting.groups if g.runs[0].search}
+    return {m: {seed_of(r): r.best("accuracy") for r in groups[m].runs} for m in FLOORS if m in groups}
+
+
+def _in_order(setting: Setting) -> list[SeedGroup]:
+    """As they are; those of an evaluation the best first."""
+    if not any(g.runs[0].search for g in setting.groups):
+        return list(setting.groups)
+    return sorted(setting.groups, key=lambda g: -float(np.mean([r.best("accuracy") for r in g.runs])))
+
+
 def _of_new_clients(group: SeedGroup) -> dict[str, list[float]]:
     """{"loss, new clients": a value a run}, after their adaptation if there is one."""
-    new = [run.summary.get("new_clients") or {} for run in group.runs]
-    found = [each.get("after") or each.get("before") or {} for each in new]
-    known = METRICS if any("accuracy" in f for f in found) else METRICS[-1:]
-    return {f"{m}, new clients": [_scale(m) * f.get(m, math.nan) for f in found] for m in known}
+    found = {m: _new_clients(group, m, ("after", "before")) for m in METRICS}
+    accurate = not all(math.isnan(v) for v in found["accuracy"])
+    return {f"{m}, new clients": many for m, many in found.items() if accurate or m == "loss"}
+
+
+def _new_clients(group: SeedGroup, metric: str, when: Sequence[str]) -> list[float]:
+    """A value a run for its clients that never trained, at the first of `when` that it knows; nan: none."""
+    found = [run.summary.get("new_clients") or {} for run in group.runs]
+    known = [next((new[w] for w in when if new.get(w)), {}) for new in found]
+    return [_scale(metric) * float(k.get(metric, math.nan)) for k in known]
 
 
 def _scale(metric: str) -> float:
@@ -182,5 +206,6 @@ def _sign(key: str) -> str:
 
 
 def size(record: Mapping[str, Any]) -> str:
-    """ "full size", or what was changed."""
-    return f"reduced: {' '.join(record['changed'])}" if record["changed"] else "full size"
+    """ "full size" (as its file has it), or what was changed."""
+    words = "with" if record.get("paper") == {} else "reduced:"  # without a paper no size is the full one
+    return f"{words} {' '.join(record['changed'])}" if record["changed"] else "full size"
