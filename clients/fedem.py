@@ -117,5 +117,4 @@ class FedEMClient(PersonalizedClient):
 
     def work(self, order: Any, n: int) -> Work:
         """Every component's losses, for the E-step, then a whole local training."""
-        M = self.config.num_components
-        return Work(M * self.config.local.work(n), forwards=M * n)
+        return Work((M := self.config.num_components) * self.config.local.work(n), forwards=M * n)

@@ -177,12 +177,12 @@ def open_reply(message: Message, device: str = "cpu") -> Outcome:
     if message.has_error():
         return str(message.error.reason)
     header, body = open_content(message.content, device)
-    return Answer(body, int(message.content.metric_records[_METRICS][_NUM]), *costs_of(header))  # type: ignore[arg-type]
+    return Answer(body, int(message.content.metric_records[_METRICS][_NUM]), **costs_of(header))  # type: ignore[arg-type]
 
 
-def costs_of(header: Mapping[str, Any]) -> list[int]:
-    """What `Answer.cost` wrote into a reply's header, in the order of an answer."""
-    return [int(header[name]) for name in COST]
+def costs_of(header: Mapping[str, Any]) -> dict[str, int]:
+    """What `Answer.cost` wrote into a reply's header."""
+    return {name: int(header[name]) for name in COST}
 
 
 def error_reply(message: Message, reason: str) -> Message:
