@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.families.split_models.client import SplitClient
-from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, minimise
+from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, Work, minimise
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class FedAltClient(SplitClient):
         u = minimise(Frozen(self.model.loss, v), u, data, rng, self.config.u)            # [C2]
         return u, v                                                                      # [C3] [C4]
 
-    def work(self, order: Any, n: int) -> int:
-        """The sample gradients of both trainings."""
-        return self.config.v.work(n) + self.config.u.work(n)
+    def work(self, order: Any, n: int) -> Work:
+        """The sample gradients of both trainings; a head's own pass forward through the body each."""
+        own, shared = self.config.v.work(n), self.config.u.work(n)
+        if self.config.personal == "head":
+            return Work(shared, forwards=own, head_steps=own)
+        return Work(own + shared)

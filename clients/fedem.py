@@ -12,7 +12,7 @@ from fedpers.families.clustered.centers import center_losses
 from fedpers.families.disclosures import COMPONENTS
 from fedpers.families.mixtures.em import fit_weights, responsibilities
 from fedpers.learning.mixing import mixture
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,6 @@ class FedEMClient(PersonalizedClient):
         """π_t, if it is to be sent."""
         return ["set method.tell_weights=false (else clients send π_t)"] * config.tell_weights
 
-    def work(self, order: Any, n: int) -> int:
-        """Every component takes a whole local training."""
-        return self.config.num_components * self.config.local.work(n)
+    def work(self, order: Any, n: int) -> Work:
+        """Every component's losses, for the E-step, then a whole local training."""
+        return Work((M := self.config.num_components) * self.config.local.work(n), forwards=M * n)

@@ -12,6 +12,7 @@ from fedpers.method import (
     Params,
     PersonalizedClient,
     Stream,
+    Work,
     bounds,
     minimise,
     record,
@@ -87,6 +88,6 @@ class FedProtoClient(PersonalizedClient):
         """The client's own model."""
         return state.params
 
-    def work(self, order: Prototypes, n: int) -> int:
-        """As many sample gradients as the local training takes."""
-        return self.config.local.work(n)
+    def work(self, order: Prototypes, n: int) -> Work:
+        """As many sample gradients as the local training takes, and a pass forward for the prototypes."""
+        return Work(self.config.local.work(n), forwards=n)

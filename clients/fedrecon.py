@@ -14,6 +14,7 @@ from fedpers.method import (
     Params,
     PersonalizedClient,
     Stream,
+    Work,
     bounds,
     minimise,
     record,
@@ -92,6 +93,6 @@ class FedReconClient(PersonalizedClient):
         head = self._reconstruct(shared.part, state, data, rng)                             # [C5]
         return shared, ClientState(state.initial, head)
 
-    def work(self, order: Any, n: int) -> int:
-        """The sample gradients of both trainings."""
-        return self.config.head.work(n) + self.config.body.work(n)
+    def work(self, order: Any, n: int) -> Work:
+        """The body's gradients; the features of the head's training are computed once."""
+        return Work(self.config.body.work(n), forwards=n, head_steps=self.config.head.work(n))

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from fedpers.families.split_models.client import SplitClient
 from fedpers.families.split_models.heads import HeadInit, fit_head
-from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, minimise
+from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, Work, minimise
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,6 @@ class FedRepClient(SplitClient):
         phi = minimise(Frozen(self.model.loss, head), phi, data, rng, h.body)                       # [C2]
         return phi, head                                                                 # [C3] [C4]
 
-    def work(self, order: Any, n: int) -> int:
-        """The sample gradients of both trainings."""
-        return self.config.head.work(n) + self.config.body.work(n)
+    def work(self, order: Any, n: int) -> Work:
+        """The body's gradients; the features of the head's training are computed once."""
+        return Work(self.config.body.work(n), forwards=n, head_steps=self.config.head.work(n))

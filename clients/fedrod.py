@@ -15,6 +15,7 @@ from fedpers.method import (
     Params,
     PersonalizedClient,
     Stream,
+    Work,
     add,
     merge,
     minimise,
@@ -88,6 +89,6 @@ class FedRoDClient(PersonalizedClient):
         head, body = split(shared.params, self.model.is_head)
         return body | add(head, state.own)
 
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes; the second head's are not counted."""
-        return self.config.local.work(n)
+    def work(self, order: Any, n: int) -> Work:
+        """As many sample gradients as the local training takes, each with one of the second head."""
+        return Work(self.config.local.work(n), head_steps=self.config.local.work(n))

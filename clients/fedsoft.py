@@ -14,7 +14,7 @@ from fedpers.families.disclosures import CENTERS
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import soft_proximal
 from fedpers.learning.optimizers import init_optimizer
-from fedpers.method import Data, LocalConfig, OptimizerState, Params, PersonalizedClient, Stream, record
+from fedpers.method import Data, LocalConfig, OptimizerState, Params, PersonalizedClient, Stream, Work, record
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ class FedSoftClient(PersonalizedClient):
         """That solve; nothing of it is kept."""
         return shared, self._solve(shared, state, data, rng)
 
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes; estimation takes none."""
-        return self.config.local.work(n) if isinstance(order, Train) else 0
+    def work(self, order: Any, n: int) -> Work:
+        """As many sample gradients as the local training takes; estimation takes each center's losses."""
+        if isinstance(order, Centers):
+            return Work(forwards=len(order.centers) * n)
+        return Work(self.config.local.work(n) if isinstance(order, Train) else 0)

@@ -10,7 +10,7 @@ from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import nearest_center, pick
 from fedpers.families.clustered.messages import Centers
 from fedpers.families.disclosures import CLUSTER
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, grad, minimise, record
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, grad, minimise, record
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class IFCAClient(PersonalizedClient):
         """The outputs of the client's cluster's model."""
         return self.model(shared.params, x)
 
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes, or one pass."""
-        return self.config.local.work(n) if self.config.averaging == "model" else n
+    def work(self, order: Any, n: int) -> Work:
+        """As many sample gradients as the local training takes, or one pass; each model's losses before."""
+        gradients = self.config.local.work(n) if self.config.averaging == "model" else n
+        return Work(gradients, forwards=len(order.centers) * n)

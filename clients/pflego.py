@@ -6,7 +6,7 @@ from typing import Any, Literal
 from fedpers.core.params import add, split
 from fedpers.families.disclosures import BODY_GRADIENT
 from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, bounds, grad, record
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, bounds, grad, record
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class PFLEGOClient(PersonalizedClient):
         """The shared body under the client's own head."""
         return shared.theta | state.head
 
-    def work(self, order: Any, n: int) -> int:
-        """One gradient of the whole model a sample, whatever τ; head steps touch no body."""
-        return n
+    def work(self, order: Any, n: int) -> Work:
+        """One gradient of the whole model a sample, whatever τ; head steps need one more pass forward."""
+        steps = self.config.tau - 1
+        return Work(n, forwards=n if steps else 0, head_steps=steps * n)

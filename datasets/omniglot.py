@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.random import Generator
 
 from fedpers.datasets.cache import Arrays, cached
@@ -70,8 +72,18 @@ def _reduced(content: bytes) -> np.ndarray:
     from PIL import Image
 
     with Image.open(io.BytesIO(content)) as image:
-        small = image.convert("L").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-    return 255 - np.asarray(small)
+        return reduced(np.asarray(image.convert("L")))
+
+
+def reduced(drawing: np.ndarray) -> np.ndarray:
+    """[28, 28] bytes, ink high, of a drawing [n, n] on white paper.
+
+    Bilinear between the nearest pixels, without antialiasing, as in the script of PFLEGO's authors: each
+    result is of four pixels, so thin strokes may break.
+    """
+    ink = 255 - torch.tensor(drawing, dtype=torch.float32)
+    small = F.interpolate(ink[None, None], size=(SIZE, SIZE), mode="bilinear", align_corners=False)
+    return small[0, 0].round().to(torch.uint8).numpy()
 
 
 def load(cfg: DataConfig, rng: Generator) -> Raw:
@@ -82,7 +94,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     """
     root = cfg.folder()
     paths = sources(root)
-    arrays = cached("omniglot", root, paths, lambda: decode(paths))
+    arrays = cached("omniglot_plain", root, paths, lambda: decode(paths))
     copies = 4 if cfg.rotate else 1
     together = cfg.omniglot_split == "before_rotation"
     x = np.concatenate([np.rot90(arrays["x"], turn, axes=(2, 3)) for turn in range(copies)])

@@ -19,6 +19,7 @@ from fedpers.core.params import (
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.core.work import Work
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.roster import Roster
@@ -49,6 +50,7 @@ __all__ = [
     "Round",
     "RoundLog",
     "Stream",
+    "Work",
     "above",
     "add",
     "blend",

@@ -26,7 +26,7 @@ Reductions: I = r and τ = 1 with SGD is gradient descent on L; ρ = 0 is indepe
 import numpy as np
 
 from fedpers.clients.pflego import PFLEGOConfig, TakeSteps
-from fedpers.core.params import weighted_sum
+from fedpers.core.params import sq_norm, weighted_sum
 from fedpers.families.split_models.strategy import BodyDescentStrategy, DescendingBody
 from fedpers.method import Round
 
@@ -45,6 +45,7 @@ class PFLEGO(BodyDescentStrategy):
         ratio = len(self.roster.ids) / len(g) if self.config.scale == "realised" else order.ratio
         alpha = {i: self.num_examples(i) / order.num_total for i in g}
         G = weighted_sum([g[i].theta for i in g], [ratio * alpha[i] for i in g])         # [S3]
+        self.note(gradient_norm=float(sq_norm(G)) ** 0.5 if G else 0.0)
         return self.descend(s, G)                                                        # [S4]
 
     def _order(self, s: DescendingBody) -> TakeSteps:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedpers.core.errors import DataError
+from fedpers.datasets import omniglot
 from fedpers.datasets.cifar import ArrayUnpickler
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.federation import load_federation
@@ -361,3 +362,14 @@ def test_fedsoft_letters(data_root):
     assert fed.num_classes == 26 and fed.label_counts.shape == (10, 26)
     assert list(fed.holdout) == ["source0", "source1", "source2", "source3"]
     assert all(int(d.y.max()) < 26 and len(d) == 50 for d in fed.holdout.values())
+
+
+def test_omniglot_drawings_are_reduced_without_antialiasing():
+    """A result lies between four neighbours of (i + 1/2) 105/28 - 1/2; all other pixels are left out."""
+    drawing = np.random.default_rng(0).integers(0, 256, (105, 105)).astype(np.uint8)
+    at = (np.arange(28) + 0.5) * 105 / 28 - 0.5
+    low, share = np.floor(at).astype(int), at - np.floor(at)
+    ink = 255.0 - drawing
+    rows = ink[low] * (1 - share)[:, None] + ink[low + 1] * share[:, None]
+    expected = rows[:, low] * (1 - share) + rows[:, low + 1] * share
+    assert np.abs(omniglot.reduced(drawing) - expected).max() <= 0.5 + 1e-3

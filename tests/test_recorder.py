@@ -89,6 +89,8 @@ def test_metrics_csv(out):
         "bytes_up": 20,
         "bytes_down": 20,
         "gradient_evals": 30,
+        "body_forwards": 0,
+        "head_steps": 0,
         "failures": 0,
         "step": 1.0,
     }

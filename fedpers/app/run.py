@@ -19,12 +19,16 @@ from fedpers.core.logs import formatter
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
-from fedpers.flower.observer import Observer
+from fedpers.flower.observer import Observer, RoundLog
+from fedpers.learning.flops import SampleFlops, flops_of
+from fedpers.learning.model import Model
 from fedpers.results import checkpoint
 from fedpers.results.files import flush_files, replace_json
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
 from fedpers.results.summary import best, peak_memory, read_summary
+
+log = logging.getLogger("fedpers")
 
 
 @dataclass
@@ -40,6 +44,23 @@ class Prepared:
     summary: dict[str, Any] = field(default_factory=dict)
     spending: Spending | None = None  # None: without privacy
     own_process: bool = False  # whether its process makes no other run: then its memory is the run's
+
+
+class Cost(Observer):
+    """Adds to a round's row what its training cost, by the sizes of the model's layers."""
+
+    def __init__(self, model: Model, input_shape: tuple[int, ...]) -> None:
+        self.flops: SampleFlops | None = None
+        try:
+            self.flops = flops_of(model, input_shape)
+        except Exception as error:  # whatever a network of the user's does: no run is lost by it
+            log.warning("the column gflops is left out; no sample could be counted: %r", error)
+
+    def on_round(self, t: int, log: RoundLog) -> None:
+        """Add the column gflops."""
+        if self.flops is not None:
+            cost = self.flops.of(log.gradient_evals, log.body_forwards, log.head_steps)
+            log.extra["gflops"] = cost / 1e9
 
 
 class Checkpointer(Observer):
@@ -190,7 +211,8 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     title, rows = run.cfg.method_name, run.recorder.rows
     run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
-        observers = [*first, run.recorder, Checkpointer(run), progress, run.guests]
+        cost = Cost(strategy.model, run.parts.federation.input_shape)
+        observers = [*first, cost, run.recorder, Checkpointer(run), progress, run.guests]
         if run.cfg.privacy.on:
             run.spending = Spending(run.cfg.privacy)
             if strategy.rounds_done:

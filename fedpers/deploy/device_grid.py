@@ -21,7 +21,7 @@ from fedpers.core.pytree import leaves
 from fedpers.deploy.ledger import Facts, Ledger
 from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order, version
-from fedpers.flower.messages import Answer, Assessed, Header, Outcome, Request, open_content, seal
+from fedpers.flower.messages import Answer, Assessed, Header, Outcome, Request, costs_of, open_content, seal
 from fedpers.flower.roster import Roster, Shifted
 from fedpers.flower.transport import DirectGrid
 from fedpers.flower.validation import Inspector
@@ -234,7 +234,7 @@ class DeviceGrid(DirectGrid):
         if header.kind == "train" and said["version"] is not None:
             self.ledger.take(k, said["version"])
         self.counts["reinitialised"] += said["reinitialised"]
-        watch.good[k] = Answer(body, said["num"], said["work"])
+        watch.good[k] = Answer(body, said["num"], **costs_of(said))
         watch.faults.pop(k, None)
         del watch.orders[k]
 
@@ -244,7 +244,7 @@ class DeviceGrid(DirectGrid):
             return str(message.error.reason), None, None
         try:
             said, body = open_content(message.content, self.device)
-            said |= {"work": int(said["work"]), "num": int(said["num"])}
+            said |= costs_of(said) | {"num": int(said["num"])}
             said |= {"version": version(said["version"]), "reinitialised": bool(said["reinitialised"])}
         except Exception as error:
             return f"its reply cannot be read: {type(error).__name__}: {error}", None, None

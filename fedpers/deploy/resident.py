@@ -111,7 +111,7 @@ def _packed(given: Answer, order: Order, header: Mapping[str, Any], store: Priva
     when = (int(header["t"]), int(header["e"]))
     changed = header["kind"] == "train" and when in store.versions()
     found = {
-        "work": given.work,
+        **given.cost(),
         "num": given.num_examples,
         "version": list(when if changed else order.recall.since or NONE),
         "reinitialised": int(store.reinitialised),

@@ -12,6 +12,7 @@ from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import own_leaves
 from fedpers.core.rng import Stream, noise_stream
+from fedpers.core.work import work_of
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
@@ -128,7 +129,7 @@ class Population:
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, self.client.work_done(request.order, reply, n))
+        return Answer(body, n, *work_of(self.client.work_done(request.order, reply, n)))
 
     def _noise(self, request: Request, change: Any) -> Stream:
         """A simulation's noise: it can be repeated, as all of a run."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
+from fedpers.core.work import work_of
 from fedpers.engines.chunk_size import ChunkSize
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.stack import Sizes, run_chunk
@@ -185,7 +186,7 @@ class Runner:
                 self._learn(kind, error, found)
             else:
                 order = chunk[0].request.order
-                work = population.client.work(order, sizes[0]) if kind[0] == "train" else 0
+                work = work_of(population.client.work(order, sizes[0])).gradients if kind[0] == "train" else 0
                 took = _clock(population.device) - began
                 tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
             yield from zip((job.place for job in chunk), found, strict=True)

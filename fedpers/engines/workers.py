@@ -106,7 +106,7 @@ class Pool:
             self.population.store.put(request.k, request.when, own_leaves(kept))
         if isinstance(outcome, Exception) or body is None:
             return outcome
-        return Answer(body, outcome.num_examples, outcome.work)
+        return outcome._replace(body=body)
 
     def close(self) -> None:
         """End the workers."""
@@ -180,7 +180,7 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Ch
         elif request.header.kind == "evaluate":  # numbers by name, no tensors
             outcomes.append(answer)
         else:
-            outcomes.append(Answer(None, answer.num_examples, answer.work))
+            outcomes.append(answer._replace(body=None))
             bodies[i] = answer.body
     channel.send(channel.write(outcomes, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
 

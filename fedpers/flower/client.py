@@ -16,6 +16,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
+from fedpers.core.work import Work
 from fedpers.flower.messages import SKELETON, Header, Host, Request
 from fedpers.flower.newcomers import Unseen, train_locally
 from fedpers.flower.privacy import UNDECLARED, Disclosure
@@ -73,11 +74,11 @@ class PersonalizedClient(NumPyClient, ABC):
             raise FedpersError(f"{type(self).__name__} must define `personal` or `predict`")
         return self.model(params, x)
 
-    def work(self, order: Any, n: int) -> int:
-        """Samples whose gradient `answer` takes on n training samples."""
+    def work(self, order: Any, n: int) -> Work | int:
+        """Samples whose gradient `answer` takes on n training samples; `Work`, if it does more than that."""
         return 0
 
-    def work_done(self, order: Any, reply: Any, n: int) -> int:
+    def work_done(self, order: Any, reply: Any, n: int) -> Work | int:
         """`work`, where the reply tells that the client took fewer gradients than it might have."""
         return self.work(order, n)
 
@@ -212,7 +213,7 @@ class PersonalizedClient(NumPyClient, ABC):
         if isinstance(answer, Exception):
             raise answer
         skeleton, arrays = pack(answer.body)
-        return arrays, answer.num_examples, {"k": k, "work": answer.work, SKELETON: skeleton}
+        return arrays, answer.num_examples, {"k": k, **answer.cost(), SKELETON: skeleton}
 
     def _taken_seat(self) -> tuple[Host, int]:
         if self._seat is None:

@@ -53,12 +53,21 @@ class Request(NamedTuple):
         return self.header.t, self.header.e
 
 
+COST = ("work", "forwards", "head_steps")  # of an answer; numbers of samples
+
+
 class Answer(NamedTuple):
     """What a client answers."""
 
     body: Any  # reply, `Assessed` reply, or the columns of an evaluation
     num_examples: int
-    work: int  # samples whose gradient was taken
+    work: int  # samples of a gradient through the body; these and the next two as in `Work`
+    forwards: int = 0
+    head_steps: int = 0
+
+    def cost(self) -> dict[str, int]:
+        """What the training cost, as a message has it."""
+        return {name: getattr(self, name) for name in COST}
 
 
 Outcome = Answer | str  # a client's answer, or why there is none
@@ -159,7 +168,7 @@ def reply_message(message: Message, found: Outcome) -> Message:
     if isinstance(found, str):
         return error_reply(message, found)
     skeleton, arrays = pack(found.body)
-    content = seal_arrays(arrays, {"work": found.work, SKELETON: skeleton}, found.num_examples)
+    content = seal_arrays(arrays, {**found.cost(), SKELETON: skeleton}, found.num_examples)
     return Message(content, reply_to=message)
 
 
@@ -168,7 +177,12 @@ def open_reply(message: Message, device: str = "cpu") -> Outcome:
     if message.has_error():
         return str(message.error.reason)
     header, body = open_content(message.content, device)
-    return Answer(body, int(message.content.metric_records[_METRICS][_NUM]), int(header["work"]))  # type: ignore[arg-type]
+    return Answer(body, int(message.content.metric_records[_METRICS][_NUM]), **costs_of(header))  # type: ignore[arg-type]
+
+
+def costs_of(header: Mapping[str, Any]) -> dict[str, int]:
+    """What `Answer.cost` wrote into a reply's header."""
+    return {name: int(header[name]) for name in COST}
 
 
 def error_reply(message: Message, reason: str) -> Message:

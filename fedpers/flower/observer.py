@@ -15,7 +15,9 @@ class RoundLog:
     seconds: float = 0.0
     bytes_up: int = 0  # of distinct tensors in replies
     bytes_down: int = 0  # of distinct tensors in each order
-    gradient_evals: int = 0  # samples whose gradient was taken, over all clients
+    gradient_evals: int = 0  # samples whose gradient passed back through the body, over all clients
+    body_forwards: int = 0  # samples that passed forward through the body
+    head_steps: int = 0  # samples whose gradient was taken in a head alone, on features
     failures: int = 0
     releases: list[int] = field(default_factory=list)  # clients by order, if there is noise on replies
     extra: dict[str, float] = field(default_factory=dict)

@@ -94,6 +94,8 @@ class Transport:
                     missing[k] = fault
                     continue
                 counts.gradient_evals += found.work
+                counts.body_forwards += found.work + found.forwards
+                counts.head_steps += found.head_steps
                 counts.bytes_up += size
             replies[k] = body
             del missing[k]

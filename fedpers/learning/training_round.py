@@ -17,6 +17,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.core.work import work_of
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
 
 DROPS, DROP = (0.5, 0.75), 0.1  # schedule=step: after these parts of the horizon the rate is a tenth
@@ -107,7 +108,8 @@ def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int)
     finally:
         _memory.reset(token)
     if not memory.after:
-        if client.work(order, len(data)) and not client.trains_without_momentum(order):
+        cost = work_of(client.work(order, len(data)))
+        if (cost.gradients or cost.head_steps) and not client.trains_without_momentum(order):
             raise FedpersError(
                 f"local.keep_momentum=true: {type(client).__name__} does not train by `minimise`, so it has "
                 "no momentum that could be kept; leave it false"

@@ -26,8 +26,8 @@ from fedpers.results.files import CsvRow
 from fedpers.results.plots import curves
 
 COLUMNS = ("round", "split", "seconds", "loss", "accuracy", "accuracy_mean", "worst_decile",
-           "bytes_up", "bytes_down", "gradient_evals", "failures")  # fmt: skip
-COSTS = ("seconds", "bytes_up", "bytes_down", "gradient_evals", "failures")
+           "bytes_up", "bytes_down", "gradient_evals", "body_forwards", "head_steps", "failures")  # fmt: skip
+COSTS = ("seconds", "bytes_up", "bytes_down", "gradient_evals", "body_forwards", "head_steps", "failures")
 log = logging.getLogger("fedpers")
 SPLITS = ("valid", "test", "new")
 

@@ -13,7 +13,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.learning.model import build_model
-from fedpers.method import Plan, Stream
+from fedpers.method import Plan, Stream, Work
 from fedpers.simulate import simulate
 from fedpers.strategies.pflego import PFLEGO
 from tests.oracles.pflego import pflego_round
@@ -70,6 +70,8 @@ def test_one_full_round_is_one_exact_gradient_step():
     theta, heads = initial()
     g_theta, g_heads = full_gradient(theta, heads)
     strategy, cohort = run()
+    norm = sum(float((g**2).sum()) for g in g_theta.values()) ** 0.5
+    assert strategy.round_log.extra["gradient_norm"] == pytest.approx(norm, rel=1e-12)
     for k, v in theta.items():
         torch.testing.assert_close(strategy.state.part[k], v - 0.2 * g_theta[k], rtol=0, atol=1e-14)
     for i, head in enumerate(heads):
@@ -338,7 +340,7 @@ def test_heads_are_drawn_one_a_client_the_model_is_both_parts_and_work_is_one_pa
     whole = client.personal(order, ClientState(heads[1]))
     assert whole.keys() == theta.keys() | heads[1].keys()
     assert all(whole[k] is v for k, v in (theta | heads[1]).items())
-    assert client.work(order, 12) == 12
+    assert client.work(order, 12) == Work(gradients=12, forwards=12, head_steps=72)
 
 
 def test_head_steps_before_a_prediction_are_steps_on_the_newest_body():

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
+from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.flower.client import PersonalizedClient
 
@@ -27,6 +28,6 @@ class GlobalModelClient(PersonalizedClient, ABC):
         """The received model."""
         return shared.params
 
-    def work(self, order: Any, n: int) -> int:
+    def work(self, order: Any, n: int) -> Work | int:
         """As many sample gradients as the local training takes."""
         return int(self.config.local.work(n))

@@ -34,7 +34,7 @@ def count(group: SeedGroup) -> str:
 
 def costs(setting: Setting) -> ReportTable:
     """A row a group: what its runs cost, means over the runs."""
-    columns = ["method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients"]
+    columns = ["method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients", "GFLOP"]
     rows = [[g.name, *_costs(g)] for g in setting.groups]
     peaks = [[float(r.summary.get("peak_memory_mb") or math.nan) for r in g.runs] for g in setting.groups]
     if any(not math.isnan(p) for many in peaks for p in many):  # known of runs with a process of their own
@@ -54,7 +54,9 @@ def _costs(group: SeedGroup) -> list[str]:
     seconds = [mean(s.get(k) or 0.0 for s in summaries) for k in ("median_round_seconds", "warm_up_seconds")]
     megabytes = [mean(s.get("bytes", {}).get(way, 0) for s in summaries) / 1e6 for way in ("up", "down")]
     gradients = mean(s.get("gradient_evals", 0) for s in summaries)
-    return [f"{done:g}", *(f"{v:.3g}" for v in (*seconds, *megabytes, gradients))]
+    operations = mean(s.get("gflops", math.nan) for s in summaries)  # unknown of runs of older versions
+    known = "-" if math.isnan(operations) else f"{operations:.3g}"
+    return [f"{done:g}", *(f"{v:.3g}" for v in (*seconds, *megabytes, gradients)), known]
 
 
 def tuned(setting: Setting) -> list[ReportTable]:

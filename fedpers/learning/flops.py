@@ -1,0 +1,84 @@
+"""What a sample costs in floating-point operations, by the sizes of a model's layers."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, split
+from fedpers.learning.kernels.plan import layers_of
+from fedpers.learning.model import Model
+
+PAIR = 2  # samples that pass through at once: a layer that normalises over them wants more than one
+
+
+@dataclass(frozen=True)
+class SampleFlops:
+    """Operations of one sample in products and convolutions; a multiplication and an addition are two."""
+
+    forward: int  # through the body
+    backward: int  # of a gradient of the whole model, without that
+    head_step: int  # of a gradient of the head alone, on features
+
+    def of(self, gradients: int, forwards: int, head_steps: int) -> int:
+        """Of so many gradients through the body, passes forward (the gradients' own too) and head steps."""
+        return gradients * self.backward + forwards * self.forward + head_steps * self.head_step
+
+
+def flops_of(model: Model, input_shape: tuple[int, ...]) -> SampleFlops:
+    """The cost of a sample; for other than dense networks counted by torch while one passes through.
+
+    Element by element work (activations, losses, steps) is not counted, nor what a custom operator of the
+    user's own does.
+    """
+    params = model.init(0)
+    layers = layers_of(model)
+    if layers is not None:  # torch's counter takes more than a second to load
+        return dense([params[f"{name}.weight"].numel() for name in layers])
+    return counted(model, params, input_shape)
+
+
+def dense(sizes: Sequence[int]) -> SampleFlops:
+    """The cost of a sample in a dense network whose layers have so many weights, the head last.
+
+    A layer's product forward, its weights' gradient and its inputs' gradient cost two operations a weight
+    each; inputs of the first layer have no gradient, and features in a head step have none.
+    """
+    *body, head = (2 * n for n in sizes)
+    back = [head, head] + body + body[1:] + [head] * bool(body)
+    return SampleFlops(sum(body), sum(back), 2 * head)
+
+
+def counted(model: Model, params: Params, input_shape: tuple[int, ...]) -> SampleFlops:
+    """The cost of a sample of any network, by torch's counter."""
+    head, body = split(params, model.is_head)
+    x = torch.zeros(PAIR, *input_shape)
+    wide = model.task == "regression"
+    y = torch.zeros(PAIR, model.num_outputs) if wide else torch.zeros(PAIR, dtype=torch.int64)
+    data = Data(x, y, torch.ones(PAIR))
+    features = model.body(params, x).detach()
+    forward = _counted(lambda: model.body(params, x))
+    whole = _counted(lambda: _differentiate(lambda w: model.loss(w, data), params))
+    alone = _counted(lambda: _differentiate(lambda w: model.head_loss(body | w, features, data), head))
+    return SampleFlops(forward, whole - forward, alone)
+
+
+def _differentiate(loss: Callable[[Any], Any], params: Any) -> None:
+    leaves = {k: v.detach().requires_grad_(v.is_floating_point()) for k, v in params.items()}
+    if leaves:
+        with torch.enable_grad():
+            loss(leaves).backward()
+
+
+def _counted(run: Callable[[], Any]) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # Without mkldnn a recurrent layer is products, which are counted, and not one operator, which is not.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32")  # of a switch that `flags` sets back
+        with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+            run()
+    return int(counter.get_total_flops()) // PAIR

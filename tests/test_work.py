@@ -1,0 +1,93 @@
+"""What training costs: passes of the body, head steps and operations, counted by hand."""
+
+import pytest
+
+from fedpers.checks.toy_data import toy_federation
+from fedpers.config.registry import METHODS
+from fedpers.core.work import Work, work_of
+from fedpers.learning import flops
+from fedpers.learning.model import build_model
+from fedpers.method import LocalConfig, Plan
+from fedpers.simulate import simulate
+from tests.methods.helpers import config, network, smoke
+
+SIZES = (12, 7, 15, 9)  # 43 samples
+FED = toy_federation(num_clients=4, sizes=SIZES)
+
+
+def spent(name, **options):
+    """(gradients, forwards, head steps) of one round with everybody."""
+    row, cfg, model = METHODS[name], config(name, **options), network(FED, "mlp")
+    strategy = row.strategy_class()(cfg, model, Plan(eval_every=0))
+    simulate(strategy, row.client_class()(cfg, model), FED, 1)
+    log = strategy.round_log
+    return log.gradient_evals, log.body_forwards, log.head_steps
+
+
+FULL = LocalConfig(steps=5, batch_size=0)
+SHORT = LocalConfig(steps=2, batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("pflego", {"tau": 1, "adapt_steps": 0}, (43, 43, 0)),
+        ("pflego", {"tau": 50, "adapt_steps": 0}, (43, 2 * 43, 49 * 43)),
+        ("fedper", {"local": FULL}, (5 * 43, 5 * 43, 0)),
+        ("fedrep", {"head": FULL, "body": SHORT}, (2 * 43, 3 * 43, 5 * 43)),
+        ("fedrecon", {"head": FULL, "body": SHORT}, (2 * 43, 3 * 43, 5 * 43)),
+        ("fedalt", {"v": FULL, "u": SHORT}, (2 * 43, 7 * 43, 5 * 43)),
+        ("fedalt", {"v": FULL, "u": SHORT, "personal": "body"}, (7 * 43, 7 * 43, 0)),
+        ("fedrod", {"local": FULL}, (5 * 43, 5 * 43, 5 * 43)),
+        ("fedproto", {"local": FULL}, (5 * 43, 6 * 43, 0)),
+        ("ifca", {"local": FULL, "S": 3}, (5 * 43, 8 * 43, 0)),
+        ("fedem", {"local": FULL, "num_components": 3}, (15 * 43, 18 * 43, 0)),
+        ("moon", {"local": FULL}, (5 * 43, 15 * 43, 0)),
+    ],
+)
+def test_passes_of_the_body_and_head_steps(name, options, expected):
+    assert spent(name, **options) == expected
+
+
+def test_a_number_alone_is_gradients_of_the_whole_model():
+    assert work_of(7) == Work(gradients=7, forwards=0, head_steps=0)
+    assert work_of(Work(1, 2, 3)) == (1, 2, 3)
+
+
+def test_operations_of_a_sample_in_an_mlp():
+    """784-200-10: each weight a multiplication and an addition; no gradient in the pixels."""
+    model = build_model("mlp", input_shape=(1, 28, 28), num_outputs=10, task="classification", hidden=[200])
+    body, head = 784 * 200, 200 * 10
+    found = flops.flops_of(model, (1, 28, 28))
+    assert found.forward == 2 * body
+    assert found.backward == 2 * head + 2 * (body + 2 * head)  # the head's pass; weights, and the features'
+    assert found.head_step == 4 * head
+    assert found == flops.counted(model, model.init(0), (1, 28, 28))
+    # PFLEGO at τ = 50 on 540 samples against 50 whole-model gradients: what the method is about
+    pflego = found.of(540, 1080, 49 * 540)
+    fedper = found.of(50 * 540, 50 * 540, 0)
+    assert (pflego, fedper) == (540 * (325_600 + 627_200 + 392_000), 540 * 50 * 639_200)
+
+
+def test_operations_with_two_hidden_layers_without_one_and_of_a_convolution():
+    deep = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4, 6])
+    assert flops.flops_of(deep, (5,)) == flops.counted(deep, deep.init(0), (5,))
+    shallow = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
+    assert flops.flops_of(shallow, (5,)) == flops.SampleFlops(0, 60, 60)
+    assert flops.counted(shallow, shallow.init(0), (5,)) == flops.SampleFlops(0, 60, 60)
+    net = build_model("cnn_omniglot", input_shape=(1, 28, 28), num_outputs=10, task="classification")
+    sides, forward = (28, 14, 7, 3), 0
+    for i, side in enumerate(sides):  # 3x3 kernels, 64 maps
+        forward += 2 * side * side * 9 * 64 * (64 if i else 1)
+    assert flops.flops_of(net, (1, 28, 28)).forward == forward
+
+
+def test_a_run_has_the_columns_and_their_sums(tmp_path):
+    found = smoke("pflego", tmp_path, "method.adapt_steps=0", "eval_every=0")
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"gradient_evals", "body_forwards", "head_steps", "gflops"} <= set(header)
+    samples = found["gradient_evals"]
+    assert (found["body_forwards"], found["head_steps"]) == (2 * samples, 9 * samples)
+    body, head = 64 * 200, 200 * 10
+    per_sample = 2 * 2 * body + 2 * (body + 3 * head) + 9 * 4 * head
+    assert found["gflops"] == pytest.approx(samples * per_sample / 1e9)
