@@ -15,8 +15,8 @@ from fedpers.method import Data, LocalConfig, Model, Params, Stream, Work, above
 class MoonConfig:
     """Hyper-parameters of MOON, with the paper's letters."""
 
-    mu: float = 1.0  # μ: weight of the contrastive loss
-    tau: float = 0.5  # τ: its temperature
+    mu: float = 1.0                       # μ: weight of the contrastive loss
+    tau: float = 0.5                      # τ: its temperature
     local: LocalConfig = field(default_factory=LocalConfig)
 
     def check(self) -> list[str]:
@@ -43,11 +43,10 @@ class Contrastive:
 
     def __call__(self, w: Params, batch: Data) -> Tensor:
         z = self.model.body(w, batch.x)
-        near, far = (
-            cosine(z, self.model.body(p, batch.x).detach()) / self.tau for p in (self.shared, self.previous)
-        )
-        losses = F.softplus(far - near)  # -log(e^near / (e^near + e^far))
-        contrast = (losses * batch.mask).sum() / batch.num  # [C2]
+        near, far = (cosine(z, self.model.body(p, batch.x).detach()) / self.tau
+                     for p in (self.shared, self.previous))
+        losses = F.softplus(far - near)          # -log(e^near / (e^near + e^far))
+        contrast = (losses * batch.mask).sum() / batch.num                               # [C2]
         return self.model.head_loss(w, z, batch) + self.mu * contrast
 
 
@@ -71,11 +70,11 @@ class MoonClient(GlobalModelClient):
     ) -> tuple[Weights, ClientState]:
         """One local training from the received weights."""
         h = self.config
-        loss: Loss = self.model.loss  # [C1]
+        loss: Loss = self.model.loss                                                     # [C1]
         if h.mu:
             loss = Contrastive(self.model, h.mu, h.tau, order.params, state.previous)
-        w = minimise(loss, order.params, data, rng, h.local)  # [C3]
-        return Weights(w), ClientState(w)  # [C4]
+        w = minimise(loss, order.params, data, rng, h.local)                             # [C3]
+        return Weights(w), ClientState(w)                                                # [C4]
 
     def work(self, order: Weights, n: int) -> Work:
         """As many sample gradients as the local training takes, each beside features of two other models."""
