@@ -118,7 +118,7 @@ def _of_new_clients(group: SeedGroup) -> dict[str, list[float]]:
 def _new_clients(group: SeedGroup, metric: str, when: Sequence[str]) -> list[float]:
     """A value a run for its clients that never trained, at the first of `when` that it knows; nan: none."""
     found = [run.summary.get("new_clients") or {} for run in group.runs]
-    known = [next((new[w] for w in when if new.get(w)), {}) for new in found]
+    known: list[dict[str, Any]] = [next((new[w] for w in when if new.get(w)), {}) for new in found]
     return [_scale(metric) * float(k.get(metric, math.nan)) for k in known]
 
 
