@@ -145,10 +145,10 @@ def _row(
 
 
 def overrides(run: StoredRun) -> list[str] | None:
-    """What the run's command line said, without its folder; None where that was not kept."""
+    """What the run's command line said, but not how many ran at once; None where that was not kept."""
     path = run.path / ".hydra" / "overrides.yaml"
     found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-    return None if found is None else [str(o) for o in found]
+    return None if found is None else [str(o) for o in found if _key(str(o)) != "jobs"]
 
 
 def changed(runs: Sequence[StoredRun]) -> list[str]:
