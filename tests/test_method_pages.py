@@ -1,5 +1,6 @@
-"""What a method's page says of its clients' memory is what its class does."""
+"""What a method's page says of its clients' memory is what its class does, and where it did not help is said."""
 
+import json
 import re
 from pathlib import Path
 
@@ -19,3 +20,20 @@ def test_a_page_says_whether_clients_remember(name: str) -> None:
     said = re.findall(r"\*\*State(ful|less)\*\*: ", text)
     remembers = METHODS[name].client_class().initial_state is not PersonalizedClient.initial_state
     assert said == ["ful" if remembers else "less"]
+
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("benchmark_*.json"))
+FLOORS = ("local", "fedavg", "fedavg_ft")
+
+
+def means(path: Path) -> dict[str, float]:
+    """{method: accuracy} of a benchmark's file."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+    return {r["method"]: r["mean"] for r in rows if r["column"].startswith("accuracy, ")}
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if m not in FLOORS])
+def test_a_page_says_why_its_method_is_below_a_floor_of_the_benchmark(name: str) -> None:
+    tables = [means(path) for path in RESULTS]
+    below = [t for t in tables if name in t and t[name] < max(t[f] for f in ("local", "fedavg"))]
+    text = (ROOT / PAGES[name]).read_text(encoding="utf-8")
+    assert tables and (not below or "](../benchmark.md)" in text)
