@@ -1,4 +1,4 @@
-"""What a method's page says of its clients' memory is what its class does, and where it did not help is said."""
+"""What a method's page says of its clients' memory is what its class does; where it did not help is said."""
 
 import json
 import re
@@ -20,6 +20,7 @@ def test_a_page_says_whether_clients_remember(name: str) -> None:
     said = re.findall(r"\*\*State(ful|less)\*\*: ", text)
     remembers = METHODS[name].client_class().initial_state is not PersonalizedClient.initial_state
     assert said == ["ful" if remembers else "less"]
+
 
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("benchmark_*.json"))
 FLOORS = ("local", "fedavg", "fedavg_ft")

@@ -16,7 +16,7 @@ from fedpers.flower.observer import Observer
 
 FILE, ADDRESS = "FEDPERS_PROMETHEUS_FILE", "FEDPERS_PROMETHEUS_ADDRESS"
 # Columns of a training row that count what happened in it, so that their sum is worth having.
-COSTS = ("bytes_up", "bytes_down", "gradient_evals", "failures")
+COSTS = ("bytes_up", "bytes_down", "gradient_evals", "body_forwards", "head_steps", "failures")
 COUNTS = frozenset([*COSTS, "asked", "answered", "late", "refused", "retried", "reinitialised"])
 LABELS = ("run", "method", "data", "seed")
 STATES = ("running", "finished", "failed")

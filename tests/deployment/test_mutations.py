@@ -17,7 +17,7 @@ from fedpers.deploy import device_grid
 from fedpers.deploy.device_grid import DeviceGrid, Watch
 from fedpers.deploy.ledger import Facts, Ledger
 from fedpers.flower.internals import begin_run, set_message_id
-from fedpers.flower.messages import Header, seal
+from fedpers.flower.messages import COST, Header, seal
 from fedpers.flower.validation import Inspector, shape_problem
 from tests.deployment.fake_link import configs
 
@@ -75,7 +75,7 @@ def mutate(content: RecordDict, rng: random.Random) -> None:
     if choice == 4:
         config["skeleton"] = garble(str(config["skeleton"]), rng)
     elif choice == 5:
-        key = rng.choice(["work", "num", "version", "skeleton", "reinitialised"])
+        key = rng.choice([*COST, "num", "version", "skeleton", "reinitialised"])
         config[key] = rng.choice([-1, 2**62, 1.5, "x", b"x", True, [1], [1, 2, 3], ["a", "b"], [-5, 7]])
     elif choice == 6:
         del config[rng.choice(list(config))]
@@ -91,7 +91,7 @@ def reply(rng: random.Random) -> Message:
     begin_run()
     asked = Message(seal(HEADER._asdict(), BODY), 5, "train")
     set_message_id(asked, 1)
-    content = seal({"work": 3, "num": 3, "version": [2, 0], "reinitialised": 0}, BODY)
+    content = seal({**dict.fromkeys(COST, 3), "num": 3, "version": [2, 0], "reinitialised": 0}, BODY)
     for _ in range(rng.randint(1, 3)):
         if "arrays" in content and "config" in content and content["arrays"]:
             with contextlib.suppress(Exception):  # a garbled array cannot be changed once more
