@@ -101,8 +101,9 @@ def _pair(row: Record | None, printed: bool) -> list[str]:
 
 
 def number(mean: float, std: float | None) -> str:
-    """Two digits, or four significant ones of what is small."""
-    form, of_std = (".2f", ".2f") if abs(mean) >= 10 else (".4g", ".2g")
+    """Two decimals, or four significant digits of what is small and hardly varies."""
+    std = 0.0 if std is not None and std < 1e-12 * abs(mean) else std  # all alike but for the last bits
+    form, of_std = (".2f", ".2f") if abs(mean) >= 10 or (std or 0.0) >= 0.05 else (".4g", ".2g")
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{of_std}}"
 
 
