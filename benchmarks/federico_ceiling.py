@@ -6,7 +6,6 @@ writes benchmarks/results/NAME.json, Local beside it: accuracy over all clients'
 """
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from fedpers.app.build import assemble
-from fedpers.bench.main import machine
+from fedpers.bench.main import keep
 from fedpers.bench.work import Result
 from fedpers.config import compose
 from fedpers.core.data import Federation
@@ -66,9 +65,7 @@ def main() -> None:
     command = (
         f"python benchmarks/federico_ceiling.py --seeds {args.seeds} {args.name} {' '.join(args.overrides)}"
     )
-    found = {"machine": machine(rows), "command": command, "rows": rows}
-    path = Path(__file__).parent / "results" / f"{args.name}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    keep(rows, command, Path(__file__).parent / "results" / f"{args.name}.json")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ then the weights of the likelihood; nothing is learnt in it.
     python benchmarks/federico_sine.py
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedpers.app.build import assemble
-from fedpers.bench.main import machine
+from fedpers.bench.main import keep
 from fedpers.bench.work import Result
 from fedpers.config import compose
 from fedpers.core.data import Data
@@ -95,8 +94,7 @@ def main() -> None:
     restless = [errors("federico", s, CONSTANT) / errors("local", s, CONSTANT) for s in SEEDS]
     rows.append(row("as configured, constant rate", restless))
     rows.append(row("least squares", [mixed / own for own, mixed in map(least_squares, SEEDS)]))
-    found = {"machine": machine(rows), "command": "python benchmarks/federico_sine.py", "rows": rows}
-    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    keep(rows, "python benchmarks/federico_sine.py", FILE)
 
 
 if __name__ == "__main__":

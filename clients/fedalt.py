@@ -28,7 +28,7 @@ class FedAltClient(SplitClient):
         return u, v                                                                      # [C3] [C4]
 
     def work(self, order: Any, n: int) -> Work:
-        """The sample gradients of both trainings; a head's own pass forward through the body each."""
+        """The sample gradients of both trainings; a head's has a pass forward through the body too."""
         own, shared = self.config.v.work(n), self.config.u.work(n)
         if self.config.personal == "head":
             return Work(shared, forwards=own, head_steps=own)

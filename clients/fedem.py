@@ -117,4 +117,5 @@ class FedEMClient(PersonalizedClient):
 
     def work(self, order: Any, n: int) -> Work:
         """Every component's losses, for the E-step, then a whole local training."""
-        return Work((M := self.config.num_components) * self.config.local.work(n), forwards=M * n)
+        h = self.config
+        return Work(h.num_components * h.local.work(n), forwards=h.num_components * n)

@@ -91,4 +91,5 @@ class FedRoDClient(PersonalizedClient):
 
     def work(self, order: Any, n: int) -> Work:
         """As many sample gradients as the local training takes, each with one of the second head."""
-        return Work(self.config.local.work(n), head_steps=self.config.local.work(n))
+        gradients = self.config.local.work(n)
+        return Work(gradients, head_steps=gradients)

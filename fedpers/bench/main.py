@@ -241,6 +241,12 @@ def write(rows: list[Result], name: str, out: Path) -> Path:
     return path
 
 
+def keep(rows: list[Result], command: str, path: Path) -> None:
+    """The results of a script with a page of its own, as `fedpers.results.pages` shows them."""
+    found = {"machine": machine(rows), "command": command, "rows": rows}
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def _short(found: Result | None) -> str:
     if found is None:
         return "failed"

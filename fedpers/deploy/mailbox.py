@@ -49,6 +49,5 @@ class Mailbox:
             except BaseException as error:  # it is raised where somebody looks
                 found.set_exception(error)
 
-        threading.Thread(
-            target=fetch, daemon=True
-        ).start()  # not joined: the end of a run does not wait for it
+        # A daemon: the end of a run does not wait for the half of a reply.
+        threading.Thread(target=fetch, daemon=True).start()

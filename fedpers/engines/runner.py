@@ -136,8 +136,10 @@ class Runner:
 
         A state is not read where the request is looped anyway.
         """
-        sizes = population.padded_sizes(request.k) if asked else (0, 0, 0)
-        if asked is None or not sizes[0]:
+        if asked is None:
+            return None, UNREAD, []
+        sizes = population.padded_sizes(request.k)
+        if not sizes[0]:
             return None, UNREAD, []
         state = population.state(request.k, request.when)
         flat, structure = flatten(state)

@@ -13,11 +13,11 @@ from typing import Any
 
 from fedpers.core.errors import ConfigError
 from fedpers.flower.observer import Observer
+from fedpers.results.recorder import COSTS
 
 FILE, ADDRESS = "FEDPERS_PROMETHEUS_FILE", "FEDPERS_PROMETHEUS_ADDRESS"
 # Columns of a training row that count what happened in it, so that their sum is worth having.
-COSTS = ("bytes_up", "bytes_down", "gradient_evals", "body_forwards", "head_steps", "failures")
-COUNTS = frozenset([*COSTS, "asked", "answered", "late", "refused", "retried", "reinitialised"])
+COUNTS = {*COSTS, "asked", "answered", "late", "refused", "retried", "reinitialised"} - {"seconds"}
 LABELS = ("run", "method", "data", "seed")
 STATES = ("running", "finished", "failed")
 
