@@ -117,5 +117,4 @@ class FedEMClient(PersonalizedClient):
 
     def work(self, order: Any, n: int) -> Work:
         """Every component's losses, for the E-step, then a whole local training."""
-        h = self.config
-        return Work(h.num_components * h.local.work(n), forwards=h.num_components * n)
+        return Work(self.config.num_components * self.config.local.work(n), self.config.num_components * n)
