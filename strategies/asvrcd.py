@@ -73,9 +73,9 @@ class ASVRCD(BlockStrategy):
                 w = Block(w.y, w.z, old.y, average(replies, "g_v"))                      # [S6]
         return self.done(s, w, order)
 
-    def anchored_rounds(self) -> int:
+    def anchored(self, rounds: int) -> int:
         """Those after ASCD's."""
-        return max(super().anchored_rounds() - self.config.ascd, 0)
+        return max(rounds - self.config.ascd, 0)
 
     def _without_anchor(self, s: State, rng: np.random.Generator) -> Steps:
         order = as_plain(self.next_event(s, rng, s.rates.p_w))

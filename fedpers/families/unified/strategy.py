@@ -196,11 +196,11 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     def _advice(self, own_mu: float, c: Constants, rates: Any) -> Iterator[str]:
         yield from on_convexity(self.config.objective, own_mu) if self.momentum else ()
         yield from on_blocks(c)
-        yield from on_anchors(rates, self.anchored_rounds()) if "v" in self.keeps else ()
+        yield from on_anchors(rates, self.anchored(self._last_round or 0)) if "v" in self.keeps else ()
 
-    def anchored_rounds(self) -> int:
-        """Rounds of the run with control variates, where a method has any."""
-        return self._last_round or 0
+    def anchored(self, rounds: int) -> int:
+        """How many of a run's rounds have control variates, where a method has any."""
+        return rounds
 
 
 def _own_mu(h: Settings, told: Sequence[Base]) -> float:
