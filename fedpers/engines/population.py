@@ -1,7 +1,7 @@
 """The clients of a federation in one process: the method's client half, data and states."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class Population:
         self.device = plan.device
         self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
         self._data: dict[int, ClientData] = {}
-        self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self.padded_sizes = lru_cache(2**16)(self._padded_sizes)  # asked for each request
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
         """The answer of one client, run alone, or its exception; its state is read unless it is given."""
@@ -78,19 +78,11 @@ class Population:
         """Whether the model has convolutions."""
         return any(v.dim() > 3 for v in self.params.values())
 
-    def padded_sizes(self, k: int) -> tuple[int, int, int]:
+    def _padded_sizes(self, k: int) -> tuple[int, int, int]:
         """What the splits of client k are padded to in a stack."""
-        parts = self.data(k)
-        sizes = len(parts.train), len(parts.valid), len(parts.test)
-        if sizes not in self._padded:
-            top_train, top_test = self._tops
-            padded = (
-                padded_size(sizes[0], top_train),
-                padded_size(sizes[1]),
-                padded_size(sizes[2], top_test),
-            )
-            self._padded[sizes] = padded
-        return self._padded[sizes]
+        parts, (top_train, top_test) = self.data(k), self._tops
+        train, valid, test = len(parts.train), len(parts.valid), len(parts.test)
+        return padded_size(train, top_train), padded_size(valid), padded_size(test, top_test)
 
     @cached_property
     def _tops(self) -> tuple[int, int]:
