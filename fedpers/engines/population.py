@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,7 +87,7 @@ class Population:
 
     @cached_property
     def _tops(self) -> tuple[int, int]:
-        return int(max(self.federation.num_train)), int(max(self.federation.num_test))
+        return int(np.max(self.federation.num_train)), int(np.max(self.federation.num_test))
 
     def _one(self, request: Request, state: Any) -> Answer:
         k, when = request.k, request.when
