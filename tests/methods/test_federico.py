@@ -287,6 +287,27 @@ def test_what_is_sent_is_the_gradient_of_the_log_likelihood():
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-9)
 
 
+@pytest.mark.parametrize("T", [9, 36, 144])
+def test_the_rates_of_theorem_3_1(T):
+    """With η = a/√T the mean of ‖∇F‖² is O(1/√T), that of what Π gains at least 0 and O(T^(-3/4)).
+
+    F is at least 0 and a step of such rates takes at least η/2 ‖∇F‖² from it; so both have constants.
+    """
+    eta, K, history = 0.01 / T**0.5, FED.num_clients, History()
+    cfg = {**EM, "update": "grad", "loss": "sum", "eta": eta}
+    run(T, history=history, plan={"eval_every": 0}, **cfg)
+    prior, phis = torch.full((K, K), 1 / K, dtype=torch.float64), [m.phi for m in initial(**cfg)]
+    start, slopes, gains = objective(prior, losses(phis)), [], []
+    for w, after in history.rounds:
+        L = losses(phis)
+        gains.append(objective(prior, L) - objective(w, L))
+        moved = (((a[n] - b[n]) / eta) ** 2 for a, b in zip(phis, after, strict=True) for n in a)
+        slopes.append(float(sum(v.sum() for v in moved)))
+        prior, phis = w.clamp(min=1e-300), after
+    assert min(gains) >= -1e-9 and 0 < np.mean(gains) <= start * T**-0.75
+    assert 0 < np.mean(slopes) <= 2 * start / 0.01 * T**-0.5
+
+
 # ---- reductions ---------------------------------------------------------------------------------
 
 
