@@ -20,6 +20,7 @@ class PFLEGOConfig:
     server_optimizer: Literal["sgd", "adam"] = "adam"
     scale: Literal["planned", "realised"] = "planned"   # I/r, or I over the replies that came
     head_init: HeadInit = "default"                     # how a client's head starts
+    own_classes: bool = False                           # heads of K_i rows, of the client's classes
     adapt_steps: int = 200                              # head steps before a client predicts
 
     def check(self) -> list[str]:
@@ -59,7 +60,8 @@ class PFLEGOClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """A head of its own for every client, the same whenever it is first visited."""
-        return ClientState(first_head(self.model, params, rng, self.config.head_init))
+        h = self.config
+        return ClientState(first_head(self.model, params, data, rng, h.head_init, h.own_classes))
 
     def answer(
         self, order: TakeSteps, state: ClientState, data: Data, rng: Stream
