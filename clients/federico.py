@@ -26,7 +26,7 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, Params, PersonalizedClient, Stream, grad, minimise
+from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, grad, minimise
 
 
 class FedeRiCoClient(PersonalizedClient):
@@ -107,14 +107,14 @@ class FedeRiCoClient(PersonalizedClient):
         losses = torch.stack([self._score(phi, data) for phi in shared.models])
         return Newcomer(shared.models, posterior(losses, torch.isfinite(losses))), state
 
-    def work(self, order: Any, n: int) -> int:
-        """Local training, or one full gradient, of each model that was tried."""
+    def work(self, order: Any, n: int) -> Work:
+        """The loss of each model that is tried, then local training or one full gradient of it."""
         once = self.config.local.work(n) if self.config.update == "steps" else n
-        if isinstance(order, Alone):
-            return once
-        return (1 + len(order.models)) * once if isinstance(order, Forward) else 0
+        tried = 1 + len(order.models) if isinstance(order, Forward) else 0
+        return Work((tried + isinstance(order, Alone)) * once, forwards=tried * n)
 
-    def work_done(self, order: Any, reply: Any, n: int) -> int:
-        """`work` without the models whose weight is below w_min."""
-        used = torch.ones(1) if not isinstance(order, Forward) else reply.w[order.ids] >= self.config.w_min
-        return int(used.sum()) * self.work(order, n) // len(used)
+    def work_done(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
+        """`work` without the gradients of models whose weight is below w_min."""
+        most, forward = self.work(order, n), isinstance(order, Forward)
+        used = reply.w[order.ids] >= self.config.w_min if forward else torch.ones(1)
+        return most._replace(gradients=int(used.sum()) * most.gradients // len(used))

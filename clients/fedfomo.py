@@ -9,7 +9,7 @@ from torch import Tensor
 from fedpers.core.params import sq_dist, weighted_sum
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class FedFomoClient(PersonalizedClient):
         """The client's own model."""
         return state.phi
 
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes."""
-        return self.config.local.work(max(1, n - max(1, int(n * self.config.valid_fraction))))
+    def work(self, order: Any, n: int) -> Work:
+        """The local training; the samples kept back pass through old, own and received models."""
+        kept = max(1, int(n * self.config.valid_fraction))
+        return Work(self.config.local.work(max(1, n - kept)), forwards=(2 + len(order.models)) * kept)

@@ -117,12 +117,13 @@ class Population:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
-        if self.mechanism is not None:
-            reply = self.mechanism.release(request, reply)
+        cost = work_of(self.client.work_done(request.order, reply, own_state(kept), n))
+        if self.mechanism is not None:  # what the data made of the cost would be told beside the delta
+            reply, cost = self.mechanism.release(request, reply), work_of(self.client.work(request.order, n))
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, *work_of(self.client.work_done(request.order, reply, n)))
+        return Answer(body, n, *cost)
 
     def _noise(self, request: Request, change: Any) -> Stream:
         """A simulation's noise: it can be repeated, as all of a run."""
