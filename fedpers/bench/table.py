@@ -131,8 +131,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
     ),
     "population": (
         "A population of ten million",
-        "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients: of a thousand all "
-        "are met again in each round, of millions nearly all are met for the first time, and draw their head.",
+        "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients. Of a thousand "
+        "all are met again in each round; of millions nearly all are new, and draw their head first.",
         {
             "clients": "{clients:,}",
             "ms a round": _ms("seconds"),

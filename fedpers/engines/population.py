@@ -13,7 +13,7 @@ from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import own_leaves
 from fedpers.core.rng import Stream, noise_stream
-from fedpers.core.work import work_of
+from fedpers.core.work import Work, work_of
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
@@ -35,6 +35,8 @@ class Population:
         self.device = plan.device
         self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
         self._data: dict[int, ClientData] = {}
+        self._order: Any = None  # the last, and what it costs a client with so many samples
+        self._costs: dict[int, Work] = {}
         self.padded_sizes = lru_cache(2**16)(self._padded_sizes)  # asked for each request
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
@@ -117,13 +119,24 @@ class Population:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
-        cost = work_of(self.client.work_done(request.order, reply, own_state(kept), n))
-        if self.mechanism is not None:  # what the data made of the cost would be told beside the delta
-            reply, cost = self.mechanism.release(request, reply), work_of(self.client.work(request.order, n))
+        cost = self._cost(request.order, reply, kept, n)
+        if self.mechanism is not None:
+            reply = self.mechanism.release(request, reply)
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
         return Answer(body, n, *cost)
+
+    def _cost(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
+        """What the training took: with one order and n samples the same, unless the method says otherwise."""
+        own = type(self.client).work_done is not PersonalizedClient.work_done
+        if own and self.mechanism is None:  # what the data made of the cost would be told beside the delta
+            return work_of(self.client.work_done(order, reply, own_state(kept), n))
+        if order is not self._order:
+            self._order, self._costs = order, {}
+        if n not in self._costs:
+            self._costs[n] = work_of(self.client.work(order, n))
+        return self._costs[n]
 
     def _noise(self, request: Request, change: Any) -> Stream:
         """A simulation's noise: it can be repeated, as all of a run."""
