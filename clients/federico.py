@@ -9,6 +9,7 @@ from torch import Tensor
 from fedpers.core.rng import SameBatches
 from fedpers.core.vmap import readable
 from fedpers.families.disclosures import PEERS
+from fedpers.families.peers.client import PeerClient
 from fedpers.families.peers.config import FedeRiCoConfig
 from fedpers.families.peers.messages import Alone, Forward, Join, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
@@ -26,10 +27,10 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, grad, minimise
+from fedpers.method import Data, Params, Stream, Work, grad, minimise
 
 
-class FedeRiCoClient(PersonalizedClient):
+class FedeRiCoClient(PeerClient):
     """Owns a model; tries those of others, trains those that explain its data, mixes outputs."""
 
     config: FedeRiCoConfig
@@ -59,8 +60,7 @@ class FedeRiCoClient(PersonalizedClient):
         losses = torch.stack([self._score(phi, data) for phi in models])                 # [C3]
         s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C4] [C5]
         w = heavy(s.w.gather(0, order.ids), h.w_min)
-        g = tuple(self._share(v, phi, data, batches)
-                  for v, phi in zip(w, models, strict=True))                             # [C6]
+        g = tuple(self._share(v, phi, data, batches) for v, phi in zip(w, models, strict=True))  # [C6]
         M = h.neighbours(len(s.w))
         wanted = draw_peers(ranks(s, mask), order.ids[0], M, h.epsilon, rng)             # [C7]
         state = replace(state, scores=s)

@@ -327,8 +327,10 @@ def test_without_neighbours_it_is_local_training_bit_for_bit(optimizer, dtype):
         mine, theirs = cohort.store.states[k], other.store.states[k].params
         assert all(torch.equal(mine.phi[n], theirs[n]) for n in theirs)
         assert mine.scores.w.tolist() == [float(j == k) for j in range(5)]
-    for n, v in strategy.client_metrics.items():  # local training's is measured by a kernel
-        np.testing.assert_allclose(v, alone.client_metrics[n], rtol=1e-5 if dtype == "float32" else 0)
+    for n, v in alone.client_metrics.items():  # local training's is measured by a kernel
+        np.testing.assert_allclose(strategy.client_metrics[n], v, rtol=1e-5 if dtype == "float32" else 0)
+    own = strategy.client_metrics["own_accuracy"]
+    np.testing.assert_array_equal(own, strategy.client_metrics["test_accuracy"])
 
 
 def test_one_gradient_without_neighbours_is_local_gradient_descent_bit_for_bit():
@@ -548,6 +550,17 @@ def test_a_client_predicts_with_the_weighted_probabilities_of_all_it_has():
         want = sum(w * MODEL(phi, x).softmax(1) for w, phi in zip(memory.scores.w, phis, strict=True))
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(got.sum(1), torch.ones(len(x), dtype=torch.float64))
+
+
+def test_what_the_own_model_alone_would_do_is_measured_beside_the_mixture():
+    strategy, cohort, _ = run(3, num_neighbours=4)
+    for k, row in enumerate(strategy.client_metrics["partition_id"].astype(int)):
+        test, phi = FED.client(row).test, cohort.store.states[row].phi
+        found = {n: strategy.client_metrics[n][k] for n in ("own_loss", "own_accuracy", "test_loss")}
+        assert found["own_loss"] == pytest.approx(float(MODEL.loss(phi, test)), rel=1e-6)
+        right = (MODEL(phi, test.x).argmax(1) == test.y).double().mean()
+        assert found["own_accuracy"] == pytest.approx(float(right))
+        assert found["own_loss"] != found["test_loss"]
 
 
 def test_small_weights_are_left_out_and_the_rest_is_renormalised():
