@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.rng import SameBatches
+from fedpers.core.rng import SameBatches, Where
 from fedpers.core.vmap import readable
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.client import PeerClient
@@ -77,10 +77,12 @@ class FedeRiCoClient(PeerClient):
         return score(self.model, phi, data, 1.0 if self.config.loss == "mean" else None)
 
     def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
-        """w times what was learnt; without weight nothing is learnt (a stack learns for all its rows)."""
-        if readable(w) and w == 0:
-            return {k: torch.zeros_like(v) for k, v in phi.items()}
-        return weighted(self._work_on(phi, data, batches), w)
+        """w times what was learnt; without weight nothing is learnt."""
+        if readable(w):
+            if w == 0:
+                return {k: torch.zeros_like(v) for k, v in phi.items()}
+            return weighted(self._work_on(phi, data, batches), w)
+        return weighted(self._work_on(phi, data, Where(batches, w > 0)), w)
 
     def _work_on(self, phi: Params, data: Data, batches: Stream) -> Params:
         """The gradient of l_i in φ_b, or φ_b after local training."""

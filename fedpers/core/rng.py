@@ -99,6 +99,22 @@ class SameBatches(Stream):
         return self._kept
 
 
+class Where(Stream):
+    """A stream whose minibatches are empty unless `wanted`, a scalar that may differ among stacked clients.
+
+    The kernels leave out steps without a sample. Elsewhere they cost what they always do, and what they lead
+    to where it is not wanted may be no number: the caller does not use it.
+    """
+
+    def __init__(self, rng: Stream, wanted: Tensor) -> None:
+        self._rng, self._wanted, self.ragged = rng, wanted, rng.ragged
+
+    def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
+        """That of the stream, with weights 0 where nothing is wanted."""
+        index, weight = self._rng.schedule(n, batch_size, passes, steps)
+        return index, weight * self._wanted.to(weight)
+
+
 class FixedBatch(Stream):
     """A stream whose every minibatch is one and the same: `rows` [B] of the data, of `weight` [B]."""
 
