@@ -12,6 +12,7 @@ from fedpers.app.run import execute
 from fedpers.checks.case import close
 from fedpers.checks.contract import CHECKS, make_case, workers_change_nothing
 from fedpers.checks.toy_data import toy_federation
+from fedpers.clients import federico as client_half
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.federico import FedeRiCoClient, FedeRiCoConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
@@ -24,6 +25,7 @@ from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.peers.messages import Alone, Forward, Join, Published, Step, WeightedGradients
+from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Observer, Plan
 from fedpers.results import checkpoint
@@ -197,6 +199,33 @@ def test_a_model_without_weight_is_not_trained_and_not_counted():
     assert log["mass_min"] == pytest.approx(float(mass.min())) and log["mass_max"] == pytest.approx(
         float(mass.max())
     )
+
+
+def test_a_stack_skips_models_without_weight_and_nothing_else_changes(monkeypatch):
+    """Three rounds of unequal clients in the kernel: bit for bit what training all models gives."""
+    fed = toy_federation(num_clients=5, sizes=(12, 9, 15, 11))
+    model = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
+    empty, trained = [], native.train
+
+    def watched(plan, given, parts, index, weight):
+        empty.extend((weight == 0).flatten(1).all(1).tolist())
+        return trained(plan, given, parts, index, weight)
+
+    monkeypatch.setattr(native, "train", watched)
+
+    def phis():
+        options = {"num_neighbours": 3, "w_min": 0.2, "kappa": 3.0, "warmup": 1}
+        _, cohort, _ = run(4, fed=fed, model=model, plan={"dtype": "float32"}, **options)
+        return [cohort.store.states[k].phi for k in range(5)]
+
+    fast = phis()
+    assert 0 < sum(empty) < len(empty)
+    monkeypatch.setattr(client_half, "Where", lambda batches, wanted: batches)
+    empty.clear()
+    slow = phis()
+    assert empty and not any(empty)
+    for a, b in zip(fast, slow, strict=True):
+        assert all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_warm_up_trains_alone_and_tries_nobody():
