@@ -69,8 +69,7 @@ class FedeRiCoClient(PeerClient):
         return WeightedGradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C8]
 
     def _score(self, phi: Params, data: Data) -> Tensor:
-        kappa = self.config.kappa if self.config.loss == "mean" else None
-        return score(self.model, phi, data, kappa)
+        return score(self.model, phi, data, self.config.kappa if self.config.loss == "mean" else None)
 
     def _loss(self, phi: Params, data: Data) -> Tensor:
         """What a gradient step is on: κ decides how sharp weights are, not how long a step is."""
@@ -78,11 +77,10 @@ class FedeRiCoClient(PeerClient):
 
     def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
         """w times what was learnt; without weight nothing is learnt."""
-        if readable(w):
-            if w == 0:
-                return {k: torch.zeros_like(v) for k, v in phi.items()}
-            return weighted(self._work_on(phi, data, batches), w)
-        return weighted(self._work_on(phi, data, Where(batches, w > 0)), w)
+        if readable(w) and w == 0:
+            return {k: torch.zeros_like(v) for k, v in phi.items()}
+        rows = batches if readable(w) else Where(batches, w > 0)
+        return weighted(self._work_on(phi, data, rows), w)
 
     def _work_on(self, phi: Params, data: Data, batches: Stream) -> Params:
         """The gradient of l_i in φ_b, or φ_b after local training."""
