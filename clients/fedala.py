@@ -2,25 +2,17 @@
 
 import statistics
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedpers.core.bounds import above, bounds
+from fedpers.core.rng import Stream
+from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    above,
-    bounds,
-    grad,
-    minibatches,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, grad, minibatches, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
 
@@ -48,6 +40,7 @@ class ClientState:
     own: Params
     W: Params                             # of the mixed layers, entries in [0, 1]
     visits: Tensor                        # scalar
+    passes: Tensor                        # scalar, of the last learning of W_i
 
 
 def upper(params: Params, p: int) -> list[str]:
@@ -73,21 +66,23 @@ class FedALAClient(PersonalizedClient):
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """The initial model, which the received one replaces whole."""
         W = {k: torch.ones_like(params[k]) for k in upper(params, self.config.layers)}
-        return ClientState(params, W, data.mask.new_zeros(()))
+        none = data.mask.new_zeros(())
+        return ClientState(params, W, none, none)
 
     def answer(
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """Learn the weights, mix, train."""
-        W = state.W
+        W, passes = state.W, 0
         if self.config.eta and state.visits > 0:       # at first there is no own model to mix with
-            W = self._learn(order.params, state, data, rng)
+            W, passes = self._learn(order.params, state, data, rng)
         start = mix(state.own, order.params, W)                                          # [C3]
         new = minimise(self.model.loss, start, data, rng, self.config.local)             # [C4]
-        return Weights(new), ClientState(new, W, state.visits + 1)                       # [C5]
+        count = torch.full_like(state.visits, passes)
+        return Weights(new), ClientState(new, W, state.visits + 1, count)                # [C5]
 
-    def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> Params:
-        """W_i after one pass over some of the samples; the first time, after as many as it takes."""
+    def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, int]:
+        """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
         h, W = self.config, state.W
         losses: list[float] = []
         rows = torch.from_numpy(rng.generator.permutation(len(data))[: max(1, int(h.share * len(data)))])
@@ -105,12 +100,20 @@ class FedALAClient(PersonalizedClient):
             losses.append(float(loss(W, some)))
             if len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < h.threshold:
                 break
-        return W
+        return W, len(losses)
 
     def personal(self, shared: Weights, state: ClientState) -> Params:
         """The client's own model."""
         return state.own
 
-    def work(self, order: Weights, n: int) -> int:
-        """As many sample gradients as the local training takes; those of W_i are not counted."""
-        return self.config.local.work(n)
+    def work(self, order: Weights, n: int, passes: int = 1) -> Work:
+        """The local training, and passes that learn W_i: a gradient and a loss of some samples each."""
+        h, local = self.config, self.config.local.work(n)
+        samples = passes * max(1, int(h.share * n)) if h.eta else 0
+        if all(map(self.model.is_head, upper(order.params, self.config.layers))):
+            return Work(local, forwards=2 * samples, head_steps=samples)
+        return Work(local + samples, forwards=samples)
+
+    def work_done(self, order: Weights, reply: Any, kept: ClientState, n: int) -> Work:
+        """`work` with the passes that were made: none in the first visit, many in the second."""
+        return self.work(order, n, int(kept.passes))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.families.split_models.client import SplitClient
+from fedpers.families.split_models.heads import HeadInit
 from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, Work, minimise
 
 
@@ -14,6 +15,8 @@ class FedAltConfig:
     personal: Literal["head", "body"] = "head"                   # what v_i is
     v: LocalConfig = field(default_factory=LocalConfig)          # τ_v, γ_v
     u: LocalConfig = field(default_factory=LocalConfig)          # τ_u, γ_u
+    head_init: HeadInit = "common"                               # personal heads start alike
+    own_classes: bool = False                                    # heads of the client's classes alone
 
 
 class FedAltClient(SplitClient):

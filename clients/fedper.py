@@ -16,6 +16,7 @@ class FedPerConfig:
     personal: ClassVar = "head"           # the private layers W_k
     local: LocalConfig = field(default_factory=LocalConfig)
     head_init: HeadInit = "default"       # heads are drawn one a client
+    own_classes: bool = False             # heads of the client's classes alone
 
 
 class FedPerClient(SplitClient):

@@ -31,6 +31,7 @@ class FedReconConfig:
     server_optimizer: Literal["sgd", "adam"] = "sgd"
     rho: float = 1.0                                             # η_s: server rate
     head_init: HeadInit = "default"                              # heads are drawn one a client
+    own_classes: bool = False                                    # heads of the client's classes alone
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -61,7 +62,7 @@ class FedReconClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """Each client's first head."""
-        head = first_head(self.model, params, rng, self.config.head_init)
+        head = first_head(self.model, params, data, rng, self.config.head_init, self.config.own_classes)
         return ClientState(head, head)
 
     def answer(

@@ -16,6 +16,7 @@ class FedRepConfig:
     head: LocalConfig = field(default_factory=lambda: LocalConfig(epochs=5))     # τ_h, α
     body: LocalConfig = field(default_factory=LocalConfig)                       # τ_φ, α
     head_init: HeadInit = "default"                                              # drawn one a client
+    own_classes: bool = False                                                    # of its classes alone
 
 
 class FedRepClient(SplitClient):

@@ -8,6 +8,7 @@ from torch import Tensor
 from fedpers.core.bounds import above
 from fedpers.core.params import merge, scale, split
 from fedpers.families.split_models.client import SplitClient
+from fedpers.families.split_models.heads import HeadInit
 from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 
 
@@ -18,6 +19,8 @@ class FedSimConfig:
     personal: Literal["head", "body"] = "head"                   # what v_i is
     ratio: float = 1.0                                           # γ_v / γ_u; SGD
     local: LocalConfig = field(default_factory=LocalConfig)      # τ, γ_u
+    head_init: HeadInit = "common"                               # personal heads start alike
+    own_classes: bool = False                                    # heads of the client's classes alone
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""

@@ -13,7 +13,7 @@ from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import Block
 from fedpers.families.unified.mixture import APFL2Settings
 from fedpers.families.unified.objective import Settings
-from fedpers.method import Data, Params, Stream, record
+from fedpers.method import Data, Params, Stream, Work, record
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class LSGDClient(BlockClient):
         f, h, w, beta = self.objective(order.M), self.config, order.w, state.y
         over_w, over_b = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
         mean_w, mean_b = order.mean, state.z
-        for k, batch in enumerate(self._batches(data, rng)):                             # [C1]
+        for k, batch in enumerate(self._batches(h, data, rng)):                          # [C1]
             if order.shares:
                 mean_w, mean_b = (blend(a, x, order.shares[k]) for a, x in ((mean_w, w), (mean_b, beta)))
             g_w, g_b = f.grads(w, beta, batch)                                           # [C2]
@@ -111,10 +111,10 @@ class LSGDClient(BlockClient):
         """β_m, or its average."""
         return state.z if self.config.output == "average" else state.y
 
-    def _batches(self, data: Data, rng: Stream) -> list[Data]:
-        tau, B = self.config.tau, self.config.batch_size
-        return batches(data, rng.uniform(tau, B).double()) if B else [data] * tau
+    def _batches(self, h: LSGDConfig, data: Data, rng: Stream) -> list[Data]:
+        return batches(data, rng.uniform(h.tau, h.batch_size).double()) if h.batch_size else [data] * h.tau
 
-    def work(self, order: Any, n: int) -> int:
-        """τ steps of B samples, in both blocks."""
-        return 2 * self.config.tau * (self.config.batch_size or n) * isinstance(order, LocalSteps)
+    def work(self, order: Any, n: int) -> Work:
+        """τ steps of B samples, in both blocks at once."""
+        samples = self.config.tau * (self.config.batch_size or n) * isinstance(order, LocalSteps)
+        return self.objective(order.M).gradient_work("both").times(samples)

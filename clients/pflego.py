@@ -1,12 +1,12 @@
 """PFLEGO, client half. The algorithm box is in strategies/pflego.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.params import add, split
 from fedpers.families.disclosures import BODY_GRADIENT
-from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, bounds, grad, record
+from fedpers.families.split_models.heads import HeadInit, features, first_head, head_losses, head_steps
+from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, bounds, grad, record
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class PFLEGOConfig:
     server_optimizer: Literal["sgd", "adam"] = "adam"
     scale: Literal["planned", "realised"] = "planned"   # I/r, or I over the replies that came
     head_init: HeadInit = "default"                     # how a client's head starts
+    own_classes: bool = False                           # heads of K_i rows, of the client's classes
+    report: bool = False                                # clients tell losses around their head steps
     adapt_steps: int = 200                              # head steps before a client predicts
 
     def check(self) -> list[str]:
@@ -41,6 +43,7 @@ class BodyGradient:
     """Reply: the gradient of l_i in the body, at θ_{t-1} and the head after its τ-1 steps."""
 
     theta: Params
+    told: Params = field(default_factory=dict)          # scalars, with `report`: l_i before, after; L
 
 
 @record
@@ -59,24 +62,23 @@ class PFLEGOClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """A head of its own for every client, the same whenever it is first visited."""
-        return ClientState(first_head(self.model, params, rng, self.config.head_init))
+        h = self.config
+        return ClientState(first_head(self.model, params, data, rng, h.head_init, h.own_classes))
 
     def answer(
         self, order: TakeSteps, state: ClientState, data: Data, rng: Stream
     ) -> tuple[BodyGradient, ClientState]:
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
-        h, theta, head = self.config, order.theta, state.head
-        if h.tau > 1:
-            head = self._fit(theta, head, data, rng, h.tau - 1)                          # [C1] [C2]
+        h, theta, head, told = self.config, order.theta, state.head, {}
+        if h.tau > 1 or h.report:
+            F = features(self.model, theta, data)                                        # [C1]
+            head = head_steps(self.model, head, F, rng, h.beta, h.tau - 1)               # [C2]
+            told = head_losses(self.model, state.head, head, F) if h.report else {}
         g = grad(self.model.loss)(head | theta, data)                                    # [C3]
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
-        return BodyGradient(g_theta), ClientState(head)                                      # [C5]
-
-    def _fit(self, theta: Params, head: Params, data: Data, rng: Stream, steps: int) -> Params:
-        full_batch = LocalConfig(self.config.beta, steps=steps, batch_size=0)
-        return fit_head(self.model, theta, head, data, rng, full_batch)
+        return BodyGradient(g_theta, told), ClientState(head)                                # [C5]
 
     @property
     def adapts(self) -> bool:
@@ -87,7 +89,13 @@ class PFLEGOClient(PersonalizedClient):
         self, shared: TakeSteps, state: ClientState, data: Data, rng: Stream
     ) -> tuple[TakeSteps, ClientState]:
         """Head steps on the training data, as in a round; nothing is kept."""
-        return shared, ClientState(self._fit(shared.theta, state.head, data, rng, self.config.adapt_steps))
+        h, F = self.config, features(self.model, shared.theta, data)
+        return shared, ClientState(head_steps(self.model, state.head, F, rng, h.beta, h.adapt_steps))
+
+    @classmethod
+    def exposed(cls, config: PFLEGOConfig) -> list[str]:
+        """The losses, which are no declared delta."""
+        return ["set method.report=false (else clients tell their training losses)"] * config.report
 
     def personal(self, shared: TakeSteps, state: ClientState) -> Params:
         """The shared body under the client's own head."""
@@ -95,5 +103,5 @@ class PFLEGOClient(PersonalizedClient):
 
     def work(self, order: Any, n: int) -> Work:
         """One gradient of the whole model a sample, whatever τ; head steps need one more pass forward."""
-        steps = self.config.tau - 1
-        return Work(n, forwards=n if steps else 0, head_steps=steps * n)
+        steps, report = self.config.tau - 1, self.config.report
+        return Work(n, forwards=n if steps or report else 0, head_steps=steps * n)

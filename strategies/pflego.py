@@ -23,12 +23,17 @@ all clients (Eq. 4); the text's remark that participants' weights sum to one is 
 Reductions: I = r and τ = 1 with SGD is gradient descent on L; ρ = 0 is independent regressions.
 """
 
+import logging
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedpers.clients.pflego import PFLEGOConfig, TakeSteps
 from fedpers.core.params import sq_norm, weighted_sum
 from fedpers.families.split_models.strategy import BodyDescentStrategy, DescendingBody
-from fedpers.method import Round
+from fedpers.method import Params, Round
+
+log = logging.getLogger("fedpers")
 
 
 class PFLEGO(BodyDescentStrategy):
@@ -36,6 +41,7 @@ class PFLEGO(BodyDescentStrategy):
 
     weighs_by_samples = True
     config: PFLEGOConfig
+    _warned = False                                                  # of a β that is too large
     not_robust = "its step is an unbiased estimate of the whole gradient, which a robust mean is not"
 
     def round(self, s: DescendingBody, t: int, rng: np.random.Generator) -> Round:
@@ -46,7 +52,20 @@ class PFLEGO(BodyDescentStrategy):
         alpha = {i: self.num_examples(i) / order.num_total for i in g}
         G = weighted_sum([g[i].theta for i in g], [ratio * alpha[i] for i in g])         # [S3]
         self.note(gradient_norm=float(sq_norm(G)) ** 0.5 if G else 0.0)
+        if self.config.report:
+            self._note_losses([g[i].told for i in g], [ratio * alpha[i] for i in g])
         return self.descend(s, G)                                                        # [S4]
+
+    def _note_losses(self, told: Sequence[Params], weights: Sequence[float]) -> None:
+        """(I/r) Σ α_i l_i at θ_{t-1}: an estimate of L (Eq. 1) without bias, L itself if all take part."""
+        sums = weighted_sum([{k: t[k].double() for k in ("before", "after")} for t in told], weights)
+        L = max(float(t["L"]) for t in told)
+        losses = {"training_loss": float(sums["before"]), "training_loss_after": float(sums["after"])}
+        self.note(**losses, head_curvature=L)
+        if self.config.tau > 1 and self.config.beta * L > 2 and not self._warned:
+            self._warned = True
+            log.warning("method.beta=%g: above 2/L=%.3g of a head in round %d, so head steps may raise "
+                        "its loss; lower method.beta", self.config.beta, 2 / L, self.rounds_done + 1)
 
     def _order(self, s: DescendingBody) -> TakeSteps:
         return TakeSteps(s.part, len(self.roster.ids) / self.num_sampled, self.roster.num_total)

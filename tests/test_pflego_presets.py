@@ -42,6 +42,7 @@ def check_common(hyper, rate):
     assert hyper["pflego"]["tau"] == 50
     assert hyper["pflego"]["head_step"] == "paper"
     assert {hyper[m]["head_init"] for m in ("pflego", "fedper", "fedrep")} == {"uniform01"}
+    assert all(hyper[m]["own_classes"] for m in ("pflego", "fedper", "fedrep"))
     assert hyper["fedrep"]["head"] == {"lr": rate, **LAST[0]}
     assert hyper["fedrep"]["body"] == {"lr": rate, **LAST[1]}
     assert hyper["fedprox"]["mu"] == 0.25
@@ -69,7 +70,7 @@ def test_table_2_has_the_papers_rates():
     assert (hyper["ditto"]["lam"], whole(hyper, "ditto")["local"]["lr"]) == (0.5, 0.007)
     assert (hyper["pflego"]["beta"], hyper["pflego"]["rho"]) == (0.1341, 0.003)
     assert (hyper["fedrecon"]["head"]["lr"], hyper["fedrecon"]["rho"]) == (0.009, 0.003)
-    assert hyper["fedrecon"]["head_init"] == "uniform01"
+    assert (hyper["fedrecon"]["head_init"], hyper["fedrecon"]["own_classes"]) == ("uniform01", True)
     check_common(hyper, 0.009)
 
 

@@ -13,6 +13,14 @@ class Work(NamedTuple):
     forwards: int = 0  # further passes forward through the body
     head_steps: int = 0  # gradients of a head alone, on features
 
+    def times(self, n: int) -> "Work":
+        """All of it n times."""
+        return Work(*(n * v for v in self))
+
+    def plus(self, other: "Work") -> "Work":
+        """The sum; + would put the tuples behind one another."""
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+
 
 def work_of(found: "Work | int") -> Work:
     """What a client's `work` gave, which may be the number of gradients alone."""

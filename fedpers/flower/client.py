@@ -78,8 +78,8 @@ class PersonalizedClient(NumPyClient, ABC):
         """Samples whose gradient `answer` takes on n training samples; `Work`, if it does more than that."""
         return 0
 
-    def work_done(self, order: Any, reply: Any, n: int) -> Work | int:
-        """`work`, where the reply tells that the client took fewer gradients than it might have."""
+    def work_done(self, order: Any, reply: Any, kept: Any, n: int) -> Work | int:
+        """`work`, where it depends on the data: the reply or the new state `kept` tells (None: unchanged)."""
         return self.work(order, n)
 
     def trains_without_momentum(self, order: Any) -> bool:

@@ -13,6 +13,15 @@ from fedpers.core.params import Params, dot, sq_norm
 
 Loss = Callable[[Params, Data], Tensor]
 
+# Bounds of the eigenvalues of a sample's loss's Hessian in its outputs: of p(1 - p), and of diag(p) - pp'
+# (Böhning, "Multinomial logistic regression algorithm", Ann. Inst. Stat. Math. 44, 1992)
+SECOND = {"binary": 0.25, "classification": 0.5}
+
+
+def second_derivative(task: str, num_outputs: int) -> float:
+    """A bound of the second derivative of a sample's loss in its outputs; exact for the mean square."""
+    return SECOND.get(task, 2 / num_outputs)
+
 
 def pull(w: Params, ubar: float | Tensor, cbar: Params) -> Tensor:
     """½ū‖w‖² - ⟨w, c̄⟩: half of Σ_s u_s‖w - c_s‖² up to a constant, for ū = Σu_s and c̄ = Σu_s c_s.

@@ -301,7 +301,8 @@ def test_a_model_without_a_body_is_one_regression_a_client():
     assert set(cohort.store.states) == {0, 1, 2, 3}
 
 
-def test_rounds_with_adam_equal_the_numpy_restatement():
+@pytest.mark.parametrize("exact", [True, False])
+def test_rounds_with_adam_equal_the_numpy_restatement(exact):
     """Five rounds, two of four unequal clients in each; Adam's moments and steps last from round to round."""
     theta, heads = initial()
     data = [(FED.client(k).train.x.numpy(), FED.client(k).train.y.numpy()) for k in range(4)]
@@ -309,13 +310,13 @@ def test_rounds_with_adam_equal_the_numpy_restatement():
     rounds, body = [(0, 2), (1, 2), (0, 3), (0, 2), (1, 3)], numpy_body(theta)
     m, v = ({k: np.zeros_like(x) for k, x in body.items()} for _ in range(2))
     for t, chosen in enumerate(rounds, 1):
-        moved, plain = pflego_round(body, plain, data, chosen, 3, 0.1, 0.2, True)
+        moved, plain = pflego_round(body, plain, data, chosen, 3, 0.1, 0.2, exact)
         G = {k: (body[k] - moved[k]) / 0.2 for k in body}
         m = {k: 0.9 * m[k] + 0.1 * G[k] for k in G}
         v = {k: 0.999 * v[k] + 0.001 * G[k] ** 2 for k in G}
         unbiased = {k: (m[k] / (1 - 0.9**t), v[k] / (1 - 0.999**t)) for k in G}
         body = {k: body[k] - 0.2 * a / (np.sqrt(b) + 1e-8) for k, (a, b) in unbiased.items()}
-    cfg = PFLEGOConfig(tau=3, beta=0.1, rho=0.2, server_optimizer="adam", adapt_steps=0)
+    cfg = PFLEGOConfig(tau=3, rho=0.2, head_step="exact" if exact else "paper", adapt_steps=0)
     strategy = PFLEGO(cfg, MODEL, Plan(seed=2, dtype="float64", clients_per_round=2))
     turns = iter(rounds)
     strategy.sample = lambda rng: list(next(turns))
@@ -329,18 +330,26 @@ def test_rounds_with_adam_equal_the_numpy_restatement():
         )
 
 
-def test_heads_are_drawn_one_a_client_the_model_is_both_parts_and_work_is_one_pass():
-    theta, heads = initial()
+def test_heads_are_drawn_one_a_client():
+    _, heads = initial()
     weights = [h["head.weight"] for h in heads]
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(weights, 2))
     _, alike = initial(head_init="common")
     assert all(torch.equal(h["head.weight"], alike[0]["head.weight"]) for h in alike)
-    client = PFLEGOClient(PFLEGOConfig(tau=7), MODEL)
+
+
+def test_the_personal_model_is_the_whole_body_and_the_clients_own_head():
+    theta, heads = initial()
     order = TakeSteps(theta, 1.0, 43.0)
-    whole = client.personal(order, ClientState(heads[1]))
+    whole = PFLEGOClient(PFLEGOConfig(tau=7), MODEL).personal(order, ClientState(heads[1]))
     assert whole.keys() == theta.keys() | heads[1].keys()
     assert all(whole[k] is v for k, v in (theta | heads[1]).items())
-    assert client.work(order, 12) == Work(gradients=12, forwards=12, head_steps=72)
+
+
+@pytest.mark.parametrize(("tau", "expected"), [(1, Work(12)), (7, Work(12, forwards=12, head_steps=72))])
+def test_work_is_one_gradient_of_the_body_whatever_tau(tau, expected):
+    order = TakeSteps(initial()[0], 1.0, 43.0)
+    assert PFLEGOClient(PFLEGOConfig(tau=tau), MODEL).work(order, 12) == expected
 
 
 def test_head_steps_before_a_prediction_are_steps_on_the_newest_body():

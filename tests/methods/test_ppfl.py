@@ -31,7 +31,7 @@ from fedpers.families.mixtures.simplex import laplacian
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
-from fedpers.method import Observer, Plan, Stream
+from fedpers.method import Observer, Plan, Stream, Work
 from fedpers.simulate import simulate
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.ppfl import PPFL, State
@@ -342,7 +342,7 @@ def test_memberships_may_be_weighed_by_a_minibatch():
     chosen = Stream(0, 1, 0).schedule(12, 4, 1, 1)[0][0]
     part = Data(data.x[chosen], data.y[chosen], data.mask[chosen])
     close(reply.c, client.mixture.membership_gradient(start.theta, part, start.C[0]))
-    assert client.work(order, 12) == 4
+    assert client.work(order, 12) == Work(4)
 
 
 def test_algorithm_1_refuses_partial_participation():
@@ -408,21 +408,21 @@ def test_messages_carry_one_backbone_and_k_heads():
 
 
 @pytest.mark.parametrize(
-    ("options", "factor"),
+    ("options", "factor", "in_c"),
     [
-        ({}, 1),
-        ({"arch": "output"}, 1),
-        ({"arch": "output", "canonical": "model"}, 3),
-        ({"canonical": "model"}, 1),
+        ({}, 1, Work(10)),  # made of the gradient in the mixed parameters
+        ({"arch": "output"}, 1, Work(forwards=10)),  # outputs are enough
+        ({"arch": "output", "canonical": "model"}, 3, Work(forwards=30)),
+        ({"canonical": "model"}, 1, Work(10)),
     ],
 )
-def test_gradients_counted_are_those_of_whole_networks(options, factor):
+def test_gradients_counted_are_those_of_whole_networks(options, factor, in_c):
     client = PPFLClient(config(**options), MLP)
     order = initial(client.config)
-    one = order.C[0]
-    assert client.work(BothBlocks(order.theta, one, one, 1.0, 0.5), 10) == factor * 30  # 10 + 2 epochs
-    assert client.work(ThetaBlock(order.theta, one), 10) == factor * 20
-    assert client.work(MembershipBlock(order.theta, one, 1.0), 10) == factor * 10
+    one, in_theta = order.C[0], Work(factor * 20)  # 2 epochs
+    assert client.work(BothBlocks(order.theta, one, one, 1.0, 0.5), 10) == in_c.plus(in_theta)
+    assert client.work(ThetaBlock(order.theta, one), 10) == in_theta
+    assert client.work(MembershipBlock(order.theta, one, 1.0), 10) == in_c
 
 
 # ---- new clients ---------------------------------------------------------------------------------

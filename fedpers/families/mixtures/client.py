@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream
+from fedpers.core.work import Work
 from fedpers.families.mixtures.messages import (
     BothBlocks,
     FullGradients,
@@ -65,10 +66,20 @@ class MixtureClient(PersonalizedClient, ABC):
         theta = reply.theta if isinstance(reply, Trained | TrainedTheta) else order.theta
         return Personal(theta, reply.c if isinstance(reply, Trained) else order.c)
 
-    def work(self, order: Any, n: int) -> int:
-        """Samples of the gradients in both blocks, times the networks that run for one."""
-        local, kind = self.config.local, type(order)
-        full = {BothBlocks: n, FullGradients: 2 * n}.get(kind, 0)
-        steps = {BothBlocks: local, ThetaBlock: local, MembershipBlock: replace(local, steps=1)}
-        samples = full + (steps[kind].work(n) if kind in steps else 0)
-        return samples * self.mixture.passes(self.config.num_canonical)
+    def work(self, order: Any, n: int) -> Work:
+        """Samples of the gradients in both blocks, times the networks that run for one.
+
+        The gradient in c needs outputs alone where outputs are mixed; where parameters are, it is made
+        of the gradient in them.
+        """
+        local = self.config.local
+        in_c, in_theta = {
+            BothBlocks: (n, local.work(n)),
+            FullGradients: (n, n),
+            ThetaBlock: (0, local.work(n)),
+            MembershipBlock: (replace(local, steps=1).work(n), 0),
+        }.get(type(order), (0, 0))
+        if self.mixture.one_pass:
+            return Work(in_c + in_theta)
+        networks = self.mixture.passes(self.config.num_canonical)
+        return Work(networks * in_theta, forwards=networks * in_c)

@@ -45,7 +45,9 @@ def cut(model: Model, params: Params, personal: str | Sequence[str]) -> tuple[Pa
 class SplitClient(PersonalizedClient, ABC):
     """Trains both parts, sends the shared one and keeps its own."""
 
-    config: Any  # `personal`: which part is the client's own, as `cut` takes it; maybe `head_init`
+    config: (
+        Any  # `personal`: which part is the client's own, as `cut` takes it; maybe `head_init`, `own_classes`
+    )
     private = ("own",)
     reply_is_shared = True
     disclosure = PART
@@ -58,7 +60,8 @@ class SplitClient(PersonalizedClient, ABC):
         """Personal bodies start alike, and so do heads unless the method has a `head_init`."""
         how: HeadInit = getattr(self.config, "head_init", "common")
         if self.config.personal == "head":
-            return OwnPart(first_head(self.model, params, rng, how))
+            own_classes = getattr(self.config, "own_classes", False)
+            return OwnPart(first_head(self.model, params, data, rng, how, own_classes))
         return OwnPart(cut(self.model, params, self.config.personal)[1])
 
     def answer(

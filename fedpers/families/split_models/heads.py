@@ -2,26 +2,106 @@
 
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, split
 from fedpers.core.rng import Stream
 from fedpers.learning.local_training import minimise
-from fedpers.learning.model import Model
+from fedpers.learning.losses import second_derivative
+from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
 
 # drawn for each client as a model's head starts; uniform in [0, 1); or the initial model's head for all
 HeadInit = Literal["default", "uniform01", "common"]
 
+ABSENT = -1e4  # the output of a class that a client does not have: its probability is 0, to the last bit
 
-def first_head(model: Model, params: Params, rng: Stream, how: HeadInit) -> Params:
-    """A client's first head, the same whenever it is first visited; dtype and device of `params`."""
+
+def first_head(
+    model: Model, params: Params, data: Data, rng: Stream, how: HeadInit, own_classes: bool = False
+) -> Params:
+    """A client's first head, the same whenever it is first visited; dtype and device of `params`.
+
+    Args:
+        data: the client's training samples.
+        own_classes: K_i outputs for the K_i classes of these samples (see `cut_to_classes`).
+    """
     if how == "common":
-        return split(params, model.is_head)[0]
+        head = split(params, model.is_head)[0]
+    elif how == "uniform01":
+        head = {k: rng.uniform(*v.shape) for k, v in model.init_head(rng.integer_seed()).items()}
+    else:
+        head = model.init_head(rng.integer_seed())
     like = next(iter(params.values()))
-    head = model.init_head(rng.integer_seed())
-    if how == "uniform01":
-        head = {k: rng.uniform(*v.shape) for k, v in head.items()}
-    return {k: v.to(like) for k, v in head.items()}
+    head = {k: v.to(like) for k, v in head.items()}
+    return cut_to_classes(head, data) if own_classes else head
+
+
+def cut_to_classes(head: Params, data: Data) -> Params:
+    """The head, with rows of weight 0 and bias `ABSENT` for classes that no sample of `data` is of.
+
+    That is a head of K_i rows, with the outputs of the model: the probability of such a class is exactly
+    0, and so are the gradient of its row and its part in the gradient of the features. So the rows stay.
+    """
+    weight, bias = head[HEAD + "weight"], head[HEAD + "bias"]
+    has = data.of_class(len(bias)).sum(0) > 0
+    return head | {
+        HEAD + "weight": torch.where(has[:, None], weight, 0.0),
+        HEAD + "bias": torch.where(has, bias, ABSENT),
+    }
+
+
+def check_heads(model: Model, own_classes: bool) -> None:
+    """Refuse heads of K_i rows where there are no classes, or no bias to leave one out by.
+
+    Raises:
+        ConfigError: says what to change.
+    """
+    if not own_classes:
+        return
+    if model.task != "classification":
+        raise ConfigError(f"method.own_classes=true: needs classes, this is {model.task}; set it false")
+    if not model.bias:
+        raise ConfigError(
+            "method.own_classes=true: a class is left out by its bias; set model.bias=true, or it false"
+        )
+
+
+def features(model: Model, body: Params, data: Data) -> Data:
+    """The samples with their features [n, M] for inputs."""
+    return data.with_inputs(model.body(body, data.x))
+
+
+def head_curvature(model: Model, data: Data, steps: int = 10) -> Tensor:
+    """L of a head's loss on features, a scalar: gradient steps of a rate below 2/L do not raise the loss.
+
+    c λ_max(F'F / n), where F [n, M + 1] are the features and a 1 for the bias, and c bounds the second
+    derivative of a sample's loss in its outputs (`second_derivative`). λ_max by power iteration, from
+    below; features that are not negative, such as a ReLU's, take a few steps.
+    """
+    x = torch.cat([data.x, torch.ones_like(data.x[:, :1])], 1) if model.bias else data.x
+    x = x * data.mask[:, None]
+    v = x.sum(0)
+    for _ in range(steps):
+        v = x.T @ (x @ v)
+        v = v / v.norm().clamp(min=1e-12)
+    return second_derivative(model.task, model.num_outputs) * (x @ v).square().sum() / data.num
+
+
+def head_steps(model: Model, head: Params, data: Data, rng: Stream, rate: float, steps: int) -> Params:
+    """The head after so many full-batch gradient steps on samples whose inputs are features."""
+    if not steps:
+        return head
+    return minimise(model.features_loss, head, data, rng, LocalConfig(rate, steps=steps, batch_size=0))
+
+
+def head_losses(model: Model, before: Params, after: Params, data: Data) -> Params:
+    """Scalars: the losses of two heads on features, and L of that loss."""
+    loss = model.features_loss
+    return {"before": loss(before, data), "after": loss(after, data), "L": head_curvature(model, data)}
 
 
 def fit_head(model: Model, body: Params, head: Params, data: Data, rng: Stream, cfg: LocalConfig) -> Params:
@@ -30,4 +110,4 @@ def fit_head(model: Model, body: Params, head: Params, data: Data, rng: Stream, 
     The same steps as with a fresh pass through the body each time, since a sample's features depend on
     nothing but the sample and the body.
     """
-    return minimise(model.features_loss, head, data.with_inputs(model.body(body, data.x)), rng, cfg)
+    return minimise(model.features_loss, head, features(model, body, data), rng, cfg)

@@ -8,6 +8,7 @@ import numpy as np
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.families.split_models.client import SharedPart, cut
+from fedpers.families.split_models.heads import check_heads
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -21,6 +22,7 @@ class SplitStrategy(PersonalizedStrategy, ABC):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
         """The shared part of the initial model."""
+        check_heads(self.model, getattr(self.config, "own_classes", False) and self.config.personal == "head")
         return SharedPart(cut(self.model, params, self.config.personal)[0])
 
     def weight(self, k: int) -> float:
@@ -50,10 +52,11 @@ class DescendingBody:
 class BodyDescentStrategy(PersonalizedStrategy, ABC):
     """Moves the shared body along gradients that clients send; heads stay where they are."""
 
-    config: Any  # `rho`, `server_optimizer`
+    config: Any  # `rho`, `server_optimizer`, `own_classes`
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> DescendingBody:
         """The model's initial body."""
+        check_heads(self.model, self.config.own_classes)
         body = split(params, self.model.is_head)[1]
         return DescendingBody(body, init_optimizer(body, self._optimizer))
 

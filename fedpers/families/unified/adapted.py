@@ -1,5 +1,6 @@
 """Objectives of one shared model that each client adapts to its data before it predicts."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 from fedpers.core.bounds import above, bounds
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, sq_dist, sub
-from fedpers.families.unified.objective import Base, Constants, Objective, Settings
+from fedpers.core.work import Work
+from fedpers.families.unified.objective import Base, Constants, Objective, Of, Settings
 from fedpers.learning.gradients import grad
 
 
@@ -55,6 +57,15 @@ class Adapted(Objective):
         """There is no β_m."""
         return self.grad_w(w, beta, data), {}
 
+    def gradient_work(self, of: Of) -> Work:
+        """That of w alone."""
+        return Work() if of == "beta" else self.work_in_w
+
+    @property
+    @abstractmethod
+    def work_in_w(self) -> Work:
+        """What a gradient in w costs for one sample."""
+
 
 class Moreau(Adapted):
     """Moreau envelope (eq. 10; pFedMe, implicit MAML): min_b f'(b) + (λ/2)‖w - b‖², no β_m.
@@ -64,6 +75,11 @@ class Moreau(Adapted):
     """
 
     settings = MoreauSettings
+
+    @property
+    def work_in_w(self) -> Work:
+        """The inner steps, and the loss where they end."""
+        return Work(self.config.prox_steps, forwards=1)
 
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """The envelope, at the inner minimiser."""
@@ -98,6 +114,11 @@ class MAML(Adapted):
 
     settings = MAMLSettings
     convex = False
+
+    @property
+    def work_in_w(self) -> Work:
+        """The step, the slope at its end, and a product with the Hessian, which counts as two gradients."""
+        return Work(4)
 
     def value(self, w: Params, beta: Params, data: Data) -> Tensor:
         """f' after the step."""

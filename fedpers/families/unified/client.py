@@ -10,6 +10,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.params import Params, scale, sq_dist, zeros_like
 from fedpers.core.rng import Stream
+from fedpers.core.work import Work
 from fedpers.families.disclosures import COIN_STEPS
 from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import (
@@ -20,9 +21,9 @@ from fedpers.families.unified.messages import (
     Described,
     Iterate,
     Measure,
+    Plain,
     SharedBlock,
     Value,
-    spent,
 )
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
@@ -143,12 +144,19 @@ class BlockClient(PersonalizedClient, ABC):
         """The shared model after what the objective does with the client's own data."""
         return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), state
 
-    def work(self, order: Any, n: int) -> int:
-        """Sample gradients of both blocks."""
-        if not isinstance(order, Iterate | Anchor):
-            return 0
-        cost = spent(order, n, self.per_step, self.objective(order.M))
-        return cost.w_sample_grads + cost.beta_sample_grads
+    def work(self, order: Any, n: int) -> Work:
+        """The gradients in both blocks, as the objective takes them."""
+        if isinstance(order, Anchor):
+            return self.objective(order.M).gradient_work("both").times(n)
+        if not isinstance(order, Iterate):
+            return Work()
+        cost = self.objective(order.M).gradient_work
+        a_step = (1 if isinstance(order, Plain) else self.per_step) or n
+        steps_w = int(order.w_step)
+        steps_b = order.T + int(order.event) - steps_w
+        steps = cost("w").times(a_step * steps_w).plus(cost("beta").times(a_step * steps_b))
+        sets_anchor = order.refresh and self.per_step > 0
+        return steps.plus(cost("both").times(n * sets_anchor))
 
 
 def gradients_at(f: Objective, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:

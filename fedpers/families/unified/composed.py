@@ -10,7 +10,8 @@ from fedpers.core.bounds import bounds
 from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, scale, split, sq_norm
-from fedpers.families.unified.objective import Base, Constants, Objective, Reparametrised
+from fedpers.core.work import Work
+from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised
 from fedpers.learning.model import HEAD
 
 WEIGHT = HEAD + "weight"
@@ -82,6 +83,14 @@ class WS2(Objective):
         """Those of f', over M (Table 2 and Lemma 4 print them without or with one 1/M)."""
         return self._constants(base.mu, base.L_w, base.L_b, base.cL_w, base.cL_b)
 
+    def gradient_work(self, of: Of) -> Work:
+        """A head's gradient goes back through no body, but its features pass forward."""
+        kind = self.config.private
+        if of == "beta" and kind == "none":
+            return Work()
+        head = {"head": "beta", "body": "w"}.get(kind)
+        return Work(forwards=1, head_steps=1) if of == head else Work(1)
+
     def _cut(self, params: Params) -> tuple[Params, Params]:
         kind = self.config.private
         if kind == "none":
@@ -114,6 +123,10 @@ class FR(Objective):
         """A^w(u, x^w) + A^β(β_m, x^β)."""
         x_w, x_b = self._seen(x)
         return self.model(self.shared(w), x_w) + self.model(beta, x_b)
+
+    def gradient_work(self, of: Of) -> Work:
+        """The other model passes forward where one alone has a gradient."""
+        return Work(2) if of == "both" else Work(1, forwards=1)
 
     def measure(self, params: Params, data: Data) -> Base:
         """Of the inputs that each model sees; μ' is the ridge, for the sum may be degenerate."""

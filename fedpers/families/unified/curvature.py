@@ -9,9 +9,9 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, scale, sq_norm, sub
 from fedpers.core.pytree import record
 from fedpers.learning.gradients import grad
+from fedpers.learning.losses import second_derivative
 from fedpers.learning.model import Model
 
-SECOND = {"binary": 0.25, "classification": 0.5}  # bounds of the loss's second derivative
 Loss = Callable[[Params, Data], Tensor]
 
 
@@ -42,7 +42,7 @@ def _linear(model: Model, data: Data, l2: float) -> Curvature:
     if model.bias:
         x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
     x = x * data.mask[:, None]
-    second = SECOND.get(model.task, 2 / model.num_outputs)
+    second = second_derivative(model.task, model.num_outputs)
     wide = x.shape[0] < x.shape[1]
     gram = (x @ x.T if wide else x.T @ x) / data.num
     eigenvalues = torch.linalg.eigvalsh(gram)

@@ -15,7 +15,8 @@ from fedpers.core.bounds import bounds
 from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, add, blend, scale, sq_dist, sub
-from fedpers.families.unified.objective import Base, Constants, Objective, Settings
+from fedpers.core.work import Work
+from fedpers.families.unified.objective import Base, Constants, Objective, Of, Settings
 from fedpers.learning.model import Model
 
 
@@ -89,6 +90,10 @@ class KnownCenter(Objective):
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
         """There is no w."""
         return {}, self.grad_beta(w, beta, data)
+
+    def gradient_work(self, of: Of) -> Work:
+        """That of β_m alone."""
+        return Work(int(of != "w"))
 
 
 class MT(KnownCenter):

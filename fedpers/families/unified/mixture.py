@@ -9,7 +9,8 @@ from torch import Tensor
 from fedpers.core.bounds import bounds
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
-from fedpers.families.unified.objective import Base, Constants, Objective, Reparametrised, Settings
+from fedpers.core.work import Work
+from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised, Settings
 
 
 class Term(NamedTuple):
@@ -49,6 +50,11 @@ class Mixture(Objective):
         """Both, from one slope a term and one β_m - u."""
         slopes, apart = self._slopes(self.terms, w, beta, data), self._apart(w, beta)
         return self._of_w(slopes, apart) or zeros_like(w), self._of_beta(slopes, apart) or zeros_like(beta)
+
+    def gradient_work(self, of: Of) -> Work:
+        """One gradient of the model for each term that the block is in."""
+        factors = {"w": [t.a for t in self.terms], "beta": [t.b for t in self.terms]}
+        return Work(sum(f != 0 for f in factors[of]) if of in factors else len(self.terms))
 
     def constants(self, base: Base) -> Constants:
         """Smoothness Σ c a² L' + λ and Σ c b² L' + λ; μ is exact where every f' has Hessian μ'I."""

@@ -14,7 +14,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -23,10 +23,12 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params, add, scale, sq_norm
 from fedpers.core.pytree import record
+from fedpers.core.work import Work
 from fedpers.families.unified.curvature import curvature
 from fedpers.learning.gradients import grad, model_gradient
 from fedpers.learning.model import Model
 
+Of = Literal["w", "beta", "both"]  # what a gradient is taken in
 OBJECTIVES = {  # name: module:Class, imported where it is used
     "mx2": "fedpers.families.unified.mixture:MX2",
     "mt2": "fedpers.families.unified.mixture:MT2",
@@ -171,6 +173,10 @@ class Objective(ABC):
     def grads(self, w: Params, beta: Params, data: Data) -> tuple[Params, Params]:
         """(∇_w f_m, ∇_β f_m) from one pass."""
         return grad(self.value, argnums=(0, 1))(w, beta, data)
+
+    def gradient_work(self, of: Of) -> Work:
+        """What a gradient of one sample's f_{m,i} costs: a pass of the whole model where `value` has one."""
+        return Work(1)
 
     def loss_gradient(self, params: Params, data: Data) -> Params:
         """∇f'(params), with its ridge."""
