@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from matplotlib.axes import Axes
 
 from fedpers.core.metrics import of_centers, on_training_data
 from fedpers.results.plots import centers as plots_centers
@@ -57,8 +59,25 @@ def test_curves_of_centers_and_importance_weights(tmp_path: Path) -> None:
         "truth_membership": rng.dirichlet([1, 1], 5),
     }
     drawn = plots_centers.draw(tmp_path, stored, regression=False)
-    assert [p.name for p in drawn] == ["center_curves.png", "importance_curves.png"]
+    names = ["center_curves.png", "importance_curves.png", "importance_scatter.png"]
+    assert [p.name for p in drawn] == names
     assert all(p.stat().st_size > 0 for p in drawn)
+    stored["truth_membership"] = rng.dirichlet([1, 1], 7)  # of new clients too
+    assert [p.name for p in plots_centers.draw(tmp_path, stored, regression=False)] == names
     del stored["truth_membership"]
     assert len(plots_centers.draw(tmp_path, stored, regression=True)) == 2
     assert plots_centers.draw(tmp_path, {}, regression=True) == []
+
+
+def test_weights_that_are_right_lie_on_the_diagonal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever number a center has: a client's weights are over the shares of the sources that they fit."""
+    true, points = np.random.default_rng(1).dirichlet([1, 1, 1], 9), []
+    scatter = Axes.scatter
+    monkeypatch.setattr(
+        Axes, "scatter", lambda ax, x, y, **k: points.append((x, y)) or scatter(ax, x, y, **k)
+    )
+    plots_centers.importance_scatter(true[:, [2, 0, 1]], true, tmp_path / "scatter.png")
+    assert len(points) == 3
+    for s, (x, y) in enumerate(points):
+        np.testing.assert_array_equal(x, true[:, s])
+        np.testing.assert_array_equal(y, true[:, s])

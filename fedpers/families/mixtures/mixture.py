@@ -181,12 +181,16 @@ class MixedLoss:
         share = (self.c / rate).to(like)
         for n in mixed:
             c = share.reshape(-1, *[1] * w[n].dim())
-            old = opt.m.get(n, torch.zeros(()).to(like))
-            mean = moments.get(n, torch.zeros(()).to(like))
-            w_E |= {n: a * theta[n] + b * old + c * (w_E[n] - a * w[n] - b * mean)}
+            each, mean = (theta[n], opt.m.get(n)), (w[n], moments.get(n))
+            w_E |= {n: _drifted(a, b, *each).add_(c * (w_E[n] - _drifted(a, b, *mean)))}
             if m_E:
-                m_E |= {n: p * theta[n] + q * old + c * (m_E[n] - p * w[n] - q * mean)}
+                m_E |= {n: _drifted(p, q, *each).add_(c * (m_E[n] - _drifted(p, q, *mean)))}
         return w_E, OptimizerState(opt.step + steps, m_E, {}) if opt.m else opt
+
+
+def _drifted(a: Tensor, b: Tensor, w: Tensor, m: Tensor | None) -> Tensor:
+    """a w + b m, added in place: sums of K models of many clients cost more memory than arithmetic."""
+    return a * w if m is None else (a * w).add_(b * m)
 
 
 def _drift(cfg: LocalConfig, lr: float, data: Data, steps: Tensor) -> Tensor:

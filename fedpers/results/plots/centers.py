@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from fedpers.results.membership_recovery import aligned
 from fedpers.results.plots import style
 
 SPECIAL = ("center_metric", "center_loss")  # drawn here, not as an array over clients
@@ -21,6 +22,9 @@ def draw(folder: Path, stored: Mapping[str, np.ndarray], regression: bool) -> li
         weights, rounds = stored["importance"], stored["importance_round"]
         truth = stored.get("truth_membership")
         drawn.append(importance_curves(weights, rounds, truth, folder / "importance_curves.png"))
+        if truth is not None and len(truth) >= weights.shape[1]:
+            true = truth[: weights.shape[1]]
+            drawn.append(importance_scatter(weights[-1], true, folder / "importance_scatter.png"))
     return drawn
 
 
@@ -56,6 +60,25 @@ def importance_curves(values: np.ndarray, rounds: np.ndarray, truth: np.ndarray 
             ax.set_ylim(-0.02, 1.02)
         axes[0].set_ylabel("importance weight")
         axes[-1].legend(loc="best")
+        return style.save(drawn, path)
+
+
+def importance_scatter(last: np.ndarray, true: np.ndarray, path: Path) -> Path:
+    """Every client's estimated weights over its true shares, a colour a source; on the diagonal they agree.
+
+    Args:
+        last: [N, S] weights at the end, centers in any order; they are matched with the sources.
+        true: [N, sources].
+    """
+    found = aligned(last, true)
+    with style.style():
+        drawn, (ax,) = style.figure(1, width=3.7, height=3.4)
+        ax.plot([0, 1], [0, 1], color=style.INK, linewidth=0.9, linestyle=(0, (4, 3)))
+        for s in range(true.shape[1]):
+            ink = style.PALETTE[s % len(style.PALETTE)]
+            ax.scatter(true[:, s], found[:, s], s=12, alpha=0.6, color=ink, label=f"source {s}")
+        ax.set(xlabel="true share", ylabel="importance weight", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        ax.legend(loc="best")
         return style.save(drawn, path)
 
 
