@@ -56,7 +56,7 @@ class PFLEGO(BodyDescentStrategy):
         self.note(gradient_norm=float(sq_norm(G)) ** 0.5 if G else 0.0)
         if self.config.report:
             self._note_losses([g[i].told for i in g], [ratio * alpha[i] for i in g])
-        return self.descend(s, G)                                                        # [S4]
+        return self.descend(s, G, t, g)                                                  # [S4]
 
     def _note_losses(self, told: Sequence[Params], weights: Sequence[float]) -> None:
         """(I/r) Σ α_i l_i at θ_{t-1}: an estimate of L (Eq. 1) without bias, L itself if all take part."""
