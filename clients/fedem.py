@@ -12,6 +12,7 @@ from fedpers.families.clustered.centers import center_losses
 from fedpers.families.disclosures import COMPONENTS
 from fedpers.families.mixtures.em import fit_weights, responsibilities
 from fedpers.learning.mixing import mixture
+from fedpers.learning.weighed import Weighed
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 
@@ -76,10 +77,8 @@ class FedEMClient(PersonalizedClient):
         """One E-step on all samples, then one local training of each component."""
         q = responsibilities(state.pi, center_losses(self.model, order.thetas, data))    # [C1]
         pi = (q * data.mask).sum(1) / data.num                                           # [C2]
-        numbers = torch.arange(len(data), device=data.y.device)
-        numbered = Data(data.x, numbers, data.mask)
-        pairs = zip(order.thetas, q.unbind(0), strict=True)
-        trained = tuple(self._train(theta, q_m, data, numbered, rng) for theta, q_m in pairs)
+        trained = tuple(minimise(Weighed(self.model, q_m), theta, data, rng, self.config.local)
+                        for theta, q_m in zip(order.thetas, q.unbind(0), strict=True))   # [C3]
         reply = Weighted(trained, pi) if self.config.tell_weights else Components(trained)
         return reply, ClientState(pi)                                                    # [C4]
 
@@ -92,14 +91,6 @@ class FedEMClient(PersonalizedClient):
         if self.config.predict == "component":
             pi = one_hot(pi.argmax(), len(shared.thetas)).to(pi)
         return Weighted(shared.thetas, pi)
-
-    def _train(self, theta: Params, q: Tensor, data: Data, numbered: Data, rng: Stream) -> Params:
-        # Batches carry the numbers of their samples, so that each q meets its own sample.
-        def weighted(w: Params, batch: Data) -> Tensor:
-            losses = self.model.sample_losses(self.model(w, batch.x), data.y[batch.y])
-            return (losses * q[batch.y] * batch.mask).sum() / batch.num
-
-        return minimise(weighted, theta, numbered, rng, self.config.local)               # [C3]
 
     def predict(self, shared: Weighted, state: ClientState, x: Tensor) -> Tensor:
         """Outputs whose loss is that of the mixture of the components' probabilities.

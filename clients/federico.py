@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.rng import SameBatches
+from fedpers.core.rng import SameBatches, Where
 from fedpers.core.vmap import readable
 from fedpers.families.disclosures import PEERS
+from fedpers.families.peers.client import PeerClient
 from fedpers.families.peers.config import FedeRiCoConfig
 from fedpers.families.peers.messages import Alone, Forward, Join, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
@@ -26,10 +27,10 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, grad, minimise
+from fedpers.method import Data, Params, Stream, Work, grad, minimise
 
 
-class FedeRiCoClient(PersonalizedClient):
+class FedeRiCoClient(PeerClient):
     """Owns a model; tries those of others, trains those that explain its data, mixes outputs."""
 
     config: FedeRiCoConfig
@@ -59,8 +60,7 @@ class FedeRiCoClient(PersonalizedClient):
         losses = torch.stack([self._score(phi, data) for phi in models])                 # [C3]
         s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C4] [C5]
         w = heavy(s.w.gather(0, order.ids), h.w_min)
-        g = tuple(self._share(v, phi, data, batches)
-                  for v, phi in zip(w, models, strict=True))                             # [C6]
+        g = tuple(self._share(v, phi, data, batches) for v, phi in zip(w, models, strict=True))  # [C6]
         M = h.neighbours(len(s.w))
         wanted = draw_peers(ranks(s, mask), order.ids[0], M, h.epsilon, rng)             # [C7]
         state = replace(state, scores=s)
@@ -77,10 +77,12 @@ class FedeRiCoClient(PersonalizedClient):
         return score(self.model, phi, data, 1.0 if self.config.loss == "mean" else None)
 
     def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
-        """w times what was learnt; without weight nothing is learnt (a stack learns for all its rows)."""
-        if readable(w) and w == 0:
-            return {k: torch.zeros_like(v) for k, v in phi.items()}
-        return weighted(self._work_on(phi, data, batches), w)
+        """w times what was learnt; without weight nothing is learnt."""
+        if readable(w):
+            if w == 0:
+                return {k: torch.zeros_like(v) for k, v in phi.items()}
+            return weighted(self._work_on(phi, data, batches), w)
+        return weighted(self._work_on(phi, data, Where(batches, w > 0)), w)
 
     def _work_on(self, phi: Params, data: Data, batches: Stream) -> Params:
         """The gradient of l_i in φ_b, or φ_b after local training."""

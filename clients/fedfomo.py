@@ -72,11 +72,13 @@ class FedFomoClient(PersonalizedClient):
         old, models = state.before, (state.phi, *order.models)
         now = self.model.loss(old, kept)
         gain = torch.stack([now - self.model.loss(phi, kept) for phi in models])
-        far = torch.stack([sq_dist(phi, old) for phi in models]).sqrt()
+        far = torch.stack([sq_dist(phi, old).sqrt() if g > 0 else torch.ones_like(g)
+                           for phi, g in zip(models, gain, strict=True)])
         w = (gain / far.clamp(min=1e-12)).double().clamp(min=0)                          # [C1]
         alone = torch.zeros_like(w).index_fill(0, torch.zeros(1, dtype=torch.int64), 1)
         w = torch.where(w.sum() > 0, w / w.sum(), alone)                                 # [C2]
-        phi = weighted_sum(models, w.tolist())                                           # [C3]
+        used = [(phi, v) for phi, v in zip(models, w.tolist(), strict=True) if v]
+        phi = weighted_sum(*zip(*used, strict=True))                                     # [C3]
         new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]
         row = torch.zeros_like(order.w).scatter(0, order.ids, w)
         return TrainedAndWeighed(new, row), ClientState(phi, new)                        # [C5]

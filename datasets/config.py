@@ -43,7 +43,7 @@ class DataConfig:
     rotations: tuple[int, ...] = (0, 90, 180, 270)  # rotations: degrees counter-clockwise, one a group
     sources: tuple[str, ...] = ("all@0", "all@90")  # mixture: all|lower|upper @ degrees
     replacement: bool = True  # mixture: draws images with replacement
-    mixture: str = "10:90"  # mixture, synthetic_fedsoft: 10:90 | 30:70 | linear | random
+    mixture: str = "10:90"  # mixture, synthetic_fedsoft: 10:90 | 10:90 in turn | 30:70 | linear | random
     min_samples: int = 100  # mixture, synthetic_fedsoft: samples of a client, uniform in
     max_samples: int = 200  # min_samples..max_samples
     train_per_client: int | None = None  # at most so many samples; null: all

@@ -83,9 +83,10 @@ class Shares:
     two: bool = True  # only defined for two sources
 
 
-def _two_camps(minority: float) -> Callable[[int, int, Generator], np.ndarray]:
+def _two_camps(minority: float, *, in_turn: bool = False) -> Callable[[int, int, Generator], np.ndarray]:
     def draw(num_clients: int, count: int, rng: Generator) -> np.ndarray:
-        first = np.where(np.arange(num_clients) < num_clients / 2, minority, 1 - minority)
+        clients = np.arange(num_clients)
+        first = np.where(clients % 2 == 0 if in_turn else clients < num_clients / 2, minority, 1 - minority)
         return np.stack([first, 1 - first], axis=1)
 
     return draw
@@ -103,6 +104,7 @@ def _random(num_clients: int, count: int, rng: Generator) -> np.ndarray:
 
 MIXTURES: dict[str, Shares] = {
     "10:90": Shares(_two_camps(0.1)),
+    "10:90 in turn": Shares(_two_camps(0.1, in_turn=True)),  # so the last clients are of both camps
     "30:70": Shares(_two_camps(0.3)),
     "linear": Shares(_linear),
     "random": Shares(_random, two=False),

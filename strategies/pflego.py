@@ -62,7 +62,8 @@ class PFLEGO(BodyDescentStrategy):
         """(I/r) Σ α_i l_i at θ_{t-1}: an estimate of L (Eq. 1) without bias, L itself if all take part."""
         sums = weighted_sum([{k: t[k].double() for k in ("before", "after")} for t in told], weights)
         L = max(float(t["L"]) for t in told)
-        self.note(training_loss=sums["before"], training_loss_after=sums["after"], head_curvature=L)
+        losses = {"training_loss": float(sums["before"]), "training_loss_after": float(sums["after"])}
+        self.note(**losses, head_curvature=L)
         if self.config.tau > 1 and self.config.beta * L > 2 and not self._warned:
             self._warned = True
             log.warning("method.beta=%g: above 2/L=%.3g of a head in round %d, so head steps may raise "

@@ -181,7 +181,8 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
     config = LocalTrainingConfig()
     strategy = Local(config, model, Plan(clients_per_round=3, eval_every=0))
     found = profile.measure(strategy, LocalClient(config, model), fed, rounds=2)
-    assert found["samples"] == pytest.approx(36, abs=9)  # one epoch of 3 clients with 9 to 15 samples
+    assert found["gradients"] == pytest.approx(36, abs=9)  # one epoch of 3 clients with 9 to 15 samples
+    assert (found["forwards"], found["head_steps"]) == (0, 0)
     assert found["cpu"] > 0
     shares = [found[part] for part in profile.PARTS]
     assert sum(shares) == pytest.approx(1) and min(shares) >= 0

@@ -15,7 +15,14 @@ HALVES = {  # the abstract bases, also those of a family in fedpers/families
         "SplitStrategy",
         "BodyDescentStrategy",
     },
-    "clients": {"PersonalizedClient", "BlockClient", "GlobalModelClient", "MixtureClient", "SplitClient"},
+    "clients": {
+        "PersonalizedClient",
+        "PeerClient",
+        "BlockClient",
+        "GlobalModelClient",
+        "MixtureClient",
+        "SplitClient",
+    },
 }
 FILES = [p for folder in ("fedpers", "datasets", *HALVES) for p in (ROOT / folder).rglob("*.py")]
 METHODS = [p for p in FILES if p.parent.name in HALVES]

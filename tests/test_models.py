@@ -20,6 +20,7 @@ from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, size, split
 from fedpers.core.torchvision import import_torchvision
 from fedpers.learning.gradients import grad as kernel_grad
+from fedpers.learning.layers import linear_start
 from fedpers.learning.libraries import LIBRARIES
 from fedpers.learning.model import MODELS, Model, build_model
 from fedpers.learning.networks import builder, options_of
@@ -268,6 +269,16 @@ def test_init_head_is_deterministic_and_takes_any_width() -> None:
     assert model.init_head(4, 2)["head.weight"].shape == (2, 200)
     assert torch.equal(model.init_head(4)["head.weight"], model.init_head(4)["head.weight"])
     assert not torch.equal(model.init_head(4)["head.weight"], model.init_head(5)["head.weight"])
+
+
+@pytest.mark.parametrize(("features", "outputs", "bias"), [(1, 1, True), (7, 62, True), (200, 10, False)])
+def test_a_head_starts_with_the_bits_of_torchs_linear_layer(features: int, outputs: int, bias: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        layer = torch.nn.Linear(features, outputs, bias=bias)
+    drawn = linear_start(features, outputs, bias, 11)
+    assert list(drawn) == [name for name, _ in layer.named_parameters()]
+    assert all(torch.equal(drawn[name], value) for name, value in layer.named_parameters())
 
 
 def test_xavier_normal_has_the_variance_of_glorot_and_bengio() -> None:

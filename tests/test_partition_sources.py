@@ -44,6 +44,7 @@ def test_mixture_counts_are_floors_and_the_last_takes_the_rest():
 
     n = np.array([100, 190, 105, 107])
     assert counts("10:90", n).tolist() == [[10, 90], [19, 171], [94, 11], [96, 11]]
+    assert counts("10:90 in turn", n).tolist() == [[10, 90], [171, 19], [10, 95], [96, 11]]
     linear = counts("linear", np.full(100, 200))
     assert linear[0].tolist() == [1, 199] and linear[99].tolist() == [199, 1]
     random = counts("random", n, 5)

@@ -7,7 +7,7 @@ import torch
 
 from fedpers.core.rng import SameBatches, Stream
 from fedpers.families.peers.messages import sum_by_owner
-from fedpers.families.peers.weights import draw_peers, no_scores, posterior, reweighed, weighted
+from fedpers.families.peers.weights import draw_peers, no_scores, posterior, ranks, reweighed, weighted
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import build_model
 
@@ -92,6 +92,23 @@ def draws(rank, num, epsilon, times=4000, me=1):
 def test_peers_are_different_and_never_oneself(num, epsilon):
     for row in draws([0.1, 0.5, 0.2, 0.2, 0.0], num, epsilon, times=50).tolist():
         assert len(set(row)) == num and 1 not in row and set(row) <= {0, 2, 3, 4}
+
+
+def test_a_mate_among_many_is_found_after_as_many_as_an_urn_says():
+    """Untried models come first: of K - 1 = 199 with 9 mates the first is number 200/10 on average."""
+    K, M, first = 200, 2, []
+    mates, me = set(range(1, 10)), torch.tensor(0)
+    for draw in range(300):
+        s, tried = no_scores(torch.full((K,), 1 / K, dtype=F64)), 0
+        for t in range(K):
+            found = draw_peers(ranks(s, True), me, M, 0.0, Stream(1, t, draw))
+            hits = [b in mates for b in found.tolist()]
+            if any(hits):
+                first.append(tried + 1 + hits.index(True))
+                break
+            tried += M
+            s = reweighed(s, found, torch.ones(M, dtype=F64), 0.6, True)
+    assert abs(sum(first) / len(first) - 20) < 3 * 17.7 / 300**0.5  # 17.7: the law's deviation
 
 
 def test_greedy_takes_the_largest_and_breaks_ties_evenly():

@@ -379,6 +379,19 @@ def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
     assert tuner._best() == 8
 
 
+def test_sizes_that_are_alike_do_not_take_turns():
+    """Times within 4 % of each other, and noise that says now this one, now that one is best."""
+    noise, seen = np.random.default_rng(0), []
+    tuner, cost = ChunkSize(), {4: 9.0, 8: 9.0, 16: 1.02, 32: 1.0, 64: 9.0, 128: 9.0}
+    for _ in range(300):
+        before = tuner.chunks
+        seen.append(tuner.size(1000, 1000))
+        tuner.add(seen[-1], cost.get(seen[-1], 1.01) * noise.uniform(0.99, 1.03))
+        assert tuner.chunks == before + 1
+    chosen = [size for i, size in enumerate(seen, 1) if i > 20 and i % 16]  # the others are trials
+    assert len(set(chosen)) == 1
+
+
 # ---- workers -----------------------------------------------------------------------------------
 
 

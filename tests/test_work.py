@@ -173,6 +173,18 @@ def test_a_number_alone_is_gradients_of_the_whole_model():
     assert work_of(Work(1, 2, 3)) == (1, 2, 3)
 
 
+def test_the_floor_counts_every_pass_that_is_needed():
+    """A layer of 784 x 200 and a head of 200 x 10; a product is two operations a weight."""
+    sizes = 784 * 200, 200 * 10
+    body, head = (2 * n for n in sizes)
+    cost = flops.dense(list(sizes))
+    assert cost.all_passes(1, 0, 0) == 2 * body + 3 * head  # no gradient in the inputs
+    assert cost.all_passes(0, 1, 0) == body + head  # a model that is looked at
+    assert cost.all_passes(0, 1, 3) == body + 3 * 2 * head  # features, and steps on them
+    alone = flops.dense([sizes[1]])  # a linear model is all head
+    assert (alone.all_passes(1, 0, 0), alone.all_passes(0, 1, 0)) == (2 * head, head)
+
+
 def test_operations_of_a_sample_in_an_mlp():
     """784-200-10: each weight a multiplication and an addition; no gradient in the pixels."""
     model = build_model("mlp", input_shape=(1, 28, 28), num_outputs=10, task="classification", hidden=[200])

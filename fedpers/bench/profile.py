@@ -1,8 +1,9 @@
 """Where a method's round goes, and how far it is above its own arithmetic: `fedpers bench methods --profile`.
 
-The floor of a round is the gradients that its clients take, at the rate of a matrix product measured just
-before: what a round would take if it were nothing else. Gradients count as the whole model's, also where a
-method trains its head alone, and nothing but gradients counts; so the floor is a yardstick, no bound.
+The floor of a round is the passes that its clients must make, at the rate of a matrix product measured just
+before: gradients, losses of models that are only looked at, steps of a head on features, each by the products
+it is made of. What it leaves out is element by element: activations, softmax, the optimiser's step, which a
+plain product does not have either; so the floor is a yardstick, no bound.
 """
 
 import argparse
@@ -27,9 +28,11 @@ from fedpers.core.plan import Plan
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.observer import RoundLog
+from fedpers.learning.flops import flops_of
 
 WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
+COUNTS = ("gradients", "forwards", "head_steps")  # what the floor is made of, as in `core.work.Work`
 Function = tuple[str, int, str]  # file, line, name: a function of pstats
 
 
@@ -66,12 +69,13 @@ def one(name: str, model: str, clients: int, rounds: int) -> Result:
     except FedpersError as error:
         print(f"{name}, {model}: {error}", file=sys.stderr)
         return row | dict.fromkeys(("cpu", "floor", "times", *PARTS))
-    least = found.pop("samples") * work.flops / (work.C * work.n) / rate
+    counts = (found.pop(name) for name in COUNTS)
+    least = flops_of(network, work.shape).all_passes(*counts) / rate
     return row | found | {"floor": least, "times": found["cpu"] / least if least else None}
 
 
 def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
-    """CPU seconds (the median) and sample gradients (the mean) of a round, and the shares of PARTS.
+    """CPU seconds (the median) and COUNTS of samples (the means) of a round, and the shares of PARTS.
 
     Every other round is profiled, so that what else the machine does hits both kinds.
     """
@@ -80,7 +84,8 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
     def done(t: int, log: RoundLog) -> None:
         profiler.disable()
         clock.done()
-        samples.append(log.gradient_evals)
+        gradients = log.gradient_evals
+        samples.append((gradients, log.body_forwards - gradients, log.head_steps))
         if t >= WARM and t % 2:  # rounds are counted from 1
             profiler.enable()
             clock.resume()
@@ -92,8 +97,9 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
         profiler.disable()
     timed = slice(WARM, count, 2)
     cpu = clock.cpu[timed]
-    middle, mean = statistics.median(cpu), statistics.mean(samples[timed])
-    return {"cpu": middle, "samples": mean} | shares(profiler, sum(cpu))
+    means = map(statistics.mean, zip(*samples[timed], strict=True))
+    counts = dict(zip(COUNTS, means, strict=True))
+    return {"cpu": statistics.median(cpu)} | counts | shares(profiler, sum(cpu))
 
 
 def shares(profiler: cProfile.Profile, seconds: float) -> dict[str, float]:

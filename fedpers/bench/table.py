@@ -115,10 +115,10 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "Where a round of each method goes",
         "100 clients, 200 samples of 784 inputs each, so many of them in a round (all, if a method takes "
         "all); batches of 20, else the defaults; one process, one thread, CPU time. *Floor*: the "
-        "gradients that the clients take, counted as the whole model's, at the rate of a matrix product "
-        "measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; *Flower*: messages, "
-        "checks, the strategy; *storage*: clients' states; *Python*: all else. Shares are by cProfile, whose "
-        "own cost is taken off.",
+        "gradients that the clients take, the models that they look at and their head steps, at the rate of "
+        "a matrix product measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; "
+        "*Flower*: messages, checks, the strategy; *storage*: clients' states; *Python*: all else. Shares "
+        "are by cProfile, whose own cost is taken off.",
         {
             "model": "{model}",
             "method": "{method}",
@@ -130,8 +130,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         },
     ),
     "population": (
-        "A population of a million",
-        "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients.",
+        "A population of ten million",
+        "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients. Of a thousand "
+        "all are met again in each round; of millions nearly all are new, and draw their head first.",
         {
             "clients": "{clients:,}",
             "ms a round": _ms("seconds"),

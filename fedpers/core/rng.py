@@ -3,6 +3,7 @@
 So what a client draws does not depend on the order in which clients run, nor on the engine.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ NOISE = 2  # first key of the streams of privacy's noise
 
 def server_rng(seed: int, t: int) -> np.random.Generator:
     """The server's generator for round t (t = 0: initialisation)."""
-    return np.random.default_rng([seed, SERVER, t])
+    return np.random.default_rng(_entropy([seed, SERVER, t]))
 
 
 class Stream:
@@ -42,7 +43,7 @@ class Stream:
             index [S, B] and weight [S, B]; the weight is 0 where the last batch of a pass is short.
         """
         index = self.shuffled(n, batch_size, passes, steps)
-        return torch.from_numpy(index), torch.from_numpy(batch_weight(n, batch_size, len(index)))
+        return torch.from_numpy(index), torch.from_numpy(batch_weight(n, batch_size, len(index)).copy())
 
     def shuffled(self, n: int, batch_size: int, passes: int, steps: int) -> np.ndarray:
         """The index of `schedule`, [S, B]."""
@@ -98,6 +99,22 @@ class SameBatches(Stream):
         return self._kept
 
 
+class Where(Stream):
+    """A stream whose minibatches are empty unless `wanted`, a scalar that may differ among stacked clients.
+
+    The kernels leave out steps without a sample. Elsewhere they cost what they always do, and what they lead
+    to where it is not wanted may be no number: the caller does not use it.
+    """
+
+    def __init__(self, rng: Stream, wanted: Tensor) -> None:
+        self._rng, self._wanted, self.ragged = rng, wanted, rng.ragged
+
+    def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
+        """That of the stream, with weights 0 where nothing is wanted."""
+        index, weight = self._rng.schedule(n, batch_size, passes, steps)
+        return index, weight * self._wanted.to(weight)
+
+
 class FixedBatch(Stream):
     """A stream whose every minibatch is one and the same: `rows` [B] of the data, of `weight` [B]."""
 
@@ -109,8 +126,11 @@ class FixedBatch(Stream):
         return self.rows.expand(steps, -1), self.weight.expand(steps, -1)
 
 
+@lru_cache(256)  # clients of one size ask for the same, in every round
 def batch_weight(n: int, batch_size: int, steps: int) -> np.ndarray:
-    """[steps, B] float32: 0 where the last batch of a pass over n samples is short, else 1."""
+    """[steps, B] float32, read-only: 0 where the last batch of a pass over n samples is short, else 1."""
     size = min(batch_size, n)
     one_pass = (np.arange(-(-n // size) * size) < n).astype(np.float32).reshape(-1, size)
-    return np.resize(one_pass, (steps, size))
+    weight = np.resize(one_pass, (steps, size))
+    weight.flags.writeable = False
+    return weight

@@ -23,7 +23,7 @@ class ChunkSize:
     seconds: dict[int, deque[float]] = field(default_factory=dict)
     limit: int | None = None  # learned from running out of memory
     chunks: int = 0
-    logged: int = 0  # the best size in the last log line
+    logged: int = 0  # the size that was chosen last, and told
 
     def size(self, waiting: int, limit: int) -> int:
         """The size of the next chunk, with so many clients waiting and memory for `limit`."""
@@ -69,11 +69,17 @@ class ChunkSize:
 
     def _fastest(self) -> int:
         """The size with the least time; the largest of those within ALIKE of it."""
-        least = min(min(t) for t in self.seconds.values())
-        return max(c for c, t in self.seconds.items() if min(t) <= ALIKE * least)
+        least = min(map(self._least, self.seconds))
+        return max(c for c in self.seconds if self._least(c) <= ALIKE * least)
+
+    def _least(self, size: int) -> float:
+        """Of its measurements that count."""
+        return min(self.seconds[size])
 
     def _best(self) -> int:
         best = self._fastest()
+        if self.logged and self._least(self.logged) <= ALIKE * self._least(best):
+            return self.logged  # what was chosen stays until another is clearly better
         if best != self.logged:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in sorted(self.seconds.items()))
             level = logging.DEBUG if self.logged else logging.INFO  # later ones are fine tuning

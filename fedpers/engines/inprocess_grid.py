@@ -89,7 +89,7 @@ class InProcessGrid(LocalGrid, DirectGrid):
         known = {"label_counts": federation.label_counts}
         properties = {n: torch.as_tensor(known[n]).double() for n in needs}
         nodes = Shifted(0, federation.num_clients, FIRST_NODE)
-        return nodes, Roster(tuple(range(federation.num_clients)), counts, properties)
+        return nodes, Roster(range(federation.num_clients), counts, properties)
 
     def answer(self, requests: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
         """The outcomes, in the order of the requests; clients of this process take the time they need."""

@@ -1,9 +1,10 @@
 """The clients of a federation in one process: the method's client half, data and states."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import own_leaves
 from fedpers.core.rng import Stream, noise_stream
-from fedpers.core.work import work_of
+from fedpers.core.work import Work, work_of
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
@@ -34,7 +35,9 @@ class Population:
         self.device = plan.device
         self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
         self._data: dict[int, ClientData] = {}
-        self._padded: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self._order: Any = None  # the last, and what it costs a client with so many samples
+        self._costs: dict[int, Work] = {}
+        self.padded_sizes = lru_cache(2**16)(self._padded_sizes)  # asked for each request
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
         """The answer of one client, run alone, or its exception; its state is read unless it is given."""
@@ -78,23 +81,15 @@ class Population:
         """Whether the model has convolutions."""
         return any(v.dim() > 3 for v in self.params.values())
 
-    def padded_sizes(self, k: int) -> tuple[int, int, int]:
+    def _padded_sizes(self, k: int) -> tuple[int, int, int]:
         """What the splits of client k are padded to in a stack."""
-        parts = self.data(k)
-        sizes = len(parts.train), len(parts.valid), len(parts.test)
-        if sizes not in self._padded:
-            top_train, top_test = self._tops
-            padded = (
-                padded_size(sizes[0], top_train),
-                padded_size(sizes[1]),
-                padded_size(sizes[2], top_test),
-            )
-            self._padded[sizes] = padded
-        return self._padded[sizes]
+        parts, (top_train, top_test) = self.data(k), self._tops
+        train, valid, test = len(parts.train), len(parts.valid), len(parts.test)
+        return padded_size(train, top_train), padded_size(valid), padded_size(test, top_test)
 
     @cached_property
     def _tops(self) -> tuple[int, int]:
-        return int(max(self.federation.num_train)), int(max(self.federation.num_test))
+        return int(np.max(self.federation.num_train)), int(np.max(self.federation.num_test))
 
     def _one(self, request: Request, state: Any) -> Answer:
         k, when = request.k, request.when
@@ -124,13 +119,24 @@ class Population:
         """Keep a client's state and make its answer; `n` is the samples that it used."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
-        cost = work_of(self.client.work_done(request.order, reply, own_state(kept), n))
-        if self.mechanism is not None:  # what the data made of the cost would be told beside the delta
-            reply, cost = self.mechanism.release(request, reply), work_of(self.client.work(request.order, n))
+        cost = self._cost(request.order, reply, kept, n)
+        if self.mechanism is not None:
+            reply = self.mechanism.release(request, reply)
         if kept is not None:
             self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
         return Answer(body, n, *cost)
+
+    def _cost(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
+        """What the training took: with one order and n samples the same, unless the method says otherwise."""
+        own = type(self.client).work_done is not PersonalizedClient.work_done
+        if own and self.mechanism is None:  # what the data made of the cost would be told beside the delta
+            return work_of(self.client.work_done(order, reply, own_state(kept), n))
+        if order is not self._order:
+            self._order, self._costs = order, {}
+        if n not in self._costs:
+            self._costs[n] = work_of(self.client.work(order, n))
+        return self._costs[n]
 
     def _noise(self, request: Request, change: Any) -> Stream:
         """A simulation's noise: it can be repeated, as all of a run."""

@@ -146,5 +146,6 @@ def _column(stack: Tensor, kind: str) -> Sequence[Any]:
         return numbers
     if len(stack) > 1 and stack.stride(0) == 0:  # the same for all
         return [stack[0].clone() if kind == "copies" else stack[0]] * len(stack)
-    rows = stack.unbind(0)
-    return [row.clone() for row in rows] if kind == "copies" else rows
+    if kind == "copies":
+        return torch.unbind_copy(stack)  # type: ignore[func-returns-value, return-value]  # torch's stub errs
+    return stack.unbind(0)

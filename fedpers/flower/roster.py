@@ -19,7 +19,7 @@ from fedpers.flower.messages import Header, open_content, seal
 class Roster:
     """The clients of a federation, N of them, and what the server knows of each."""
 
-    ids: tuple[int, ...]  # partition ids, sorted
+    ids: Sequence[int]  # partition ids, sorted; a range where they are all there
     num_examples: Tensor  # [N] float64, training samples
     properties: dict[str, Tensor]  # [N, ...] what the strategy `needs` beyond that
 
@@ -28,7 +28,7 @@ class Roster:
         """Training samples of all clients."""
         return float(self.num_examples.sum())
 
-    def part(self, last: int) -> tuple["Roster", tuple[int, ...]]:
+    def part(self, last: int) -> tuple["Roster", Sequence[int]]:
         """(the roster without its last clients, the ids of these).
 
         Raises:

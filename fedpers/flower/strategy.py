@@ -64,7 +64,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.rounds_done = 0
         self.roster = Roster((), torch.zeros(0), {})
         self.row: Mapping[int, int] = {}  # partition id -> place in the roster
-        self.unseen: tuple[int, ...] = ()
+        self.unseen: Sequence[int] = ()
         self.round_log = RoundLog()
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
@@ -240,10 +240,10 @@ class PersonalizedStrategy(Strategy, ABC):
         self.transport.orders = {}
         if not self.evaluates(server_round) or self.plan.eval_protocol != "all_after":
             return []
-        ids: Iterable[int] = self.roster.ids
+        ids: Sequence[int] = self.roster.ids
         if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
             rng = server_rng(self.plan.seed, 0)
-            ids = sorted(rng.choice(self.roster.ids, self.plan.eval_clients, False).tolist())
+            ids = sorted(ids[i] for i in rng.choice(len(ids), self.plan.eval_clients, False))
         orders = {k: self.order_to_predict(k) for k in (*ids, *self.unseen)}
         return self._address("evaluate", server_round, orders)
 

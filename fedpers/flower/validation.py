@@ -47,9 +47,9 @@ class Inspector:
         return known[1]
 
     def _is_finite(self, leaf: Any) -> bool:
-        if isinstance(leaf, float):
-            return math.isfinite(leaf)
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        if not isinstance(leaf, Tensor):
+            return not isinstance(leaf, float) or math.isfinite(leaf)
+        if not leaf.is_floating_point():
             return True
         stack = leaf if leaf._base is None else leaf._base
         known = self._finite.get(id(stack))

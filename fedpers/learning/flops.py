@@ -27,6 +27,20 @@ class SampleFlops:
         """Of so many gradients through the body, passes forward (the gradients' own too) and head steps."""
         return gradients * self.backward + forwards * self.forward + head_steps * self.head_step
 
+    def all_passes(self, gradients: float, forwards: float, head_steps: float) -> float:
+        """Of so many gradients, passes forward beside them, and head steps: the least that these need.
+
+        A pass whose features head steps are taken on ends at the body; another goes through the head too, at
+        half of a head step, whose other half is its weights' gradient.
+        """
+        through = max(forwards - head_steps, 0) * self.head_step / 2
+        return (
+            gradients * (self.forward + self.backward)
+            + forwards * self.forward
+            + through
+            + (head_steps * self.head_step)
+        )
+
 
 def flops_of(model: Model, input_shape: tuple[int, ...]) -> SampleFlops:
     """The cost of a sample; for other than dense networks counted by torch while one passes through.

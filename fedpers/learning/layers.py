@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -217,3 +218,19 @@ def stack(shape: Shape, *layers: Layer) -> Stack:
 def fresh(module: nn.Module) -> Params:
     """The parameters of a module by name, detached."""
     return {name: p.detach() for name, p in module.named_parameters()}
+
+
+def linear_start(num_features: int, num_outputs: int, bias: bool, seed: int) -> Params:
+    """The parameters of a new nn.Linear after `torch.manual_seed(seed)`, weight [K, M] and bias [K].
+
+    A fifth of its time, since each client that is visited first draws a head.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    scale = nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / math.sqrt(num_features)
+    bound = math.sqrt(3.0) * scale  # 1 / √M, rounded as torch's Kaiming start is
+    params = {"weight": _uniform(bound, rng, num_outputs, num_features)}
+    return params | {"bias": _uniform(1 / math.sqrt(num_features), rng, num_outputs)} if bias else params
+
+
+def _uniform(bound: float, rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.empty(shape, device="cpu").uniform_(-bound, bound, generator=rng)

@@ -86,6 +86,28 @@ def minimise_paced(
     return done.w, done.m, (weight.sum(1) > 0).sum()
 
 
+def minimise_weighed(
+    loss: Loss,
+    each: Tensor,
+    params: Params,
+    opt: OptimizerState,
+    data: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    lr: Any,
+) -> tuple[Params, OptimizerState] | None:
+    """`minimise_from` with a factor `each` [n] for each sample's loss; None if there is no kernel for it.
+
+    A batch of B samples has the loss 1/B Σ_i each_i l_i: factors do not count in its size.
+    """
+    dense = _without_autograd(loss, params, opt, data, cfg, lr)
+    if dense is None or each.dtype != torch.float32:
+        return None
+    plan, start = dense
+    done = minimise_dense(plan, replace(start, each=(each,)), data.block, *_schedule(data, rng, cfg))
+    return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
+
+
 def _alone() -> bool:
     """One client, and nobody differentiates through its training: it may write in place."""
     return not _stacked.get() and not torch.is_grad_enabled()

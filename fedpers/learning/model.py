@@ -18,7 +18,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params, merge
 from fedpers.core.plan import Plan
-from fedpers.learning.layers import MismatchError, Network, fresh
+from fedpers.learning.layers import MismatchError, Network, fresh, linear_start
 from fedpers.learning.module import BODY, HEAD, ModuleNetwork
 from fedpers.learning.networks import NETWORKS, builder, options_of
 
@@ -47,8 +47,11 @@ class Model:
 
     def init_head(self, seed: int, num_outputs: int | None = None) -> Params:
         """An initial head from `seed`, weight [K, M] and bias [K]; K is `num_outputs` or the model's."""
+        wanted = self.num_outputs if num_outputs is None else num_outputs
+        if self.start == "default":
+            head = linear_start(self.num_features, wanted, self.bias, seed)
+            return {HEAD + name: value for name, value in head.items()}
         with _seeded(seed):
-            wanted = self.num_outputs if num_outputs is None else num_outputs
             return INITS[self.start](self._new_head(wanted))
 
     def _new_head(self, num_outputs: int) -> Params:

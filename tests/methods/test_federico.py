@@ -12,6 +12,7 @@ from fedpers.app.run import execute
 from fedpers.checks.case import close
 from fedpers.checks.contract import CHECKS, make_case, workers_change_nothing
 from fedpers.checks.toy_data import toy_federation
+from fedpers.clients import federico as client_half
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.federico import FedeRiCoClient, FedeRiCoConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
@@ -24,6 +25,7 @@ from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.peers.messages import Alone, Forward, Join, Published, Step, WeightedGradients
+from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model, initial_params
 from fedpers.method import LocalConfig, Observer, Plan
 from fedpers.results import checkpoint
@@ -199,6 +201,33 @@ def test_a_model_without_weight_is_not_trained_and_not_counted():
     )
 
 
+def test_a_stack_skips_models_without_weight_and_nothing_else_changes(monkeypatch):
+    """Three rounds of unequal clients in the kernel: bit for bit what training all models gives."""
+    fed = toy_federation(num_clients=5, sizes=(12, 9, 15, 11))
+    model = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
+    empty, trained = [], native.train
+
+    def watched(plan, given, parts, index, weight):
+        empty.extend((weight == 0).flatten(1).all(1).tolist())
+        return trained(plan, given, parts, index, weight)
+
+    monkeypatch.setattr(native, "train", watched)
+
+    def phis():
+        options = {"num_neighbours": 3, "w_min": 0.2, "kappa": 3.0, "warmup": 1}
+        _, cohort, _ = run(4, fed=fed, model=model, plan={"dtype": "float32"}, **options)
+        return [cohort.store.states[k].phi for k in range(5)]
+
+    fast = phis()
+    assert 0 < sum(empty) < len(empty)
+    monkeypatch.setattr(client_half, "Where", lambda batches, wanted: batches)
+    empty.clear()
+    slow = phis()
+    assert empty and not any(empty)
+    for a, b in zip(fast, slow, strict=True):
+        assert all(torch.equal(a[k], b[k]) for k in a)
+
+
 def test_warm_up_trains_alone_and_tries_nobody():
     """One round of it is one round of local training, and nothing of it is in the losses."""
     local = LocalConfig(lr=0.1, batch_size=4)
@@ -287,6 +316,27 @@ def test_what_is_sent_is_the_gradient_of_the_log_likelihood():
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-9)
 
 
+@pytest.mark.parametrize("T", [9, 36, 144])
+def test_the_rates_of_theorem_3_1(T):
+    """With η = a/√T the mean of ‖∇F‖² is O(1/√T), that of what Π gains at least 0 and O(T^(-3/4)).
+
+    F is at least 0 and a step of such rates takes at least η/2 ‖∇F‖² from it; so both have constants.
+    """
+    eta, K, history = 0.01 / T**0.5, FED.num_clients, History()
+    cfg = {**EM, "update": "grad", "loss": "sum", "eta": eta}
+    run(T, history=history, plan={"eval_every": 0}, **cfg)
+    prior, phis = torch.full((K, K), 1 / K, dtype=torch.float64), [m.phi for m in initial(**cfg)]
+    start, slopes, gains = objective(prior, losses(phis)), [], []
+    for w, after in history.rounds:
+        L = losses(phis)
+        gains.append(objective(prior, L) - objective(w, L))
+        moved = (((a[n] - b[n]) / eta) ** 2 for a, b in zip(phis, after, strict=True) for n in a)
+        slopes.append(float(sum(v.sum() for v in moved)))
+        prior, phis = w.clamp(min=1e-300), after
+    assert min(gains) >= -1e-9 and 0 < np.mean(gains) <= start * T**-0.75
+    assert 0 < np.mean(slopes) <= 2 * start / 0.01 * T**-0.5
+
+
 # ---- reductions ---------------------------------------------------------------------------------
 
 
@@ -306,8 +356,10 @@ def test_without_neighbours_it_is_local_training_bit_for_bit(optimizer, dtype):
         mine, theirs = cohort.store.states[k], other.store.states[k].params
         assert all(torch.equal(mine.phi[n], theirs[n]) for n in theirs)
         assert mine.scores.w.tolist() == [float(j == k) for j in range(5)]
-    for n, v in strategy.client_metrics.items():  # local training's is measured by a kernel
-        np.testing.assert_allclose(v, alone.client_metrics[n], rtol=1e-5 if dtype == "float32" else 0)
+    for n, v in alone.client_metrics.items():  # local training's is measured by a kernel
+        np.testing.assert_allclose(strategy.client_metrics[n], v, rtol=1e-5 if dtype == "float32" else 0)
+    own = strategy.client_metrics["own_accuracy"]
+    np.testing.assert_array_equal(own, strategy.client_metrics["test_accuracy"])
 
 
 def test_one_gradient_without_neighbours_is_local_gradient_descent_bit_for_bit():
@@ -527,6 +579,17 @@ def test_a_client_predicts_with_the_weighted_probabilities_of_all_it_has():
         want = sum(w * MODEL(phi, x).softmax(1) for w, phi in zip(memory.scores.w, phis, strict=True))
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(got.sum(1), torch.ones(len(x), dtype=torch.float64))
+
+
+def test_what_the_own_model_alone_would_do_is_measured_beside_the_mixture():
+    strategy, cohort, _ = run(3, num_neighbours=4)
+    for k, row in enumerate(strategy.client_metrics["partition_id"].astype(int)):
+        test, phi = FED.client(row).test, cohort.store.states[row].phi
+        found = {n: strategy.client_metrics[n][k] for n in ("own_loss", "own_accuracy", "test_loss")}
+        assert found["own_loss"] == pytest.approx(float(MODEL.loss(phi, test)), rel=1e-6)
+        right = (MODEL(phi, test.x).argmax(1) == test.y).double().mean()
+        assert found["own_accuracy"] == pytest.approx(float(right))
+        assert found["own_loss"] != found["test_loss"]
 
 
 def test_small_weights_are_left_out_and_the_rest_is_renormalised():

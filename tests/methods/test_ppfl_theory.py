@@ -213,3 +213,18 @@ def test_the_measure_is_zero_where_nothing_moves():
     assert float(sq_norm(state.theta)) > 0.1
     strategy, _ = run(cfg, fed, LINEAR, state=state)
     assert strategy.round_log.extra["stationarity"] < 1e-20
+
+
+# ---- rates ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"algorithm": "rbcd", "rho": 0.0}], ids=["alternating", "rbcd"])
+def test_the_schedule_is_that_of_both_rates(options):
+    """Two rounds of `step` are one at full rates, and one at a tenth of them from where that ended."""
+    whole = LocalConfig(lr=0.1, epochs=2, batch_size=0)
+    tenth = replace(whole, lr=0.01)
+    got, _ = run(config(eta_2=0.8, local=replace(whole, schedule="step", horizon=2), **options), rounds=2)
+    first, _ = run(config(eta_2=0.8, local=whole, **options))
+    then, _ = run(config(eta_2=0.08, local=tenth, **options), state=first.state)
+    close(got.state, then.state, 1e-14)
+    assert not torch.equal(then.state.C, first.state.C)

@@ -42,13 +42,15 @@ static void update(const rule *h, float *restrict w, float *restrict m, float *r
     for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
 }
 
-/* Replace the outputs in d by scale * weight * (derivative of a sample's loss); 2 if a label is no class. */
+/* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
+   the sample's row, if it is not null; 2 if a label is no class. */
 static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
-                       float scale, long B, long K, long wide) {
+                       const float *each, float scale, long B, long K, long wide) {
     for (long i = 0; i < B; i++, d += wide) {
         float f = scale * weight[i], top = -INFINITY, total = 0;
         long j = weight[i] != 0 ? index[i] : 0;
         const float *t = (const float *)y + j * K;
+        if (each) f *= each[j];
         if (task == REGRESSION)
             for (long k = 0; k < K; k++) d[k] = f * (d[k] - t[k]) * 2 / K;
         if (task == BINARY) d[0] = f * (1 / (1 + expf(-d[0])) - t[0]);
@@ -221,11 +223,13 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
 
 /* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
    whose weights are all 0 changes nothing. `count` [C] Adam's steps so far, `ubar` [C], `pace` [L] of [C] or
-   null: factors of the loss's gradients. Returns 0, 1 without memory, 2 for a label that is no class. */
+   null: factors of the loss's gradients; `each` null or a factor for each row of a client's samples, those of
+   the next client `hop_each` further on. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_train(long L, const long *width, const float **from, const long *hop, float **to, int task,
                   int kind, float lr, float decay, float momentum, float lam, const float *ubar,
                   float *count, const float **pace, long C, long S, long B, const float **x, const void **y,
-                  const int64_t *index, const long *ih, const float *weight, const long *wh) {
+                  const int64_t *index, const long *ih, const float *weight, const long *wh, const float *each,
+                  long hop_each) {
     net n = {L, 2 * L, width, from, hop, to, 0};
     rule h = {kind, lr, decay, momentum, lam, 0, 0, 0, pace};
     space m = {0};
@@ -247,8 +251,8 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             for (long i = 0; i < B; i++)
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * width[0];
             outputs(&n, &m, B);
-            failed = derivatives(task, m.z[L], y[c], rows, share, (kind == PLAIN ? -lr : 1) / total, B,
-                                 width[L], WIDE(width[L]));
+            failed = derivatives(task, m.z[L], y[c], rows, share, each ? each + c * hop_each : 0,
+                                 (kind == PLAIN ? -lr : 1) / total, B, width[L], WIDE(width[L]));
             count[c] += 1;
             h.rate = lr / (1 - pow(0.9, count[c]));
             h.root = 1 / (1 - pow(0.999, count[c]));

@@ -37,7 +37,7 @@ def fits(plan: Plan, given: Training, parts: Sequence[Data]) -> bool:
     w, others = given.w, (given.cbar, given.m, given.v)
     needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
     return (
-        all(_known(t) for t in (given.ubar, given.step, *given.pace.values()))
+        all(_known(t) for t in (given.ubar, given.step, *given.each, *given.pace.values()))
         and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
         and knows(w, plan.places, plan.task, parts)
@@ -98,7 +98,7 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     step = given.step.clone(memory_format=torch.contiguous_format)
     widths = _widths(given.w, names)
     index, weight = _packed(index), _packed(weight.to(torch.float32))
-    ubar = given.ubar.contiguous()
+    ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = _library().fedpers_train(
@@ -120,6 +120,8 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         _longs(index.stride()),
         _pointer(weight),
         _longs(weight.stride()),
+        _pointer(each),
+        ctypes.c_long(0 if each is None else each.stride(0)),
     )
     if failed:
         raise FAILURES[failed]

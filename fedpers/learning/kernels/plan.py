@@ -55,6 +55,7 @@ class Training:
     v: Params  # second moment
     step: Tensor  # scalar, steps made before
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
+    each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
 
 
 def rule_of(cfg: LocalConfig, lam: float) -> int:

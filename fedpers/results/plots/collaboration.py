@@ -16,6 +16,7 @@ from fedpers.results.plots.heatmaps import client_order
 
 SPECIAL = ("collaboration",)  # arrays that are drawn here: [evaluations, K, K] and `_round`
 PANELS = 4
+CLIENTS = 12  # whose weights are drawn over the rounds
 
 
 def draw(folder: Path, stored: Mapping[str, np.ndarray], federation: Federation) -> list[Path]:
@@ -26,6 +27,7 @@ def draw(folder: Path, stored: Mapping[str, np.ndarray], federation: Federation)
             continue
         values, rounds = stored[name], stored[f"{name}_round"]
         drawn.append(through_training(values, rounds, folder / f"{name}.png", federation))
+        drawn.append(over_rounds(values, rounds, folder / f"{name}_over_rounds.png", federation))
         group = federation.truth.get("group")
         if group is not None and np.ndim(group) == 1:
             users = user_group(values[-1], np.asarray(group)[: values.shape[1]])
@@ -62,6 +64,24 @@ def through_training(
         by = "owner of the model" if users is None else "owner of the model, by the group that uses it"
         axes[0].set(ylabel="client", xlabel=by)
         drawn.colorbar(picture, ax=axes[-1], fraction=0.05, label="weight")
+        return style.save(drawn, path)
+
+
+def over_rounds(values: np.ndarray, rounds: np.ndarray, path: Path, federation: Federation) -> Path:
+    """A panel a client, a line a model: of the own group in one colour, if known, of others in grey."""
+    K, blue, grey = values.shape[1], style.PALETTE[0], style.PALETTE[9]
+    clients = [int(k) for k in client_order(federation) if k < K][:CLIENTS]
+    group = federation.truth.get("group")
+    same = np.arange(K) if group is None or np.ndim(group) != 1 else np.asarray(group)[:K]
+    with style.style():
+        drawn, axes = style.figure(len(clients), width=2.2 * min(4, len(clients)), height=1.8, across=4)
+        for ax, i in zip(axes, clients, strict=True):
+            for j in range(K):
+                ink = blue if same[i] == same[j] else grey
+                style.curve(ax, rounds, values[:, i, j], color=ink, linewidth=2.4 if i == j else 1.2)
+            ax.set(title=f"Client {i}", ylim=(-0.03, 1.03))
+            style.round_axis(ax)
+        axes[0].set(ylabel="weight")
         return style.save(drawn, path)
 
 
