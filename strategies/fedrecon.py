@@ -41,7 +41,7 @@ class FedRecon(BodyDescentStrategy):
         told = yield dict.fromkeys(selected, SharedPart(s.part))                         # [S2]
         n = [self.num_examples(i) for i in told]
         delta = self.average([reply.part for reply in told.values()], n)                 # [S3]
-        return self.descend(s, delta)                                                    # [S4]
+        return self.descend(s, delta, t, told)                                           # [S4]
 
     def evaluation_message(self, s: DescendingBody, k: int) -> SharedPart:
         """The body, for a head that the client reconstructs or has."""

@@ -46,7 +46,9 @@ class PFLEGO(BodyDescentStrategy):
 
     def round(self, s: DescendingBody, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
-        selected, order = self.sample(rng), self._order(s)                               # [S1]
+        selected = self.sample(rng)                                                      # [S1]
+        r = len(selected) if self.plan.participation == "range" else self.num_sampled
+        order = self._order(s, r)
         g = yield dict.fromkeys(selected, order)                                         # [S2]
         ratio = len(self.roster.ids) / len(g) if self.config.scale == "realised" else order.ratio
         alpha = {i: self.num_examples(i) / order.num_total for i in g}
@@ -54,7 +56,7 @@ class PFLEGO(BodyDescentStrategy):
         self.note(gradient_norm=float(sq_norm(G)) ** 0.5 if G else 0.0)
         if self.config.report:
             self._note_losses([g[i].told for i in g], [ratio * alpha[i] for i in g])
-        return self.descend(s, G)                                                        # [S4]
+        return self.descend(s, G, t, g)                                                  # [S4]
 
     def _note_losses(self, told: Sequence[Params], weights: Sequence[float]) -> None:
         """(I/r) Σ α_i l_i at θ_{t-1}: an estimate of L (Eq. 1) without bias, L itself if all take part."""
@@ -67,9 +69,9 @@ class PFLEGO(BodyDescentStrategy):
             log.warning("method.beta=%g: above 2/L=%.3g of a head in round %d, so head steps may raise "
                         "its loss; lower method.beta", self.config.beta, 2 / L, self.rounds_done + 1)
 
-    def _order(self, s: DescendingBody) -> TakeSteps:
-        return TakeSteps(s.part, len(self.roster.ids) / self.num_sampled, self.roster.num_total)
+    def _order(self, s: DescendingBody, r: int) -> TakeSteps:
+        return TakeSteps(s.part, len(self.roster.ids) / r, self.roster.num_total)
 
     def evaluation_message(self, s: DescendingBody, k: int) -> TakeSteps:
         """The body, with the scale that the client's last step needs."""
-        return self._order(s)
+        return self._order(s, self.num_sampled)

@@ -1,6 +1,7 @@
 """Tables of the documentation are those of the files in benchmarks/results, and the map is complete."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,39 @@ def test_a_part_is_replaced_and_others_are_left(tmp_path):
     render = {"x": "new"}.get
     assert fill(page, render) and not fill(page, render)
     assert page.read_text() == PAGE.replace("old", "\nnew\n")
+
+
+def test_every_cell_of_a_table_is_full_reduced_or_not_run(tmp_path):
+    """Of files at full size and reduced, the full one; of methods that the paper leaves out nothing."""
+    conf, out = tmp_path / "conf" / "experiment", tmp_path / pages.RESULTS
+    conf.mkdir(parents=True)
+    out.mkdir(parents=True)
+    both = {"High": [1.0, 0.1], "Low": [2.0, 0.1]}
+    first = {"columns": {"K2": "High", "K9": "Low"}, "values": {"m": both, "o": both}}
+    second = {"column": "Only", "values": {"m": {"Only": [1.0, 0.1]}, "p": {"Only": [1.0, 0.1]}}}
+    (conf / "t_1.yaml").write_text(yaml.safe_dump({"paper": first}))
+    (conf / "t_2.yaml").write_text(yaml.safe_dump({"paper": second}))
+    (out / "t_1.json").write_text(json.dumps({**record(), "changed": []}))
+    (out / "t_1_reduced.json").write_text(json.dumps(record()))
+    (out / "t_2_small.json").write_text(json.dumps(record(column="Only", seeds=[4])))
+    assert pages.cells("t_", tmp_path, "..").splitlines() == [
+        "| column | m | o | p | all methods at full size |",
+        "|---|---|---|---|---|",
+        "| High | [full](../benchmarks/results/t_1.json), seeds 0, 1 | not run |  "
+        "| `fedpers run -m +experiment=t_1 data.classes_per_client=2` |",
+        "| Low | not run | not run |  | `fedpers run -m +experiment=t_1 data.classes_per_client=9` |",
+        "| Only | [reduced](../benchmarks/results/t_2_small.json), seed 4 |  | not run "
+        "| `fedpers run -m +experiment=t_2` |",
+    ]
+
+
+def test_the_cells_of_pflegos_tables_are_on_its_page():
+    """13 columns, 12 of 7 methods and one of 8; `test_a_page_shows_what_its_files_say` compares them."""
+    page = (ROOT / "docs" / "methods" / "pflego.md").read_text(encoding="utf-8")
+    assert "<!-- results: cells of pflego_table -->" in page
+    rows = pages.cells("pflego_table", ROOT, "../..").splitlines()[2:]
+    states = re.findall(r"\[full\]|\[reduced\]|not run", "\n".join(rows))
+    assert (len(rows), len(states)) == (13, 12 * 7 + 8)
 
 
 def test_a_table_escapes_its_bars():

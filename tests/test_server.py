@@ -79,6 +79,28 @@ def test_bernoulli_participation_has_the_right_rate():
     assert len(set(sizes)) > 2
 
 
+def test_a_range_of_participants_draws_each_size_as_often():
+    server = case(participation="range", least_per_round=2).server()
+    server.connect(InProcessGrid(case().cohort()))
+    drawn = [server.sample(np.random.default_rng(s)) for s in range(400)]
+    sizes = [len(d) for d in drawn]
+    assert set(sizes) == {2, 3}
+    assert abs(sizes.count(2) - 200) < 5 * np.sqrt(400 * 0.25)
+    assert all(d == sorted(set(d)) for d in drawn)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["participation=range", "clients_per_round=3", "least_per_round=4"],
+        ["participation=range", "least_per_round=0"],
+    ],
+)
+def test_a_range_without_sense_is_refused(overrides):
+    with pytest.raises(ConfigError, match=r"least_per_round=\d: must be"):
+        compose.load(overrides)
+
+
 DRAWS = [n for n, m in registry.METHODS.items() if not m.strategy_class().takes_all and n != "fedsoft"]
 
 

@@ -94,6 +94,7 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
         seed=cfg.seed,
         clients_per_round=cfg.clients_per_round,
         participation=cfg.participation,
+        least_per_round=cfg.least_per_round,
         eval_every=cfg.eval_every,
         eval_clients=cfg.eval_clients,
         eval_protocol=cfg.eval_protocol,

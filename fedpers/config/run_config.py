@@ -84,7 +84,8 @@ class RunConfig:
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
-    participation: Literal["fixed", "bernoulli"] = "fixed"
+    participation: Literal["fixed", "bernoulli", "range"] = "fixed"
+    least_per_round: int = 1  # of participation=range
     eval_every: int = 1  # 0 = after the last round only
     eval_clients: int | None = None  # a fixed sample of them; null = all
     eval_train: bool = False  # on clients' training data as well
@@ -112,6 +113,7 @@ class RunConfig:
                 rounds=(1, None),
                 seed=(0, None),
                 clients_per_round=(1, None),
+                least_per_round=(1, max(self.clients_per_round, 1) if self.clients_per_round else None),
                 eval_every=(0, None),
                 eval_clients=(1, None),
                 new_clients=(0, None),

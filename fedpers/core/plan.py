@@ -13,7 +13,8 @@ class Plan:
 
     seed: int = 0
     clients_per_round: int | None = None  # r; None is everybody
-    participation: Literal["fixed", "bernoulli"] = "fixed"
+    participation: Literal["fixed", "bernoulli", "range"] = "fixed"
+    least_per_round: int = 1  # participation=range: so many up to r, each size as likely
     eval_every: int = 1
     eval_clients: int | None = None  # a fixed sample of this size; None: all
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"

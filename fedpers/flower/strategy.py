@@ -114,13 +114,13 @@ class PersonalizedStrategy(Strategy, ABC):
     # ---- helpers for methods --------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> list[int]:
-        """The clients of this round, sorted: r of them uniformly, or each with probability r/N."""
+        """The clients of this round, sorted, uniformly: r, from the range to r, or each with chance r/N."""
         ids, r = self.roster.ids, self.num_sampled
         if self.plan.participation == "bernoulli":
             return [k for k, u in zip(ids, rng.random(len(ids)), strict=True) if u < r / len(ids)]
-        if r >= len(ids):
-            return list(ids)
-        return sorted(ids[i] for i in rng.choice(len(ids), size=r, replace=False))
+        if self.plan.participation == "range":
+            r = int(rng.integers(min(self.plan.least_per_round, r), r + 1))
+        return list(ids) if r >= len(ids) else sorted(ids[i] for i in rng.choice(len(ids), r, replace=False))
 
     def average(
         self, items: Sequence[Params], weights: Sequence[float] | None = None, start: Params | None = None
@@ -133,7 +133,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     @property
     def num_sampled(self) -> int:
-        """r: clients a round (in expectation, if participation is Bernoulli)."""
+        """r: clients a round (in expectation, if participation is Bernoulli; at most, if it is a range)."""
         return min(self.plan.clients_per_round or len(self.roster.ids), len(self.roster.ids))
 
     def num_examples(self, k: int) -> float:

@@ -1,7 +1,9 @@
 """Tables of the documentation, made from the files in benchmarks/results: `make tables`.
 
 A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!-- results: map of PAPER -->"
-(all tables and figures of a paper, from docs/results.yaml) or "<!-- results: numbers without a file -->".
+(all tables and figures of a paper, from docs/results.yaml), "<!-- results: cells of PREFIX -->" (every cell
+of the tables in conf/experiment/PREFIX*.yaml: full, reduced or not run) or
+"<!-- results: numbers without a file -->".
 """
 
 import json
@@ -49,6 +51,8 @@ def render(name: str, root: Path, up: str) -> str | None:
         return experiment(record, link) if "results" in record else measurement(record, link)
     if name.startswith("map of "):
         return paper_map(name.removeprefix("map of "), root, up)
+    if name.startswith("cells of "):
+        return cells(name.removeprefix("cells of "), root, up)
     if name == "numbers without a file":
         return without_file(root, up)
     return None
@@ -105,6 +109,51 @@ def number(mean: float, std: float | None) -> str:
     std = 0.0 if std is not None and std < 1e-12 * abs(mean) else std  # all alike but for the last bits
     form, of_std = (".2f", ".2f") if abs(mean) >= 10 or (std or 0.0) >= 0.05 else (".4g", ".2g")
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{of_std}}"
+
+
+# ---- every cell of a table ----------------------------------------------------------------------
+
+
+def cells(prefix: str, root: Path, up: str) -> str:
+    """A row a column of the paper's tables, a cell a method: how it was run, its seeds; and the command.
+
+    Tables are the experiments whose names begin with `prefix`, their runs are in files of such names.
+    """
+    tables = {p.stem: _paper_of(p) for p in sorted((root / "conf" / "experiment").glob(f"{prefix}*.yaml"))}
+    methods = list(dict.fromkeys(m for values, _ in tables.values() for m in values))
+    rows = []
+    for name, (values, columns) in tables.items():
+        files = sorted((root / RESULTS).glob(f"{name}*.json"))
+        records = {p.name: json.loads(p.read_text(encoding="utf-8")) for p in files}
+        for column, override in columns.items():
+            found = [_state(records, m, column, up) if m in values else "" for m in methods]
+            rows.append([column, *found, f"`fedpers run -m +experiment={name}{override}`"])
+    return table(["column", *methods, "all methods at full size"], rows)
+
+
+def _paper_of(path: Path) -> tuple[Record, Mapping[str, str]]:
+    """(the paper's values by method, {column: override that chooses it}); columns are classes a client."""
+    paper = yaml.safe_load(path.read_text(encoding="utf-8"))["paper"]
+    several = paper.get("columns", {})
+    if not several:
+        return paper["values"], {paper["column"]: ""}
+    return paper["values"], {c: f" data.classes_per_client={k[1:]}" for k, c in several.items()}
+
+
+def _state(records: Mapping[str, Record], method: str, column: str, up: str) -> str:
+    """The runs of a cell: those at full size if there are some."""
+    known = [
+        (bool(record["changed"]), row["seeds"], name)
+        for name, record in records.items()
+        for row in record["results"]
+        if (row["method"], row["name"], row["column"]) == (method, method, column)
+    ]
+    if not known:
+        return "not run"
+    reduced, seeds, name = min(known)
+    text = "reduced" if reduced else "full"
+    listed = ", ".join(map(str, seeds))
+    return f"[{text}]({up}/{RESULTS}/{name}), seed{'s' * (len(seeds) > 1)} {listed}"
 
 
 # ---- the map ------------------------------------------------------------------------------------

@@ -188,6 +188,13 @@ def test_realised_scale_uses_the_replies_that_came():
         torch.testing.assert_close(v, b.state.part[k], rtol=0, atol=1e-15)
 
 
+def test_with_a_range_of_participants_the_scale_is_that_of_the_round():
+    """I/r_t, which is unbiased whatever size was drawn: as if so many were always drawn."""
+    a, _ = run(chosen=(0, 2), clients_per_round=3, participation="range")
+    b, _ = run(chosen=(0, 2), clients_per_round=2)
+    assert all(torch.equal(v, b.state.part[k]) for k, v in a.state.part.items())
+
+
 class Counting:
     """A body that counts its forward and backward passes."""
 

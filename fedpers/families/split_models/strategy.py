@@ -1,9 +1,12 @@
 """Server half of methods that cut the model in two and average the shared part."""
 
 from abc import ABC
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
@@ -43,10 +46,11 @@ class SplitStrategy(PersonalizedStrategy, ABC):
 
 @record("split_models.DescendingBody")
 class DescendingBody:
-    """The shared body, and the state of the server's optimiser."""
+    """The shared body, the state of the server's optimiser, and who was here when."""
 
     part: Params
     opt: OptimizerState
+    last: Tensor  # [N] int64, the round of each client's last visit, by its place in the roster; 0: none
 
 
 class BodyDescentStrategy(PersonalizedStrategy, ABC):
@@ -58,11 +62,18 @@ class BodyDescentStrategy(PersonalizedStrategy, ABC):
         """The model's initial body."""
         check_heads(self.model, self.config.own_classes)
         body = split(params, self.model.is_head)[1]
-        return DescendingBody(body, init_optimizer(body, self._optimizer))
+        never = torch.zeros(len(roster.ids), dtype=torch.int64, device=self.plan.device)
+        return DescendingBody(body, init_optimizer(body, self._optimizer), never)
 
-    def descend(self, s: DescendingBody, gradient: Params) -> DescendingBody:
-        """One step of the server's optimiser at rate ρ."""
-        return DescendingBody(*sgd_step(s.part, gradient, s.opt, self._optimizer, self.config.rho))
+    def descend(self, s: DescendingBody, gradient: Params, t: int, came: Iterable[int]) -> DescendingBody:
+        """One step of the server's optimiser at rate ρ, after the visits of `came` in round t."""
+        rows = torch.tensor([self.row[k] for k in came], dtype=torch.int64, device=s.last.device)
+        stepped = sgd_step(s.part, gradient, s.opt, self._optimizer, self.config.rho)
+        return DescendingBody(*stepped, s.last.index_fill(0, rows, t))
+
+    def explain(self, s: DescendingBody) -> dict[str, np.ndarray]:
+        """The round of each client's last visit; 0: it had none."""
+        return {"last_visit": s.last.cpu().numpy()}
 
     @property
     def _optimizer(self) -> LocalConfig:

@@ -20,6 +20,7 @@ from fedpers.results.plots import (
     memberships,
     optimality_gap,
     style,
+    visits,
 )
 
 PANELS = (("accuracy", "Accuracy"), ("worst_decile", "Worst tenth of the clients"), ("loss", "Loss"))
@@ -36,11 +37,12 @@ def draw_run(out: Path, federation: Federation, arrays: Mapping[str, np.ndarray]
     drawn += optimality_gap.draw_run(rows, folder)
     order = heatmaps.client_order(federation)
     for name, value in arrays.items():
-        special = name in (*centers.SPECIAL, *collaboration.SPECIAL)
+        special = name in (*centers.SPECIAL, *collaboration.SPECIAL, *visits.SPECIAL)
         if 1 <= np.ndim(value) <= 2 and np.size(value) and not special:
             drawn.append(heatmaps.heat_map(value, folder / f"{name}.png", name, order))
     stored = files.read_arrays(out / "arrays.npz")
     drawn += heterogeneity.draw(out, folder, federation)
+    drawn += visits.draw(out, folder, stored)
     drawn += collaboration.draw(folder, stored, federation)
     drawn += memberships.draw(folder, stored, federation.truth)
     return drawn + centers.draw(folder, stored, federation.task == "regression")
