@@ -78,10 +78,8 @@ class FedeRiCoClient(PersonalizedClient):
 
     def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
         """w times what was learnt; without weight nothing is learnt."""
-        if readable(w):
-            if w == 0:
-                return {k: torch.zeros_like(v) for k, v in phi.items()}
-            return weighted(self._work_on(phi, data, batches), w)
+        if readable(w) and w == 0:
+            return {k: torch.zeros_like(v) for k, v in phi.items()}
         return weighted(self._work_on(phi, data, Where(batches, w > 0)), w)
 
     def _work_on(self, phi: Params, data: Data, batches: Stream) -> Params:
