@@ -67,7 +67,8 @@ def without_times(run: Path) -> None:
     """Set every time in a run's numbers to 1 s, and the commit, which may change while this runs, to one."""
     rows = list(csv.DictReader(io.StringIO((run / "metrics.csv").read_text())))
     lines = [",".join(rows[0])] + [
-        ",".join("1" if k == "seconds" and v else v for k, v in row.items()) for row in rows
+        ",".join({"seconds": v and "1", "between_seconds": ""}.get(k, v) for k, v in row.items())
+        for row in rows
     ]
     (run / "metrics.csv").write_text("\n".join(lines) + "\n")
     summary = json.loads((run / "summary.json").read_text())

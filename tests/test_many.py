@@ -36,7 +36,7 @@ SWEEP = ["run", "-m", "method=fedavg,local", "seed=0,1,2", *QUICK]
 def numbers(folder: Path) -> dict[str, pd.DataFrame]:
     """metrics.csv of each run, without times."""
     found = {p.parent.name: pd.read_csv(p) for p in sorted(folder.glob("*/metrics.csv"))}
-    return {name: table.drop(columns="seconds") for name, table in found.items()}
+    return {name: table.drop(columns=["seconds", "between_seconds"]) for name, table in found.items()}
 
 
 def same(one: Path, other: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fedpers.config.registry import METHODS
 from fedpers.core.data import ClientData, Federation
 from fedpers.flower.strategy import RoundLog
 from fedpers.results import files, summary
+from fedpers.results import recorder as recorder_module
 from fedpers.results.plots import curves as plots
 from fedpers.results.plots import heatmaps
 from fedpers.results.plots import style as figures
@@ -82,6 +84,8 @@ def test_metrics_csv(out):
     assert [(r["round"], r["split"]) for r in rows] == [
         (t, s) for t in range(1, 5) for s in ("train", "valid", "test")
     ]
+    assert "between_seconds" not in rows[0]  # before the first round nothing is between rounds
+    assert rows[3].pop("between_seconds") >= 0
     assert rows[3] == {
         "round": 2,
         "split": "train",
@@ -103,6 +107,19 @@ def test_metrics_csv(out):
         "worst_decile": 0.0,
         "recovery": 1.5,
     }  # ½ (|1 - 2| + |0 - 2|) for both clients
+
+
+def test_what_the_user_waits_for_is_in_one_of_two_columns(tmp_path, monkeypatch):
+    """Rounds of 2 s end at 10, 15 and 17.5 s: 3 s and half a second went into something else."""
+    now = iter([0.0, 10.0, 15.0, 17.5, 20.0])
+    monkeypatch.setattr(recorder_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    recorder = Recorder(tmp_path, CONFIG, FEDERATION)
+    for t in (1, 2, 3):
+        recorder.on_round(t, RoundLog(seconds=2.0))
+    summary = recorder.close()
+    rows, _ = files.read_csv(tmp_path / "metrics.csv")
+    assert [r.get("between_seconds") for r in rows] == [None, 3.0, 0.5]
+    assert (summary["round_seconds"], summary["between_seconds"], summary["wall_seconds"]) == (6.0, 3.5, 20.0)
 
 
 def test_clients_csv(out):
@@ -180,8 +197,12 @@ def test_resumed_is_as_if_never_stopped(tmp_path, out):
     again = Recorder(folder, CONFIG, FEDERATION, start=2)
     play(again, [3, 4])
     again.close()
-    for name in ("metrics.csv", "clients.csv"):
-        assert (folder / name).read_text() == (out / name).read_text()
+    assert (folder / "clients.csv").read_text() == (out / "clients.csv").read_text()
+    (resumed, columns), (whole, others) = (files.read_csv(f / "metrics.csv") for f in (folder, out))
+    assert columns == others
+    for row in (*resumed, *whole):
+        row.pop("between_seconds", None)  # a time
+    assert resumed == whole
     with np.load(folder / "arrays.npz") as a, np.load(out / "arrays.npz") as b:
         assert sorted(a.files) == sorted(b.files)
         assert all(np.array_equal(a[k], b[k]) for k in a.files)

@@ -2,6 +2,7 @@
 
     fedpers bench [rounds] [--models lr,mlp] [--rounds 8] [--passes 3] [--workers 2] [--out DIR]
     fedpers bench methods [--profile] | population | evaluation | gpu
+    fedpers bench libraries --pflib CHECKOUT
 
 Each engine runs in a process of its own, pass after pass, so that what else the machine does hits
 all of them; the median over all rounds but each process's first is what counts.
@@ -55,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         for model in (args.models or ",".join(PROFILED)).split(","):
             write(profile(args, model), f"profile-{model}-{args.clients}", Path(args.out))
+    elif args.suite == "libraries":
+        from fedpers.bench.libraries import libraries
+
+        write(libraries(args), args.suite, Path(args.out))
     else:
         from fedpers.bench import suites
 
@@ -76,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     of_peer = "rounds: another interpreter, for a peer that needs its own"
     found.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH", help=of_peer)
+    found.add_argument("--pflib", default="", help="libraries: folder of a checkout of PFLlib")
     found.add_argument("--data", default="", help="gpu: folder of cifar-10-batches-py; else random images")
     found.add_argument("--out", default="benchmarks/results", help="folder for the results")
     return found
@@ -83,10 +89,11 @@ def parser() -> argparse.ArgumentParser:
 
 def mistakes(args: argparse.Namespace) -> list[str]:
     """What cannot be measured, found before anything is."""
+    methods = libraries_methods() if args.suite == "libraries" else registry.methods()
     known = {
         "--models": (args.models or "", models_of(args), "model"),
         "--engines": (args.engines, [*OWN, *PEERS], "engine"),
-        "--methods": (args.methods, registry.methods(), "method"),
+        "--methods": (args.methods, methods, "method"),
     }
     found = [
         f"{option}: {unknown(what, name, names)}"
@@ -96,19 +103,31 @@ def mistakes(args: argparse.Namespace) -> list[str]:
     ]
     if args.profile and args.suite != "methods":
         found.append(f"--profile {args.suite}: it is for `methods`")
+    if args.suite == "libraries" and not (Path(args.pflib) / "system" / "main.py").is_file():
+        found.append(f"--pflib '{args.pflib}': expected a checkout of PFLlib, which has system/main.py")
     least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 1}
     found += [
         f"--{k} {getattr(args, k)}: must be at least {v}" for k, v in least.items() if getattr(args, k) < v
     ]
-    wrong = [p for p in args.python if p.partition("=")[0] not in PEERS or "=" not in p]
-    return found + [f"--python {p}: expected ENGINE=PATH, an engine of {', '.join(PEERS)}" for p in wrong]
+    others = (*PEERS, "pflib")
+    wrong = [p for p in args.python if p.partition("=")[0] not in others or "=" not in p]
+    return found + [f"--python {p}: expected ENGINE=PATH, an engine of {', '.join(others)}" for p in wrong]
 
 
 def models_of(args: argparse.Namespace) -> Iterable[str]:
     """What --models can name."""
     if args.suite == "methods":
         return PROFILED if args.profile else MODELS
+    if args.suite == "libraries":
+        return PROFILED
     return SETTINGS
+
+
+def libraries_methods() -> Iterable[str]:
+    """The methods that another library has, too."""
+    from fedpers.bench.libraries import METHODS
+
+    return METHODS
 
 
 def engines(workers: int, elsewhere: Sequence[str] = ()) -> list[tuple[str, int]]:
@@ -174,8 +193,21 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
     quiet = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    env, pipe = {**os.environ, **quiet, "PYTHONPATH": path}, subprocess.PIPE
-    process = subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
+    text, megabytes = watched(command, {**os.environ, **quiet, "PYTHONPATH": path}, timeout)
+    for line in reversed(text.splitlines()):
+        if line.startswith("RESULT "):
+            return {**json.loads(line[7:]), "peak_mb": megabytes}
+    print(text[-2000:], file=sys.stderr)
+    return None
+
+
+def watched(
+    command: Sequence[str], env: dict[str, str], timeout: float = 1800, cwd: Path | None = None
+) -> tuple[str, float]:
+    """(all output, peak MB) of a command, which is killed after `timeout` seconds."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd
+    )
     peak = Peak(process.pid)
     try:
         text, _ = process.communicate(timeout=timeout)
@@ -183,11 +215,7 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
         process.kill()
         text, _ = process.communicate()
     peak.stop()
-    for line in reversed(text.splitlines()):
-        if line.startswith("RESULT "):
-            return {**json.loads(line[7:]), "peak_mb": peak.megabytes}
-    print(text[-2000:], file=sys.stderr)
-    return None
+    return text, peak.megabytes
 
 
 class Peak:

@@ -25,7 +25,8 @@ from fedpers.results.array_history import ArrayHistory
 from fedpers.results.files import CsvRow
 from fedpers.results.plots import curves
 
-COLUMNS = ("round", "split", "seconds", "loss", "accuracy", "accuracy_mean", "worst_decile",
+BETWEEN = "between_seconds"
+COLUMNS = ("round", "split", "seconds", BETWEEN, "loss", "accuracy", "accuracy_mean", "worst_decile",
            "bytes_up", "bytes_down", "gradient_evals", "body_forwards", "head_steps", "failures")  # fmt: skip
 COSTS = ("seconds", "bytes_up", "bytes_down", "gradient_evals", "body_forwards", "head_steps", "failures")
 log = logging.getLogger("fedpers")
@@ -48,6 +49,7 @@ class Recorder(Observer):
         self.columns = list(COLUMNS)
         self.arrays = ArrayHistory()
         self._began = time.monotonic()
+        self._told: float | None = None  # when the last round ended
         out.mkdir(parents=True, exist_ok=True)
         (out / "summary.json").unlink(missing_ok=True)  # its presence says that a run is finished
         if start:
@@ -69,7 +71,11 @@ class Recorder(Observer):
 
     def on_round(self, t: int, log: RoundLog) -> None:
         """Write a row of what the round cost."""
+        now = time.monotonic()
         costs = {name: getattr(log, name) for name in COSTS}
+        if self._told is not None:  # what this run spent since then, in no round
+            costs[BETWEEN] = max(now - self._told - log.seconds, 0.0)
+        self._told = now
         self._write([{"round": t, "split": "train", **costs, **log.extra}])
 
     def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:

@@ -55,6 +55,7 @@ def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
         **({"gflops": _sum(cost, "gflops")} if any("gflops" in r for r in cost) else {}),
         "failures": _sum(cost, "failures"),
         "round_seconds": _sum(cost, "seconds"),
+        "between_seconds": _sum(cost, "between_seconds"),
         "median_round_seconds": median,
         "warm_up_seconds": sum(max(s - median, 0.0) for s in seconds[:WARM_UP]),
         "warnings": warnings(rows),
