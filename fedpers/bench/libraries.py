@@ -136,7 +136,7 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     (name, model), work, halves = argv[:2], Work(**json.loads(argv[2])), method(argv[0])
     config = compose.load([f"method={name}"]).method
-    same = {"lr": LR, "epochs": work.E, "steps": 0, "batch_size": work.B}
+    same: dict[str, Any] = {"lr": LR, "epochs": work.E, "steps": 0, "batch_size": work.B}
     config = replace(config, **{key: replace(cfg, **same) for key, cfg in trainings(config).items()})
     shape, given = work.shape, MODELS[model][1]
     network = build_model(model, input_shape=shape, num_outputs=10, task="classification", **given)
