@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fedpers.bench.engines import play
-from fedpers.bench.main import watched
+from fedpers.bench.processes import watched
 from fedpers.bench.work import LR, Clock, Result, Work, arrays, federation, tensors
 from fedpers.config import compose
 from fedpers.config.registry import method

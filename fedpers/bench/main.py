@@ -15,18 +15,14 @@ import math
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from fedpers.bench.processes import watched
 from fedpers.bench.table import ROUNDS, SCRIPTS, SUITES, table, update
 from fedpers.bench.work import FLOPS, NO_KERNELS, PROFILED, Result, Work, versions
 from fedpers.config import registry
@@ -199,51 +195,6 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
             return {**json.loads(line[7:]), "peak_mb": megabytes}
     print(text[-2000:], file=sys.stderr)
     return None
-
-
-def watched(
-    command: Sequence[str], env: dict[str, str], timeout: float = 1800, cwd: Path | None = None
-) -> tuple[str, float]:
-    """(all output, peak MB) of a command, which is killed after `timeout` seconds."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd
-    )
-    peak = Peak(process.pid)
-    try:
-        text, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text, _ = process.communicate()
-    peak.stop()
-    return text, peak.megabytes
-
-
-class Peak:
-    """Largest memory of a process and its descendants, looked at every second."""
-
-    def __init__(self, pid: int) -> None:
-        self.process, self.megabytes, self._stop = psutil.Process(pid), 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(1.0):
-            with suppress(psutil.Error):
-                family = [self.process, *self.process.children(recursive=True)]
-                self.megabytes = max(self.megabytes, sum(map(memory, family)) / 2**20)
-
-    def stop(self) -> None:
-        """Stop looking."""
-        self._stop.set()
-        self._thread.join()
-
-
-def memory(process: psutil.Process) -> int:
-    """Bytes of a process: its proportional share of all pages but mapped files'; 0 once it has ended."""
-    with suppress(psutil.Error):
-        maps = process.memory_maps()
-        return sum(m.pss for m in maps if m.path.startswith("/dev/shm") or not Path(m.path).is_file())
-    return 0
 
 
 def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
