@@ -66,12 +66,13 @@ def test_a_corrupt_idx_file(tmp_path, capsys, data_root, monkeypatch):
 def test_resume_from_a_truncated_checkpoint_keeps_what_was_written(tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["run", *QUICK, f"out={out}"]) == 0
-    before = (out / "metrics.csv").read_bytes()
+    results = [out / name for name in ("metrics.csv", "summary.json", ".hydra/config.yaml", "clients.csv")]
+    before = [path.read_bytes() for path in results]
     state = next((out / "checkpoint").glob("round-*/state.safetensors"))
     state.write_bytes(state.read_bytes()[:50])
     text = mistake(capsys, "run", f"resume={out}", "rounds=4")
     assert "state.safetensors" in text
-    assert (out / "metrics.csv").read_bytes() == before
+    assert [path.read_bytes() for path in results] == before
 
 
 def test_resume_from_a_checkpoint_of_an_older_format(tmp_path, capsys):

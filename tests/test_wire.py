@@ -95,6 +95,16 @@ def test_files(tmp_path):
         read_record(path)
 
 
+def test_a_file_whose_records_have_other_fields_now_is_refused_by_name(tmp_path, monkeypatch):
+    path, name = tmp_path / "thing.safetensors", record_name(Thing)
+    write_record(path, thing())
+    monkeypatch.setitem(RECORDS, name, type("Thing", (), {"__init__": lambda self, inner, more: None}))
+    with pytest.raises(
+        CheckpointError, match=r"thing.safetensors was written by another version.*start the run anew"
+    ):
+        read_record(path)
+
+
 def test_mutated_files_are_refused_or_equal(tmp_path):
     """2,000 changes of one to four bytes, or cuts: never other numbers than were written."""
     path, rng, refused = tmp_path / "state.safetensors", random.Random(0), 0

@@ -25,7 +25,8 @@ log = logging.getLogger("fedpers")
 def opened(cfg: RunConfig, out: Path, repeat: bool, command: Sequence[str]) -> Iterator[RunConfig | None]:
     """Hold the folder `out` for a run, with its config stored there; yields the run as it is to be made.
 
-    A refused run changes nothing in the folder. A run that fails leaves the reason in summary.json.
+    A refused run changes nothing in the folder, and one that cannot be gone on with nothing in its results.
+    A run that fails leaves the reason in summary.json.
 
     Args:
         cfg: the run; `cfg.resume` goes on with the run that `out` holds.
@@ -41,10 +42,10 @@ def opened(cfg: RunConfig, out: Path, repeat: bool, command: Sequence[str]) -> I
     check_writable(out)
     out.mkdir(parents=True, exist_ok=True)
     with claimed(out):
-        admitted = admitted_run(cfg, out, repeat)
+        admitted, before = admitted_run(cfg, out, repeat), _ended(out)
         if admitted is not None:
             store_config(admitted, out, command)
-        with _failure_noted(out):
+        with _failure_noted(out, before):
             yield admitted
 
 
@@ -125,10 +126,19 @@ def store_config(cfg: RunConfig, out: Path, command: Sequence[str] = ()) -> None
         replace_text(out / COMMAND, yaml.safe_dump(list(command), allow_unicode=True))
 
 
+def _ended(out: Path) -> dict[str, bytes]:
+    """The summary and the config of a run that has ended; {} of any other."""
+    names = ("summary.json", CONFIG)
+    return {n: (out / n).read_bytes() for n in names} if all((out / n).is_file() for n in names) else {}
+
+
 @contextmanager
-def _failure_noted(out: Path) -> Iterator[None]:
+def _failure_noted(out: Path, before: dict[str, bytes]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        note_failure(out, f"{type(error).__name__}: {error}")
+        if before and _ended(out).get("summary.json") == before["summary.json"]:  # it never went on
+            replace_text(out / CONFIG, before[CONFIG].decode("utf-8"))
+        else:
+            note_failure(out, f"{type(error).__name__}: {error}")
         raise

@@ -155,7 +155,13 @@ def read_record(path: Path, device: str = "cpu") -> Any:
     found = [arrays[name] for name in sorted(arrays, key=int)] if all(map(str.isdecimal, arrays)) else []
     if about.get(DIGEST) != _digest(skeleton, found):
         raise CheckpointError(f"{path} is damaged: it holds other bits than were written")
-    return unpack(skeleton, found, device)
+    try:
+        return unpack(skeleton, found, device)
+    except FedpersError as error:  # whole, but of records that have changed since
+        raise CheckpointError(
+            f"{path} was written by another version of fedpers than this one ({__version__}), with other "
+            f"fields: start the run anew, or go on with the commit in summary.json ({error})"
+        ) from error
 
 
 def _digest(skeleton: str, arrays: Arrays) -> str:
