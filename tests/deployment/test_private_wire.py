@@ -42,7 +42,7 @@ SHARED = {  # fields of states that are not private, and why their numbers may b
     "l2sgd": {"x": "its model, which is its reply"},
     "scaffold": {"c": "its control variate, whose change is sent"},
     "moon": {"previous": "its last model, which was its reply"},
-    "fedala": {"own": "its model, which was its reply", "visits": "a count"},
+    "fedala": {"own": "its model, which was its reply", "visits": "a count", "passes": "a count"},
 }
 MORE: dict[str, Any] = {
     # one batch: a weight that no sample of the last one moves is equal in θ and w
