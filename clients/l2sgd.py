@@ -90,19 +90,21 @@ class L2SGDClient(PersonalizedClient):
             return Value(self.model.loss(state.x, data) + pull), state
         u, n = rng.uniform(order.T), data.num
         index = (u.to(data.x.device, torch.float64) * n).long()
+        J = {k: v.clone() for k, v in state.J.items()} if order.T else state.J            # for all steps
+        s = ClientState(state.x, state.psi, J, state.J_mean)
         for j, batch in zip(index.unbind(0), batches(data, u[:, None]), strict=True):    # [C1]
-            state = self._local(state, j, batch, n, order.M)
-        return Models(state.x if order.average else {}), state                           # [C4]
+            s = self._local(s, j[None], batch, n, order.M)
+        return Models(s.x if order.average else {}), s                                   # [C4]
 
     def _local(self, s: ClientState, j: Tensor, batch: Data, n: Tensor, M: int) -> ClientState:
+        """A step on sample j [1]; J is changed in place, for it is as large as n models."""
         h, g = self.config, model_gradient(self.model, s.x, batch)
-        change = sub(g, {k: v[j] for k, v in s.J.items()})
+        change = sub(g, {k: v[j][0] for k, v in s.J.items()})
         step = add(add(scale(change, 1 / (1 - h.p)), s.J_mean), s.psi)
         x = add(s.x, step, -h.eta / M)                                                   # [C2]
-        here = {k: torch.arange(len(v), device=v.device) == j for k, v in s.J.items()}
-        shaped = {k: here[k].reshape(-1, *[1] * g[k].dim()) for k in g}
-        J = {k: torch.where(shaped[k], g[k], s.J[k]) for k in g}                         # [C3]
-        return ClientState(x, s.psi, J, add(s.J_mean, change, 1 / n))
+        for k, v in s.J.items():
+            v.index_put_((j,), g[k][None])                                               # [C3]
+        return ClientState(x, s.psi, s.J, add(s.J_mean, change, 1 / n))
 
     def _average(self, order: Average, s: ClientState) -> ClientState:
         h, away = self.config, sub(s.x, order.mean)

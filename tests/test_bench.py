@@ -170,7 +170,7 @@ def test_the_readme_has_the_factors_of_the_files():
         both = " / ".join(f"{factor(m, engine, processes):.{digits}f}" for m in ("lr", "mlp"))
         assert f"{before}{both} times" in readme
     content = json.loads((root / "benchmarks/results/population.json").read_text())
-    assert f"round {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
+    assert f"round takes {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
 
 
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():
