@@ -25,8 +25,8 @@ class FedSoftConfig:
     K: int | None = None                                 # K: drawn for each cluster; null: 60% of N
     tau: int = 2                                         # τ: rounds between two estimations of u
     sigma: float = 1e-4                                  # σ: least importance weight
-    lam: float = 1.0                                     # λ: pull of the centers
-    local: LocalConfig = field(default_factory=lambda: LocalConfig(0.005, 10, optimizer="adam"))
+    lam: float = 0.1                                     # λ: pull of the centers
+    local: LocalConfig = field(default_factory=lambda: LocalConfig(0.001, 10, optimizer="adam"))
     solver: Literal["local", "exact"] = "local"          # exact: for linear regression
     local_init: Literal["own", "center_mix"] = "own"
     optimizer_state: Literal["persist", "reset"] = "persist"

@@ -485,7 +485,7 @@ def test_bytes_up_are_one_model_a_participant_and_s_plus_1_numbers_in_an_estimat
 def test_one_more_solve_before_predicting_leaves_no_trace():
     rng = np.random.default_rng(10)
     data = blends(rng.dirichlet([1, 1], 4), rng.normal(size=(2, 3)), [9, 12, 15, 20], rng, 0.3)
-    cfg = FedSoftConfig(K=2, solver="exact", predict="solved")
+    cfg = FedSoftConfig(K=2, lam=1.0, solver="exact", predict="solved")
     server, grid = start(cfg, linear(3), federation(data))
     grid.cohort.client.splits = ("train", "test")
     server.start(grid, num_rounds=2)
