@@ -3,7 +3,7 @@
    Weights are packed into panels a few registers wide, [ins][outs of the panel]; layers that all clients
    share are packed once. TILE rows of inputs are multiplied by a panel at a time. A client's numbers do not
    depend on the others. Names: x inputs of a layer, z its outputs. */
-#include "native.h"
+#include "softmax.h"
 
 #ifdef __AVX512F__
 #define TILE 5
@@ -95,7 +95,7 @@ static void layer(const float *w, const float *b, const float *x, long hop, floa
 static int score(int task, const float *z, long hop, const void *y, long at, long n, long K, double *sums) {
     for (long i = 0; i < n; i++, z += hop) {
         const float *t = (const float *)y + (at + i) * K;
-        float top = -INFINITY, total = 0;
+        float top = -INFINITY;
         long guess = 0;
         for (long k = 0; task == REGRESSION && k < K; k++) sums[0] += (z[k] - t[k]) * (z[k] - t[k]) / K;
         if (task == BINARY) {
@@ -107,8 +107,7 @@ static int score(int task, const float *z, long hop, const void *y, long at, lon
         if (label < 0 || label >= K) return 2;
         for (long k = 0; k < K && top == top; k++)
             if (z[k] > top || z[k] != z[k]) top = z[guess = k];
-        for (long k = 0; k < K; k++) total += expf(z[k] - top);
-        sums[0] += logf(total) - (z[label] - top);
+        sums[0] += logf(exp_sum(z, K, top)) - (z[label] - top);
         sums[1] += guess == label;
     }
     return 0;

@@ -5,6 +5,7 @@
    their order nor their number changes a bit. A bias is a matrix of one row. Names: x inputs of a layer,
    z its outputs, d derivatives of the loss in z, g gradient of the loss in a parameter. */
 #include "products.h"
+#include "softmax.h"
 
 enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
 enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
@@ -47,7 +48,7 @@ static void update(const rule *h, float *restrict w, float *restrict m, float *r
 static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
                        const float *each, float scale, long B, long K, long wide) {
     for (long i = 0; i < B; i++, d += wide) {
-        float f = scale * weight[i], top = -INFINITY, total = 0;
+        float f = scale * weight[i];
         long j = weight[i] != 0 ? index[i] : 0;
         const float *t = (const float *)y + j * K;
         if (each) f *= each[j];
@@ -57,10 +58,8 @@ static int derivatives(int task, float *d, const void *y, const int64_t *index, 
         if (task != CLASSES) continue;
         int64_t label = ((const int64_t *)y)[j];
         if (label < 0 || label >= K) return 2;
-        for (long k = 0; k < K; k++)
-            if (d[k] > top || d[k] != d[k]) top = d[k];
-        for (long k = 0; k < K; k++) total += d[k] = expf(d[k] - top);
-        for (long k = 0; k < K; k++) d[k] = f * (d[k] / total - (k == label ? 1.0f : 0.0f));
+        softmax(d, K, f);
+        d[label] -= f;
     }
     return 0;
 }

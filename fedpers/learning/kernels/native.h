@@ -1,4 +1,5 @@
-/* Registers of floats, for both kernels. */
+/* Registers of floats, for all kernels. */
+#pragma once
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,3 +23,10 @@ typedef float four __attribute__((vector_size(16)));
 #define HELD(x)
 #endif
 enum { CLASSES, BINARY, REGRESSION }; /* tasks */
+
+INLINE float add_up(vec v) {
+    union { vec v; four q[V / 4]; } u = {v};
+    four s = u.q[0] + u.q[1];
+    if (V == 16) s += u.q[2 % (V / 4)] + u.q[3 % (V / 4)];
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}

@@ -26,7 +26,9 @@ from fedpers.core.params import Params
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Training
 
 log = logging.getLogger("fedpers")
-SOURCES = [Path(__file__).with_name(name) for name in ("native.h", "products.h", "native.c", "assess.c")]
+SOURCES = [
+    Path(__file__).with_name(name) for name in ("native.h", "products.h", "softmax.h", "native.c", "assess.c")
+]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 TASKS = {"classification": 0, "binary": 1, "regression": 2}

@@ -10,13 +10,6 @@
 #endif
 #define DOTS 5
 
-INLINE float sum(vec v) {
-    union { vec v; four q[V / 4]; } u = {v};
-    four s = u.q[0] + u.q[1];
-    if (V == 16) s += u.q[2 % (V / 4)] + u.q[3 % (V / 4)];
-    return (s[0] + s[1]) + (s[2] + s[3]);
-}
-
 /* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x */
 INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
                  long zw, int relu) {
@@ -35,7 +28,7 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
     }
     for (int r = 0; r < ROWS; r++)
         for (int k = 0; k < outs; k++) {
-            float s = sum(a[r][k]) + (b ? b[k] : 0);
+            float s = add_up(a[r][k]) + (b ? b[k] : 0);
             z[r * zw + k] = relu && s < 0 ? 0 : s; /* keeps NaN */
         }
 }

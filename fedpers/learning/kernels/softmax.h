@@ -1,0 +1,63 @@
+/* Softmax of a row of logits, a register at a time. */
+#include "native.h"
+
+INLINE vec pick(ivec yes, vec a, vec b) { return (vec)(((ivec)a & yes) | ((ivec)b & ~yes)); }
+
+INLINE vec every(float value) { return value - (vec){0}; }
+
+/* exp of numbers up to 0, to the last bit but one; what is below -87 counts as -87, NaN stays. By 2^n times a
+   polynomial (Cephes' coefficients): the C library's takes one number at a time. */
+INLINE vec exps(vec x) {
+    const vec shift = every(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole numbers */
+    x = pick(x < every(-87), every(-87), x);
+    vec n = x * 1.44269504f + shift, p = every(1.9875691500e-4f);
+    ivec power = ((ivec)n - (ivec)shift + 127) << 23;
+    n -= shift;
+    x = x - n * 0.693359375f + n * 2.12194440e-4f;
+    p = p * x + 1.3981999507e-3f;
+    p = p * x + 8.3334519073e-3f;
+    p = p * x + 4.1665795894e-2f;
+    p = p * x + 1.6666665459e-1f;
+    p = p * x + 5.0000001201e-1f;
+    return (p * x * x + x + 1) * (vec)power;
+}
+
+/* Which floats of the register at k are among the K of a row; the rest of it is padding. */
+INLINE ivec among(long k, long K) {
+    ivec lane;
+    for (int i = 0; i < V; i++) lane[i] = i;
+    return lane < (int32_t)(K - k);
+}
+
+/* The largest of K numbers in a row; what NaN among them makes of it does not matter below. */
+INLINE float largest(const float *z, long K) {
+    vec top = every(-INFINITY);
+    for (long k = 0; k < K; k += V) {
+        vec t = *(const vec *)(z + k);
+        top = pick(among(k, K) & (t > top), t, top);
+    }
+    float most = top[0];
+    for (int i = 1; i < V; i++) most = top[i] > most ? top[i] : most;
+    return most;
+}
+
+/* exp(z_k - top) of the register at k of K logits in a row; 0 in the padding. */
+INLINE vec weights(const float *z, long k, long K, float top) {
+    return pick(among(k, K), exps(*(const vec *)(z + k) - top), (vec){0});
+}
+
+/* The sum over K logits in a row of exp(z_k - top). */
+INLINE float exp_sum(const float *z, long K, float top) {
+    vec total = {0};
+    for (long k = 0; k < K; k += V) total += weights(z, k, K, top);
+    return add_up(total);
+}
+
+/* Replace K logits in a row by factor * softmax. */
+INLINE void softmax(float *z, long K, float factor) {
+    float top = largest(z, K);
+    vec total = {0};
+    for (long k = 0; k < K; k += V) total += *(vec *)(z + k) = weights(z, k, K, top);
+    factor /= add_up(total);
+    for (long k = 0; k < K; k += V) *(vec *)(z + k) *= factor;
+}
