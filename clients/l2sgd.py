@@ -1,6 +1,6 @@
 """L2SGD+, client half. The algorithm box is in strategies/l2sgd.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,8 +90,7 @@ class L2SGDClient(PersonalizedClient):
             return Value(self.model.loss(state.x, data) + pull), state
         u, n = rng.uniform(order.T), data.num
         index = (u.to(data.x.device, torch.float64) * n).long()
-        J = {k: v.clone() for k, v in state.J.items()} if order.T else state.J            # for all steps
-        s = ClientState(state.x, state.psi, J, state.J_mean)
+        s = replace(state, J={k: v.clone() for k, v in state.J.items()}) if order.T else state
         for j, batch in zip(index.unbind(0), batches(data, u[:, None]), strict=True):    # [C1]
             s = self._local(s, j[None], batch, n, order.M)
         return Models(s.x if order.average else {}), s                                   # [C4]
