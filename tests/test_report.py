@@ -345,3 +345,15 @@ def test_an_evaluation_is_ranked_and_set_against_its_floors_seed_by_seed(tmp_pat
     assert rows["fedavg", "above local"] == pytest.approx([20])
     assert ("ditto", "above fedavg") not in rows
     assert rows["ditto", "worst decile"] == [35, 35] and rows["ditto", "MB sent"] == [6, 6]
+
+
+def test_the_number_beside_the_papers_may_be_of_any_last_evaluations(tmp_path, capsys):
+    make(tmp_path / "runs" / "0", accuracy=(0.2, 0.4, 0.9), paper=PAPER)
+    found = []
+    for more in ([], ["--last", "1"], ["--last", "3"]):
+        file = tmp_path / "x.json"
+        assert main(["report", str(tmp_path / "runs"), "--json", str(file), *more]) == 0
+        found.append(json.loads(file.read_text())["results"][0]["mean"])
+    assert found == pytest.approx([65, 90, 50])
+    assert main(["report", str(tmp_path / "runs"), "--last", "0"]) == 2
+    assert "--last 0" in capsys.readouterr().err

@@ -85,6 +85,10 @@ def parser() -> argparse.ArgumentParser:
     out = "folder of report.html, report.md and report/; default: the sweep's directory, else here"
     report.add_argument("--out", type=Path, help=out)
     report.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
+    last = (
+        "beside the paper's number: the mean over so many last evaluations; default: as the experiment says"
+    )
+    report.add_argument("--last", type=int, help=last)
 
     export = _add(commands, "export", _export, "models of a run, for others to use")
     export.add_argument("run", type=Path, help="a run directory")
@@ -131,7 +135,7 @@ def _list(args: Any) -> None:
 def _report(args: Any) -> None:
     from fedpers.results.report.write import write_report
 
-    write_report(args.runs, args.out, args.json)
+    write_report(args.runs, args.out, args.json, args.last)
 
 
 def _export(args: Any) -> None:

@@ -79,6 +79,8 @@ def experiment(record: Record, link: str) -> str:
     commits = ", ".join(c[:12] for c in record["commits"])
     versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
     what = "One run a row" if len(seeds) < 2 else "Mean ± standard deviation over runs"
+    last = record.get("paper", {}).get("last", 1)
+    what += f", each of its last {last} evaluations" if last > 1 else ""
     note = f"{what}; {size(record)}; commit {commits}; {versions}"
     shown = table(["method", "runs", *heads], rows)
     return f"{shown}\n\n{note} ([file]({link})).\n\n```bash\n{made}\n```"

@@ -47,7 +47,7 @@ def record(setting: Setting) -> dict[str, Any]:
         "setting": setting.name,
         "experiment": runs[0].config.get("experiment"),
         "changed": changed(runs),
-        "paper": {k: setting.paper[k] for k in ("title", "table") if k in setting.paper},
+        "paper": {k: setting.paper[k] for k in ("title", "table", "last") if k in setting.paper},
         "commands": commands(runs),
         "commits": sorted({str(run.summary.get("git_commit")) for run in runs}),
         "versions": runs[0].summary.get("versions") or {},

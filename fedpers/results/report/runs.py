@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ class StoredRun:
     def paper(self) -> Mapping[str, Any]:
         """What its experiment says about the paper's numbers; often nothing."""
         return self.config.get("paper") or {}
+
+    def averaged(self, last: int) -> "StoredRun":
+        """The run, its numbers beside the paper's being means over so many last evaluations."""
+        paper = {**self.paper, "last": last} if self.paper else {}
+        return replace(self, config={**self.config, "paper": paper})
 
     @cached_property
     def search(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedpers.core.errors import FedpersError
+from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.results.report import document, drawings, optimality_gap, record, screen, standings, written
 from fedpers.results.report.runs import Setting, StoredRun, find_runs, group_by_setting
 from fedpers.results.report.screen import ReportTable
@@ -16,19 +16,24 @@ from fedpers.results.report.view import slug, view
 FOOT = "mean ± standard deviation over runs (ddof = 1)"
 
 
-def write_report(paths: Sequence[Path], out: Path | None = None, json: Path | None = None) -> Path:
+def write_report(
+    paths: Sequence[Path], out: Path | None = None, json: Path | None = None, last: int | None = None
+) -> Path:
     """Print the tables and write report.html, report.md and the folder report/; returns the first's path.
 
     Args:
         paths: run directories, or folders above them.
         out: where to; by default the only path, else the current folder.
         json: a file for the numbers of the runs' only experiment.
+        last: ours beside the paper's are means over so many last evaluations; by default as the experiment says.
 
     Raises:
-        ConfigError: there is no run in a path, or `json` is asked for several experiments.
+        ConfigError: there is no run in a path, `json` is asked for several experiments, or `last` is not positive.
         FedpersError: no run is finished, or a file in the way is not ours.
     """
-    runs = find_runs(paths)
+    if last is not None and last < 1:
+        raise ConfigError(f"--last {last}: must be at least 1")
+    runs = [run.averaged(last) if last else run for run in find_runs(paths)]
     settings = group_by_setting(runs)
     if not settings:
         raise FedpersError("\n".join(["no run to report", *(f"  {r.path}: {r.problem}" for r in runs)]))
