@@ -85,9 +85,7 @@ def parser() -> argparse.ArgumentParser:
     out = "folder of report.html, report.md and report/; default: the sweep's directory, else here"
     report.add_argument("--out", type=Path, help=out)
     report.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
-    last = (
-        "beside the paper's number: the mean over so many last evaluations; default: as the experiment says"
-    )
+    last = "ours beside the paper's numbers: means over so many last evaluations"
     report.add_argument("--last", type=int, help=last)
 
     export = _add(commands, "export", _export, "models of a run, for others to use")

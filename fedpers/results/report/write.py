@@ -25,10 +25,10 @@ def write_report(
         paths: run directories, or folders above them.
         out: where to; by default the only path, else the current folder.
         json: a file for the numbers of the runs' only experiment.
-        last: ours beside the paper's are means over so many last evaluations; by default as the experiment says.
+        last: ours beside the paper's are means over so many last evaluations; else as the experiment says.
 
     Raises:
-        ConfigError: there is no run in a path, `json` is asked for several experiments, or `last` is not positive.
+        ConfigError: a path has no run, `json` is asked for several experiments, or `last` is not positive.
         FedpersError: no run is finished, or a file in the way is not ours.
     """
     if last is not None and last < 1:
