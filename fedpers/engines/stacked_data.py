@@ -97,8 +97,8 @@ class Block:
             flat = whole.flatten(0, 1)
             return flat[index + first.reshape(-1, *[1] * (index.dim() - 1))]
         out = rows[0].new_empty(*index.shape, *rows[0].shape[1:])
-        for place, row, i in zip(out, rows, index, strict=True):
-            torch.index_select(row, 0, i.reshape(-1), out=place.flatten(0, i.dim() - 1))
+        for place, row, i in zip(out.numpy(), rows, index.numpy(), strict=True):
+            row.numpy().take(i, 0, place)  # a sixth of the time of torch's index_select for few rows
         return out
 
 
@@ -141,6 +141,12 @@ class StackedData(Data):
         return self.mask.shape[0] if self._block is None else self._block.size
 
     @property
+    def whole(self) -> "StackedData":
+        """All clients of the block at once, outside vmap: fields are stacks [C, ...]."""
+        assert self._block is not None
+        return StackedData.of(stack_of(self._client), self._block)
+
+    @property
     def block(self) -> Block | None:
         """All clients of the chunk; None where fields were replaced."""
         return self._block
@@ -158,7 +164,8 @@ class StackedData(Data):
             return super().take(index, weight)
         x = lift(self._client, lambda i: block.gather("x", i), index)
         y = lift(self._client, lambda i: block.gather("y", i), index)
-        return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
+        steps = (t.unbind(index.dim() - 2) for t in (x, y, weight))
+        return [Data(*row) for row in zip(*steps, strict=True)]
 
 
 def stacked_client_data(client: Tensor, blocks: Sequence[Block]) -> ClientData:
@@ -172,6 +179,11 @@ class StackedStream(Stream):
     def __init__(self, client: Tensor, streams: Sequence[Stream], sizes: Sequence[int], top: int) -> None:
         self.client, self.streams, self.sizes, self.top = client, streams, sizes, top
         self.ragged = any(n != top for n in sizes)
+
+    @property
+    def whole(self) -> "StackedStream":
+        """The same streams outside vmap: what is drawn are stacks [C, ...]."""
+        return StackedStream(stack_of(self.client), self.streams, self.sizes, self.top)
 
     @property
     def generator(self) -> np.random.Generator:

@@ -106,22 +106,28 @@ def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[
 
 
 WEIGHT, BIAS = HEAD + "weight", HEAD + "bias"
+LINEAR = ("linear", "logistic")  # models whose gradient is written out
 
 
 def model_gradient(model: Model, params: Params, data: Data) -> Params:
-    """∇ model.loss(params, data), of the names and shapes of `params`; by algebra for linear models."""
-    if model.name not in ("linear", "logistic"):
+    """∇ model.loss(params, data), of the names and shapes of `params`; by algebra for linear models.
+
+    Of these a whole stack may be given, with a dimension of clients in front of every tensor.
+    """
+    if model.name not in LINEAR:
         return grad(model.loss)(params, data)
-    x = data.x if data.x.dim() == 2 else data.x.flatten(1)
-    z = F.linear(x, params[WEIGHT], params.get(BIAS))
-    delta = _derivative(model, z, data.y) * (data.mask / data.num)[:, None]
-    weight = delta.T @ x
-    return {WEIGHT: weight, BIAS: delta.sum(0)} if BIAS in params else {WEIGHT: weight}
+    x = data.x.flatten(params[WEIGHT].dim() - 1)
+    z = x @ params[WEIGHT].mT
+    if BIAS in params:
+        z = z + params[BIAS].unsqueeze(-2)
+    delta = _derivative(model, z, data.y) * (data.mask / data.mask.sum(-1, keepdim=True)).unsqueeze(-1)
+    weight = delta.mT @ x
+    return {WEIGHT: weight, BIAS: delta.sum(-2)} if BIAS in params else {WEIGHT: weight}
 
 
 def _derivative(model: Model, z: Tensor, y: Tensor) -> Tensor:
-    """The derivative of each sample's loss in its outputs z [n, K], [n, K]."""
+    """The derivative of each sample's loss in its outputs z [..., n, K], [..., n, K]."""
     if model.task == "classification":
-        return torch.softmax(z, 1) - F.one_hot(y, z.shape[1])
+        return torch.softmax(z, -1) - F.one_hot(y, z.shape[-1])
     y = y.reshape(z.shape)
-    return torch.sigmoid(z) - y if model.task == "binary" else (z - y) * (2 / z.shape[1])
+    return torch.sigmoid(z) - y if model.task == "binary" else (z - y) * (2 / z.shape[-1])

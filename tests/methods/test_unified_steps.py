@@ -13,7 +13,20 @@ from fedpers.engines.runner import Runner, RunnerConfig
 from fedpers.families.unified.messages import Block
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import lsgd_step
-from tests.unified import W, blocks, flat, make, objective_of, ridge, rounds, settings, uneven, value
+from tests.unified import (
+    CLASSES,
+    W,
+    blocks,
+    flat,
+    linear_model,
+    make,
+    objective_of,
+    ridge,
+    rounds,
+    settings,
+    uneven,
+    value,
+)
 
 HARD = {
     "mt2": {"objective": "mt2", "lam": 0.5, "Lambda": 100.0},
@@ -107,6 +120,24 @@ def test_samples_are_drawn_from_all_of_a_clients_and_no_padding(name):
     rounds(strategy, grid, 60)
     for n, index in drawn.items():
         assert set(index) == set(range(n))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_steps_of_a_whole_stack_are_those_of_each_client(name, bias):
+    """Padded clients of 8, 9 and 7 samples, at once and one by one."""
+    fed, found = uneven((8, 9, 7)), []
+    options = {"rho": 0.3} if "vrcd" in name else {"batch_size": 2} if name == "lsgd" else {}
+    for runner in ("stack", "loop"):
+        model = linear_model(fed, bias=bias)
+        strategy, cohort, grid = make(name, fed, model, objective="mt2", mu=0.05, **options)
+        cohort.runner = Runner(RunnerConfig(runner))
+        rounds(strategy, grid, 8)
+        w, betas = blocks(strategy, cohort)
+        found.append(np.concatenate([flat(w), *map(flat, betas)]))
+        assert not cohort.runner.looped
+    np.testing.assert_allclose(*found, atol=1e-13)
+    assert np.abs(found[0]).min() > 1e-6
 
 
 @pytest.mark.parametrize("mu", [None, 0.4])

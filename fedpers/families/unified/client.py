@@ -10,6 +10,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.params import Params, scale, sq_dist, zeros_like
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import all_at_once
 from fedpers.core.work import Work
 from fedpers.families.disclosures import COIN_STEPS
 from fedpers.families.unified.config import BlockConfig
@@ -48,7 +49,7 @@ class BlockClient(PersonalizedClient, ABC):
 
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
-        """The iterations of one order."""
+        """The iterations of one order; where the objective `stacks`, those of a whole stack at once."""
 
     @classmethod
     def exposed(cls, config: Any) -> list[str]:
@@ -71,8 +72,6 @@ class BlockClient(PersonalizedClient, ABC):
 
     def answer(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The method's iterations, or one of the two questions about f_m."""
-        if isinstance(order, Iterate):
-            return self.iterate(order, state, data, rng)
         f = self.objective(order.M)
         if isinstance(order, Measure):
             return Value(f.value(order.w, self.block(state), data)), state
@@ -80,6 +79,8 @@ class BlockClient(PersonalizedClient, ABC):
             return self.anchor(order, state, data)
         if isinstance(order, Describe):
             return Described(self.describe(f, data)), state
+        if f.stacks and data.block is not None:
+            return all_at_once(self.iterate, order, state, data, rng)  # type: ignore[no-any-return]
         return self.iterate(order, state, data, rng)
 
     def describe(self, f: Objective, data: Data) -> Base:
@@ -108,7 +109,7 @@ class BlockClient(PersonalizedClient, ABC):
             return [data] * count
         if order.seed is not None:
             rng = Stream(order.seed, 0, 0)
-        return batches(data, rng.uniform(count)[:, None])
+        return batches(data, rng.uniform(count).unsqueeze(-1))
 
     def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""
@@ -166,10 +167,7 @@ def gradients_at(f: Objective, w: Params, beta: Params, data: Data) -> tuple[Par
 
 
 def batches(data: Data, u: Tensor) -> list[Data]:
-    """Batches of the samples at `u` [S, B], uniform numbers in [0, 1)."""
-    index = (u.to(data.x.device, torch.float64) * data.num).long()
-    one = data.mask[:1].expand(index.shape[1])
-    if not len(index):
-        return []
-    rows = zip(data.x[index].unbind(0), data.y[index].unbind(0), strict=True)
-    return [Data(x, y, one) for x, y in rows]
+    """Batches of the samples at `u` [..., S, B], uniform numbers in [0, 1)."""
+    num = data.num[..., None, None]
+    index = (u.to(num.device, torch.float64) * num).long()
+    return data.take(index, torch.ones_like(index, dtype=num.dtype)) if index.numel() else []

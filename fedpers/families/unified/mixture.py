@@ -11,6 +11,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised, Settings
+from fedpers.learning.gradients import LINEAR
 
 
 class Term(NamedTuple):
@@ -50,6 +51,13 @@ class Mixture(Objective):
         """Both, from one slope a term and one β_m - u."""
         slopes, apart = self._slopes(self.terms, w, beta, data), self._apart(w, beta)
         return self._of_w(slopes, apart) or zeros_like(w), self._of_beta(slopes, apart) or zeros_like(beta)
+
+    @property
+    def stacks(self) -> bool:
+        """Where the model's gradient is written out, unless a subclass has other gradients."""
+        own = ("grad_w", "grad_beta", "grads", "loss_gradient")
+        ours = all(getattr(type(self), name) is getattr(Mixture, name) for name in own)
+        return ours and self.model.name in LINEAR
 
     def gradient_work(self, of: Of) -> Work:
         """One gradient of the model for each term that the block is in."""

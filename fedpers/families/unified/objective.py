@@ -178,6 +178,11 @@ class Objective(ABC):
         """What a gradient of one sample's f_{m,i} costs: a pass of the whole model where `value` has one."""
         return Work(1)
 
+    @property
+    def stacks(self) -> bool:
+        """Whether gradients may be taken of a whole stack, with a dimension of clients in front."""
+        return False
+
     def loss_gradient(self, params: Params, data: Data) -> Params:
         """∇f'(params), with its ridge."""
         g = model_gradient(self.model, params, data)
