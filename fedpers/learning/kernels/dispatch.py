@@ -1,4 +1,4 @@
-"""Dense networks (linear, logistic, mlp) without autograd: in C, for one client or a stack.
+"""Dense networks (linear, logistic, mlp, lenet) without autograd: in C, for one client or a stack.
 
 `minimise` and `grad` come here by themselves if the loss is the model's own, also with a proximal term
 or with frozen parameters. Where there is no kernel (no compiler, another device or type, FEDPERS_NATIVE=0)
@@ -19,7 +19,16 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.plan import HEADS, Plan, Training, layers_of, places_of, rule_of
+from fedpers.learning.kernels.plan import (
+    HEADS,
+    Plan,
+    Shape,
+    Training,
+    layers_of,
+    places_of,
+    rule_of,
+    small_convs,
+)
 from fedpers.learning.losses import Frozen, Loss, Proximal
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
@@ -68,11 +77,11 @@ def _parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) ->
     kind = getattr(frozen.loss, "__func__", None)
     if kind not in kinds:  # nor is a subclass's own
         return None
-    layers = layers_of(model) if kind is Model.loss else HEADS
+    layers, convs = _layers(model) if kind is Model.loss else (HEADS, ())
     whole = frozen.fixed | params
     if layers is None or model.network.squashes:
         return None
-    plan = Plan(layers, model.bias, model.task, frozenset(params), proximal.lam)
+    plan = Plan(layers, model.bias, model.task, frozenset(params), proximal.lam, convs=convs)
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):
         return None
     cbar = proximal.cbar if plan.lam else {}
@@ -80,6 +89,12 @@ def _parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) ->
         return None  # autograd says what is wrong
     ubar = torch.as_tensor(proximal.ubar, dtype=like.dtype)
     return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()), {})
+
+
+def _layers(model: Model) -> tuple[tuple[str, ...] | None, tuple[Shape, ...]]:
+    """The layers and the shapes of the convolutions that a kernel trains; (None, ()) for other models."""
+    dense = layers_of(model)
+    return (dense, ()) if dense else small_convs(model) or (None, ())
 
 
 def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Training:

@@ -1,14 +1,12 @@
-/* Local training of dense networks (linear layers, ReLU between them) for many clients in one call.
+/* Local training of dense networks (linear layers, ReLU between them), and of small convolutions below them, for
+   many clients in one call.
 
    A client's parameters are copied to rows padded with zeros to whole registers, stay in the cache for all
    of its minibatches, and are written out at the end. Clients share nothing that is written, so neither
    their order nor their number changes a bit. A bias is a matrix of one row. Names: x inputs of a layer,
    z its outputs, d derivatives of the loss in z, g gradient of the loss in a parameter. */
-#include "products.h"
+#include "network.h"
 #include "softmax.h"
-
-enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
-enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
 
 typedef struct {
     int kind;                             /* PLAIN, ... */
@@ -64,95 +62,21 @@ static int derivatives(int task, float *d, const void *y, const int64_t *index, 
     return 0;
 }
 
-typedef struct {
-    long L, P;            /* layers, parameters: weight and bias of each layer in turn */
-    const long *width;    /* [L + 1] of inputs and of each layer's outputs */
-    const float **from;   /* [KINDS][P] where a client's parameters come from, null if absent */
-    const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
-    float **to;           /* [KINDS][P] where they go, null if absent or not trained */
-    float **own;          /* [KINDS][P] the padded copies */
-} net;
-
-static long outs_of(const net *n, long p) { return p % 2 ? 1 : n->width[p / 2 + 1]; }
-static long ins_of(const net *n, long p) { return n->width[p / 2 + p % 2]; }
-static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
-
-/* Copy client c's parameters to the padded rows, what all share and nothing changes only for the first client;
-   or back to where they go. */
-static void copy(const net *n, long c, int back) {
-    for (long at = 0; at < KINDS * n->P; at++) {
-        long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
-        if (back ? !n->to[at] : !n->from[at] || (c && !n->hop[at] && !n->to[at])) continue;
-        for (long r = 0; r < outs; r++) {
-            float *own = n->own[at] + r * wide;
-            if (back) memcpy(n->to[at] + (c * outs + r) * ins, own, sizeof(float) * ins);
-            else memcpy(own, n->from[at] + c * n->hop[at] + r * ins, sizeof(float) * ins);
-        }
+/* Features of one image for row i of a minibatch, through all convolutions. */
+static void convolve(const net *n, space *m, const float *image, long i) {
+    for (long l = 0; l < n->N; l++) {
+        conv *c = &n->conv[l], *next = c + 1;
+        float *x = c->x + i * c->room;
+        for (long k = 0; !l && k < c->s.in; k++)
+            for (long y = 0; y < c->s.high; y++)
+                memcpy(x + k * c->plane + (y + c->s.pad) * c->pitch + c->s.pad,
+                       image + (k * c->s.high + y) * c->s.wide, sizeof(float) * c->s.wide);
+        correlate(n->own[2 * l], WIDE(c->taps), x, c->off, c->taps, n->own[2 * l + 1], c->z, c->span, c->s.out,
+                  c->span);
+        int32_t *at = c->at + i * c->s.out * c->spots;
+        if (l + 1 == n->N) pool(c, at, m->z[0] + i * WIDE(n->width[0]), c->spots, c->across);
+        else pool(c, at, next->x + i * next->room + next->s.pad * (next->pitch + 1), next->plane, next->pitch);
     }
-}
-
-/* The memory of a call, zeros at first: padded parameters, outputs and derivatives of layers. */
-typedef struct {
-    float *all, *ones, *turned, *g;
-    float **z, **d;       /* [L + 1] outputs and derivatives; z[0] holds inputs that had to be padded */
-    const float ***x;     /* [L + 1] rows of z */
-    const float **next, **list; /* rows to fetch; a list of rows for whoever needs one */
-} space;
-
-static float *take(float **from, long n) {
-    float *p = *from;
-    *from += WIDE(n);
-    return p;
-}
-
-static int reserve(net *n, space *m, long B) {
-    long L = n->L, P = n->P, Bp = (B + ROWS - 1) / ROWS * ROWS, most = 0, total = 0;
-    for (long l = 0; l <= L; l++) {
-        long wide = WIDE(n->width[l]);
-        if (wide > most) most = wide;
-        total += 2 * Bp * wide;
-    }
-    for (long p = 0; p < P; p++)
-        for (int k = 0; k < KINDS; k++)
-            if (n->from[k * P + p] || n->to[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
-    total += 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
-    m->all = calloc(total, sizeof(float));
-    n->own = calloc(KINDS * P, sizeof(float *));
-    m->z = calloc(2 * (L + 1), sizeof(float *));
-    m->x = calloc(L + 1, sizeof(float **));
-    const float **lists = calloc((L + 3) * Bp + most, sizeof(float *));
-    if (!m->all || !n->own || !m->z || !m->x || !lists) {
-        free(lists);
-        return 1;
-    }
-    float *at = (float *)(((uintptr_t)m->all + 4 * V - 1) / (4 * V) * (4 * V));
-    m->d = m->z + L + 1;
-    m->next = lists + (L + 1) * Bp;
-    m->list = m->next + Bp; /* room for as many as there are rows or outputs */
-    for (long l = 0; l <= L; l++) {
-        long wide = WIDE(n->width[l]);
-        m->z[l] = take(&at, Bp * wide);
-        m->d[l] = l == L ? m->z[l] : take(&at, Bp * wide);
-        m->x[l] = lists + l * Bp;
-        for (long i = 0; i < Bp; i++) m->x[l][i] = m->z[l] + i * wide;
-    }
-    for (long p = 0; p < P; p++)
-        for (int k = 0; k < KINDS; k++)
-            if (n->from[k * P + p] || n->to[k * P + p])
-                n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
-    m->ones = take(&at, B);
-    for (long i = 0; i < B; i++) m->ones[i] = 1;
-    m->turned = take(&at, most * WIDE(Bp));
-    m->g = take(&at, OUTS * most);
-    return 0;
-}
-
-static void release(net *n, space *m) {
-    if (m->x) free(m->x[0]);
-    free(m->all);
-    free(n->own);
-    free(m->z);
-    free(m->x);
 }
 
 /* The rows `index` of a client's inputs, in place or padded to whole registers. A row whose weight is 0 may
@@ -160,6 +84,8 @@ static void release(net *n, space *m) {
 static void inputs(const net *n, space *m, const float *x, const int64_t *index, const float *weight,
                    long B) {
     long ins = n->width[0], wide = WIDE(ins), Bp = (B + ROWS - 1) / ROWS * ROWS;
+    for (long i = 0; n->N && i < B; i++) convolve(n, m, x + (weight[i] != 0 ? index[i] : 0) * size_of(n), i);
+    if (n->N) return;
     for (long i = 0; i < Bp; i++) {
         long j = i < B ? i : B - 1;
         const float *row = x + (weight[j] != 0 ? index[j] : 0) * ins;
@@ -172,7 +98,7 @@ static void inputs(const net *n, space *m, const float *x, const int64_t *index,
 
 static void outputs(const net *n, space *m, long B) {
     for (long l = 0; l < n->L; l++) {
-        float *w = n->own[2 * l], *b = n->own[2 * l + 1];
+        float *w = n->own[2 * (n->N + l)], *b = n->own[2 * (n->N + l) + 1];
         forward(w, b, m->x[l], m->z[l + 1], B, n->width[l + 1], WIDE(n->width[l]), WIDE(n->width[l + 1]),
                 l + 1 < n->L);
     }
@@ -197,44 +123,89 @@ static void step(const net *n, space *m, const rule *h, long p, const float *d, 
     }
 }
 
+/* Take the steps of a convolution whose gradients for the batch are there. */
+static void settle(const net *n, space *m, const rule *h, long l, long client) {
+    conv *c = &n->conv[l];
+    float pace = h->pace[l] ? h->pace[l][client] : 1;
+    for (long p = 2 * l; p < 2 * l + 2; p++) {
+        long wide = WIDE(ins_of(n, p)), count = outs_of(n, p) * wide, P = n->P;
+        float *w = n->own[p], *b = n->own[CBAR * P + p], *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
+        float *g = h->kind == GRADIENT ? u : m->g;
+        if (!trained(n, p)) continue;
+        for (long r = 0; r < outs_of(n, p); r++)
+            for (long k = 0; k < wide; k++)
+                g[r * wide + k] = k >= ins_of(n, p) ? 0 : p % 2 ? c->bias[k] : add_up(c->sums[r * c->taps + k]);
+        for (long k = 0; pace != 1 && k < count; k++) g[k] *= pace;
+        if (h->kind == PLAIN)
+            for (long k = 0; k < count; k++) w[k] += g[k];
+        if (h->kind == PLAIN) continue;
+        add_penalties(h, w, b, g, count);
+        if (h->kind != GRADIENT) update(h, w, u, v, g, count);
+    }
+    memset(c->sums, 0, c->s.out * c->taps * sizeof(vec));
+    memset(c->bias, 0, sizeof(float) * c->s.out);
+}
+
+/* Go from the features down to the lowest trained convolution, image by image. */
+static void down(const net *n, space *m, const rule *h, long lowest, long B, long client) {
+    for (long l = lowest; l < n->N; l++) turn(&n->conv[l], n->own[2 * l], WIDE(n->conv[l].taps));
+    for (long i = 0; i < B; i++) {
+        const float *from = m->d[0] + i * WIDE(n->width[0]);
+        long hop = n->conv[n->N - 1].spots, pitch = n->conv[n->N - 1].across;
+        for (long l = n->N - 1; l >= lowest; l--) {
+            conv *c = &n->conv[l];
+            const int32_t *at = c->at + i * c->s.out * c->spots;
+            unpool(c, at, c->x + i * c->room, from, hop, pitch, l > lowest);
+            from = c->dx + c->s.pad * (c->pitch + 1);
+            hop = c->gap;
+            pitch = c->pitch;
+        }
+    }
+    for (long l = lowest; l < n->N; l++) settle(n, m, h, l, client);
+}
+
 /* Go from the head down to the lowest trained layer, for client c. */
 static void backward(const net *n, space *m, const rule *h, long lowest, long B, long c) {
-    for (long l = n->L - 1; l >= lowest; l--) {
-        long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
+    for (long l = n->L - 1; l >= 0 && n->N + l >= lowest; l--) {
+        long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), p = 2 * (n->N + l);
         float *d = m->d[l + 1];
-        if (l > lowest) {
+        if (n->N + l > lowest) {
             const float **w = m->list;
             for (long k = 0; k < K; k++)
                 for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
-            for (long k = 0; k < K; k++) w[k] = n->own[2 * l] + k * ins;
+            for (long k = 0; k < K; k++) w[k] = n->own[p] + k * ins;
             mix(m->turned, WIDE(B), w, m->d[l], K, B, ins);
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }
-        if (h->pace[l])
-            for (long i = 0; i < B * zw; i++) d[i] *= h->pace[l][c];
-        if (trained(n, 2 * l)) step(n, m, h, 2 * l, d, zw, m->x[l], l ? 0 : m->next, B);
-        if (!trained(n, 2 * l + 1)) continue;
+        const float *pace = h->pace[n->N + l];
+        if (pace)
+            for (long i = 0; i < B * zw; i++) d[i] *= pace[c];
+        if (trained(n, p)) step(n, m, h, p, d, zw, m->x[l], l || n->N ? 0 : m->next, B);
+        if (!trained(n, p + 1)) continue;
         for (long i = 0; i < B; i++) m->list[i] = d + i * zw;
-        step(n, m, h, 2 * l + 1, m->ones, 1, m->list, 0, B);
+        step(n, m, h, p + 1, m->ones, 1, m->list, 0, B);
     }
+    if (lowest < n->N) down(n, m, h, lowest, B, c);
 }
 
 /* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
-   whose weights are all 0 changes nothing. `count` [C] Adam's steps so far, `ubar` [C], `pace` [L] of [C] or
-   null: factors of the loss's gradients; `each` null or a factor for each row of a client's samples, those of
-   the next client `hop_each` further on. Returns 0, 1 without memory, 2 for a label that is no class. */
-int fedpers_train(long L, const long *width, const float **from, const long *hop, float **to, int task,
-                  int kind, float lr, float decay, float momentum, float lam, const float *ubar,
-                  float *count, const float **pace, long C, long S, long B, const float **x, const void **y,
-                  const int64_t *index, const long *ih, const float *weight, const long *wh, const float *each,
-                  long hop_each) {
-    net n = {L, 2 * L, width, from, hop, to, 0};
+   whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `count` [C]
+   Adam's steps so far, `ubar` [C], `pace` [N + L] of [C] or null: factors of the loss's gradients; `each` null or a
+   factor for each row of a client's samples, those of the next client `hop_each` further on. Returns 0, 1 without
+   memory, 2 for a label that is no class. */
+int fedpers_train(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
+                  float **to, int task, int kind, float lr, float decay, float momentum, float lam,
+                  const float *ubar, float *count, const float **pace, long C, long S, long B, const float **x,
+                  const void **y, const int64_t *index, const long *ih, const float *weight, const long *wh,
+                  const float *each, long hop_each) {
+    net n = {L, 2 * (N + L), width, N, calloc(N + 1, sizeof(conv)), from, hop, to, 0};
     rule h = {kind, lr, decay, momentum, lam, 0, 0, 0, pace};
     space m = {0};
-    int failed = reserve(&n, &m, B);
+    for (long l = 0; n.conv && l < N; l++) measure(&n.conv[l], shapes + l);
+    int failed = !n.conv || reserve(&n, &m, B);
     long lowest = 0;
-    while (lowest < L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
+    while (lowest < N + L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         h.ubar = ubar[c];
@@ -246,9 +217,9 @@ int fedpers_train(long L, const long *width, const float **from, const long *hop
             float total = 0;
             for (long i = 0; i < B; i++) total += share[i];
             if (!(total > 0) && kind != GRADIENT) continue; /* the gradient of nothing is no number */
-            if (!s || ih[1] || wh[1]) inputs(&n, &m, x[c], rows, share, B); /* else those of the step before */
+            if (n.N || !s || ih[1] || wh[1]) inputs(&n, &m, x[c], rows, share, B); /* else those of the step before */
             for (long i = 0; i < B; i++)
-                m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * width[0];
+                m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * size_of(&n);
             outputs(&n, &m, B);
             failed = derivatives(task, m.z[L], y[c], rows, share, each ? each + c * hop_each : 0,
                                  (kind == PLAIN ? -lr : 1) / total, B, width[L], WIDE(width[L]));

@@ -30,3 +30,5 @@ INLINE float add_up(vec v) {
     if (V == 16) s += u.q[2 % (V / 4)] + u.q[3 % (V / 4)];
     return (s[0] + s[1]) + (s[2] + s[3]);
 }
+
+INLINE vec pick(ivec yes, vec a, vec b) { return (vec)(((ivec)a & yes) | ((ivec)b & ~yes)); }

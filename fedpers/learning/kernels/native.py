@@ -7,6 +7,7 @@ no sample is copied. They are optional: without a C compiler, or with FEDPERS_NA
 import ctypes
 import hashlib
 import logging
+import math
 import os
 import platform
 import shutil
@@ -23,11 +24,12 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
-from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Training
+from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
 log = logging.getLogger("fedpers")
 SOURCES = [
-    Path(__file__).with_name(name) for name in ("native.h", "products.h", "softmax.h", "native.c", "assess.c")
+    Path(__file__).with_name(name)
+    for name in ("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "native.c", "assess.c")
 ]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
@@ -42,21 +44,30 @@ def fits(plan: Plan, given: Training, parts: Sequence[Data]) -> bool:
         all(_known(t) for t in (given.ubar, given.step, *given.each, *given.pace.values()))
         and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
-        and knows(w, plan.places, plan.task, parts)
+        and all(
+            w[f"{name}.weight"].shape[-4:] == (s[3], s[0], s[4], s[4])
+            for name, s in zip(plan.layers, plan.convs, strict=False)
+        )
+        and knows(w, plan.places, plan.task, parts, plan.convs)
     )
 
 
-def knows(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> bool:
+def knows(
+    w: Params, names: Sequence[str], task: str, parts: Sequence[Data], convs: Sequence[Shape] = ()
+) -> bool:
     """Whether there is a kernel for parameters and samples of these types and shapes.
 
     Args:
         w: parameters, one client's or stacks [C, ...].
         names: each layer's weight and bias in turn, whether it has one or not.
+        convs: the shapes of the first layers, if they are convolutions.
     """
+    names = names[2 * len(convs) :]
     widths = _widths(w, names)
+    numbers = math.prod(convs[0][:3]) if convs else widths[0]
     targets = widths[-1] if task == "regression" else 1
     labels = (torch.int64,) if task == "classification" else (torch.int64, torch.float32)
-    rows = [(widths[0], torch.float32, targets, label) for label in labels]
+    rows = [(numbers, torch.float32, targets, label) for label in labels]
     return (
         all(_known(t) for t in w.values())
         and all(w[name].shape[-1] == n for name, n in zip(names[::2], widths, strict=False))
@@ -98,12 +109,14 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, given.m, given.v)
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
-    widths = _widths(given.w, names)
+    widths = _widths(given.w, names[2 * len(plan.convs) :])
     index, weight = _packed(index), _packed(weight.to(torch.float32))
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = _library().fedpers_train(
+        ctypes.c_long(len(plan.convs)),
+        _longs([side for shape in plan.convs for side in shape]),
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
         _pointers(tensors),

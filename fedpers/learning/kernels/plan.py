@@ -1,17 +1,21 @@
-"""What a kernel is told: the layers of a dense network, the rule of a step, the tensors."""
+"""What a kernel is told: the layers of a network, the rule of a step, the tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
-from fedpers.learning.layers import Dense, Flatten, Relu, Stack
+from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, Stack, image
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
 
 PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
+TAPS = 8192  # weights of a convolution that is small: its gradients, a register each, stay in the cache
+Shape = tuple[int, int, int, int, int, int, int]  # as `shape` in convolve.h
+Step = tuple[str, Layer, tuple[int, ...]]  # of a `Stack`
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Plan:
     lr: float = 0.0
     decay: float = 0.0  # weight decay
     momentum: float = 0.0
+    convs: tuple[Shape, ...] = ()  # of the first layers; the others are dense
 
     @property
     def places(self) -> list[str]:
@@ -69,11 +74,35 @@ def layers_of(model: Model) -> tuple[str, ...] | None:
     """The parameter prefixes of a purely dense network, or None if it is something else."""
     if not isinstance(model.network, Stack):
         return None
-    kinds = [type(layer) for _, layer, _ in model.network.steps]
+    return _dense(model.network.steps)
+
+
+def _dense(steps: Sequence[Step]) -> tuple[str, ...] | None:
+    kinds = [type(layer) for _, layer, _ in steps]
     if kinds[:1] != [Flatten] or kinds[1:] != [Dense, Relu] * (len(kinds) // 2):
         return None
-    dense = [name for name, layer, _ in model.network.steps if isinstance(layer, Dense)]
-    return (*dense, *HEADS)
+    return (*(name for name, layer, _ in steps if isinstance(layer, Dense)), *HEADS)
+
+
+def small_convs(model: Model) -> tuple[tuple[str, ...], tuple[Shape, ...]] | None:
+    """(prefixes of all layers, shapes of the convolutions) of dense layers above small convolutions.
+
+    Each convolution has ReLU behind it, perhaps pooling by windows side by side. None for other networks;
+    large convolutions are faster by oneDNN.
+    """
+    steps = list(model.network.steps) if isinstance(model.network, Stack) else []
+    names, shapes = [], []
+    while len(steps) > 2 and isinstance(steps[0][1], Conv) and isinstance(steps[1][1], Relu):
+        (name, conv, inputs), pooling = steps[0], steps[2][1]
+        pool = pooling.size if isinstance(pooling, MaxPool) else 1
+        plain = not isinstance(pooling, MaxPool) or (pooling.stride, pooling.padding) == (pool, 0)
+        if not plain or image(inputs)[0] * conv.channels * conv.kernel**2 > TAPS:
+            return None
+        names.append(name)
+        shapes.append((*image(inputs), conv.channels, conv.kernel, conv.padding, pool))
+        steps = steps[2 + isinstance(pooling, MaxPool) :]
+    dense = _dense(steps) if names else None
+    return dense and ((*names, *dense), tuple(shapes))
 
 
 def places_of(layers: tuple[str, ...]) -> list[str]:

@@ -1,8 +1,6 @@
 /* Softmax of a row of logits, a register at a time. */
 #include "native.h"
 
-INLINE vec pick(ivec yes, vec a, vec b) { return (vec)(((ivec)a & yes) | ((ivec)b & ~yes)); }
-
 INLINE vec every(float value) { return value - (vec){0}; }
 
 /* exp of numbers up to 0, to the last bit but one; what is below -87 counts as -87, NaN stays. By 2^n times a

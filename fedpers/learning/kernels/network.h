@@ -1,0 +1,115 @@
+/* The layers of a network, a client's parameters and the memory of a call, for native.c. */
+#include "convolve.h"
+#include "products.h"
+
+enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
+enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
+
+typedef struct {
+    long L, P;            /* dense layers, parameters of all: weight and bias of each layer in turn */
+    const long *width;    /* [L + 1] of inputs and of each dense layer's outputs */
+    long N;               /* convolutions, whose parameters are first */
+    conv *conv;           /* [N] */
+    const float **from;   /* [KINDS][P] where a client's parameters come from, null if absent */
+    const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
+    float **to;           /* [KINDS][P] where they go, null if absent or not trained */
+    float **own;          /* [KINDS][P] the padded copies */
+} net;
+
+static long channels(const net *n, long l) { return l < n->N ? n->conv[l].s.out : n->width[l - n->N + 1]; }
+static long outs_of(const net *n, long p) { return p % 2 ? 1 : channels(n, p / 2); }
+static long ins_of(const net *n, long p) {
+    long l = p / 2;
+    return p % 2 ? channels(n, l) : l < n->N ? n->conv[l].taps : n->width[l - n->N];
+}
+static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
+
+/* Copy client c's parameters to the padded rows, what all share and nothing changes only for the first client;
+   or back to where they go. */
+static void copy(const net *n, long c, int back) {
+    for (long at = 0; at < KINDS * n->P; at++) {
+        long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
+        if (back ? !n->to[at] : !n->from[at] || (c && !n->hop[at] && !n->to[at])) continue;
+        for (long r = 0; r < outs; r++) {
+            float *own = n->own[at] + r * wide;
+            if (back) memcpy(n->to[at] + (c * outs + r) * ins, own, sizeof(float) * ins);
+            else memcpy(own, n->from[at] + c * n->hop[at] + r * ins, sizeof(float) * ins);
+        }
+    }
+}
+
+/* Floats of a sample. */
+static long size_of(const net *n) {
+    const shape *s = n->N ? &n->conv[0].s : 0;
+    return s ? s->in * s->high * s->wide : n->width[0];
+}
+
+/* The memory of a call, zeros at first: padded parameters, outputs and derivatives of layers. */
+typedef struct {
+    float *all, *ones, *turned, *g;
+    float **z, **d;       /* [L + 1] outputs and derivatives; z[0] holds inputs that had to be padded */
+    const float ***x;     /* [L + 1] rows of z */
+    const float **next, **list; /* rows to fetch; a list of rows for whoever needs one */
+} space;
+
+static float *take(float **from, long n) {
+    float *p = *from;
+    *from += WIDE(n);
+    return p;
+}
+
+static int reserve(net *n, space *m, long B) {
+    long L = n->L, P = n->P, Bp = (B + ROWS - 1) / ROWS * ROWS, most = 0, total = 0;
+    for (long l = 0; l < n->N; l++)
+        if (prepare(&n->conv[l], B)) return 1;
+    for (long l = 0; l <= L; l++) {
+        long wide = WIDE(n->width[l]);
+        if (wide > most) most = wide;
+        total += 2 * Bp * wide;
+    }
+    for (long l = 0; l < n->N; l++) total += n->conv[l].s.out * WIDE(n->conv[l].taps); /* room in g */
+    for (long p = 0; p < P; p++)
+        for (int k = 0; k < KINDS; k++)
+            if (n->from[k * P + p] || n->to[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
+    total += 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
+    m->all = calloc(total, sizeof(float));
+    n->own = calloc(KINDS * P, sizeof(float *));
+    m->z = calloc(2 * (L + 1), sizeof(float *));
+    m->x = calloc(L + 1, sizeof(float **));
+    const float **lists = calloc((L + 3) * Bp + most, sizeof(float *));
+    if (!m->all || !n->own || !m->z || !m->x || !lists) {
+        free(lists);
+        return 1;
+    }
+    float *at = (float *)(((uintptr_t)m->all + 4 * V - 1) / (4 * V) * (4 * V));
+    m->d = m->z + L + 1;
+    m->next = lists + (L + 1) * Bp;
+    m->list = m->next + Bp; /* room for as many as there are rows or outputs */
+    for (long l = 0; l <= L; l++) {
+        long wide = WIDE(n->width[l]);
+        m->z[l] = take(&at, Bp * wide);
+        m->d[l] = l == L ? m->z[l] : take(&at, Bp * wide);
+        m->x[l] = lists + l * Bp;
+        for (long i = 0; i < Bp; i++) m->x[l][i] = m->z[l] + i * wide;
+    }
+    for (long p = 0; p < P; p++)
+        for (int k = 0; k < KINDS; k++)
+            if (n->from[k * P + p] || n->to[k * P + p])
+                n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
+    m->ones = take(&at, B);
+    for (long i = 0; i < B; i++) m->ones[i] = 1;
+    m->turned = take(&at, most * WIDE(Bp));
+    m->g = at; /* of what is left: OUTS * most, or a convolution's gradient */
+    return 0;
+}
+
+static void release(net *n, space *m) {
+    for (long l = 0; l < n->N; l++) discard(&n->conv[l]);
+    free(n->conv);
+    if (m->x) free(m->x[0]);
+    free(m->all);
+    free(n->own);
+    free(m->z);
+    free(m->x);
+}
+
