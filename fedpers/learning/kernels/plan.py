@@ -91,18 +91,21 @@ def small_convs(model: Model) -> tuple[tuple[str, ...], tuple[Shape, ...]] | Non
     large convolutions are faster by oneDNN.
     """
     steps = list(model.network.steps) if isinstance(model.network, Stack) else []
-    names, shapes = [], []
-    while len(steps) > 2 and isinstance(steps[0][1], Conv) and isinstance(steps[1][1], Relu):
-        (name, conv, inputs), pooling = steps[0], steps[2][1]
+    names: list[str] = []
+    shapes: list[Shape] = []
+    while len(steps) > 2 and isinstance(steps[1][1], Relu):
+        name, conv, inputs = steps[0]
+        if not isinstance(conv, Conv) or image(inputs)[0] * conv.channels * conv.kernel**2 > TAPS:
+            return None
+        pooling = steps[2][1]
         pool = pooling.size if isinstance(pooling, MaxPool) else 1
-        plain = not isinstance(pooling, MaxPool) or (pooling.stride, pooling.padding) == (pool, 0)
-        if not plain or image(inputs)[0] * conv.channels * conv.kernel**2 > TAPS:
+        if isinstance(pooling, MaxPool) and (pooling.stride, pooling.padding) != (pool, 0):
             return None
         names.append(name)
         shapes.append((*image(inputs), conv.channels, conv.kernel, conv.padding, pool))
         steps = steps[2 + isinstance(pooling, MaxPool) :]
     dense = _dense(steps) if names else None
-    return dense and ((*names, *dense), tuple(shapes))
+    return ((*names, *dense), tuple(shapes)) if dense else None
 
 
 def places_of(layers: tuple[str, ...]) -> list[str]:
