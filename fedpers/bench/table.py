@@ -16,6 +16,7 @@ SCRIPTS = {
     "parts": "python benchmarks/parts.py",
     "pflego_cost": "python benchmarks/pflego_cost.py",
     "unified_overhead": "python benchmarks/unified_overhead.py",
+    "convolutions": "python benchmarks/convolutions.py",
 }  # tables with a command of their own
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 Row = dict[str, Any]
@@ -215,6 +216,17 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "NumPy": _ms("numpy"),
             "overhead, times NumPy": _times("times_overhead"),
             "round, times NumPy": _times("times"),
+        },
+    ),
+    "convolutions": (
+        "The ceiling of a larger convolution",
+        "A step on the FedAvg paper's CNN, 20 images, one thread: what oneDNN and torch take for each part "
+        "alone, their sum, and a step of ours. *Peak*: a matrix product of 1024 rows, measured just before.",
+        {
+            "part": "{part}",
+            "ms of CPU": _ms("seconds"),
+            "GFLOP/s": lambda r: "" if r["gflops"] is None else f"{r['gflops']:.0f} of {r['peak']:.0f}",
+            "of the peak": _share("share"),
         },
     ),
     "gpu": (
