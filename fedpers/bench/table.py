@@ -221,7 +221,7 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
     "convolutions": (
         "The ceiling of a larger convolution",
         "A step on the FedAvg paper's CNN, 20 images, one thread: what oneDNN and torch take for each part "
-        "alone, their sum, and a step of ours. *Peak*: a matrix product of 1024 rows, measured just before.",
+        "alone, their sum, and a step of ours. *Peak*: multiply-adds that stay in registers.",
         {
             "part": "{part}",
             "ms of CPU": _ms("seconds"),

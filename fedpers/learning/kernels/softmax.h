@@ -3,11 +3,12 @@
 
 INLINE vec every(float value) { return value - (vec){0}; }
 
-/* exp of numbers up to 0, to the last bit but one; what is below -87 counts as -87, NaN stays. By 2^n times a
-   polynomial (Cephes' coefficients): the C library's takes one number at a time. */
+/* exp of numbers up to 0, to the last bit but one; 0 below -87, where floats lose digits: a class that cannot be has
+   no weight at all. NaN stays. By 2^n times a polynomial (Cephes' coefficients): the C library's takes one at a time. */
 INLINE vec exps(vec x) {
     const vec shift = every(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole numbers */
-    x = pick(x < every(-87), every(-87), x);
+    ivec none = x < every(-87);
+    x = pick(none, every(-87), x);
     vec n = x * 1.44269504f + shift, p = every(1.9875691500e-4f);
     ivec power = ((ivec)n - (ivec)shift + 127) << 23;
     n -= shift;
@@ -17,7 +18,7 @@ INLINE vec exps(vec x) {
     p = p * x + 4.1665795894e-2f;
     p = p * x + 1.6666665459e-1f;
     p = p * x + 5.0000001201e-1f;
-    return (p * x * x + x + 1) * (vec)power;
+    return pick(none, (vec){0}, (p * x * x + x + 1) * (vec)power);
 }
 
 /* Which floats of the register at k are among the K of a row; the rest of it is padding. */
