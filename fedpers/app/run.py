@@ -16,6 +16,7 @@ from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
 from fedpers.core.logs import formatter
+from fedpers.core.memory import give_back
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
@@ -120,8 +121,11 @@ def execute(
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
-        with logged(out, lines):
-            return _make(admitted, out, federation, guests, pictures, own_process)
+        try:
+            with logged(out, lines):
+                return _make(admitted, out, federation, guests, pictures, own_process)
+        finally:
+            give_back()  # to the process' next run, or to others on the machine
 
 
 def _make(
