@@ -4,15 +4,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from torch import Tensor
+
 from fedpers.core.bounds import above, bounds
 from fedpers.core.params import add, blend
 from fedpers.families.disclosures import BLOCK
-from fedpers.families.unified.client import BlockClient, batches
+from fedpers.families.unified.client import BlockClient, batches, rows_at
 from fedpers.families.unified.composed import FRSettings
 from fedpers.families.unified.config import BlockConfig
 from fedpers.families.unified.messages import Block
 from fedpers.families.unified.mixture import APFL2Settings
-from fedpers.families.unified.objective import Settings
+from fedpers.families.unified.objective import Objective, Settings
 from fedpers.method import Data, Params, Stream, Work, record
 
 
@@ -102,6 +104,18 @@ class LSGDClient(BlockClient):
             beta = add(beta, g_b, -order.etas[k] / over_b)
         return SharedCopy(w, mean_w), Block(beta, mean_b)                                # [C4]
 
+    def in_one_call(
+        self, f: Objective, order: Any, state: Block, data: Data, rng: Stream
+    ) -> tuple[SharedCopy, Block] | None:
+        """`iterate` by a kernel, for steps of one size whose iterates nobody averages."""
+        h = self.config
+        if not isinstance(order, LocalSteps) or order.shares or len({*order.etas}) > 1 or not h.batch_size:
+            return None
+        over = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
+        sizes = tuple(order.etas[0] / m for m in over)
+        found = f.descend(order.w, state.y, data, lambda: rows_at(data, self._places(h, rng)), sizes)
+        return None if found is None else (SharedCopy(found[0], order.mean), Block(found[1], state.z))
+
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Block:
         """β_m, and its average where one is asked for."""
         beta = self.first_block(params)
@@ -112,7 +126,10 @@ class LSGDClient(BlockClient):
         return state.z if self.config.output == "average" else state.y
 
     def _batches(self, h: LSGDConfig, data: Data, rng: Stream) -> list[Data]:
-        return batches(data, rng.uniform(h.tau, h.batch_size).double()) if h.batch_size else [data] * h.tau
+        return batches(data, self._places(h, rng)) if h.batch_size else [data] * h.tau
+
+    def _places(self, h: LSGDConfig, rng: Stream) -> Tensor:
+        return rng.uniform(h.tau, h.batch_size).double()
 
     def work(self, order: Any, n: int) -> Work:
         """τ steps of B samples, in both blocks at once."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpers.core.params import add
 from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.learning.local_training import minimise_ahead
 from fedpers.method import Data, LocalConfig, Model, Params, Stream, bounds, grad, minimise
 
 
@@ -38,6 +39,10 @@ class AfterAStep:
     def gradient(self, w: Params, pairs: Data) -> Params:
         """∇f(w - α ∇f(w; D); D'): two gradients of f, for which there may be a kernel."""
         return grad(self.model.loss)(self._stepped(w, pairs), _of_pairs(pairs, 0))       # type: ignore
+
+    def minimise(self, w: Params, opt: Any, pairs: Data, rng: Stream, cfg: LocalConfig, lr: Any) -> Any:
+        """All steps in one call, where there is a kernel; else None."""
+        return minimise_ahead(self.model.loss, self.alpha, w, opt, pairs, rng, cfg, lr)
 
     def _stepped(self, w: Params, pairs: Data) -> Params:
         g = grad(self.model.loss)(w, _of_pairs(pairs, 1))

@@ -133,7 +133,7 @@ def part_of(function: Function) -> str:
     """The part that a function belongs to; C functions have no file."""
     file, _, name = function
     where: dict[str, Callable[[], bool]] = {
-        "kernel": lambda: file.endswith("kernels/native.py") and name in ("train", "assess"),
+        "kernel": lambda: file.endswith("kernels/native.py") and name in ("train", "couple", "assess"),
         "torch": lambda: "torch" in name if file == "~" else "/torch/" in file,
         "Flower": lambda: "/flwr/" in file or "fedpers/flower/" in file,
         "storage": lambda: "engines/memory/" in file,

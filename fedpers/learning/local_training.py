@@ -16,8 +16,8 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.gradients import _stacked, grad, knows_training
-from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
-from fedpers.learning.kernels.plan import ADAM
+from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of, steps_ahead
+from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 from fedpers.learning.training_round import memory_of
@@ -106,6 +106,28 @@ def minimise_weighed(
     plan, start = dense
     done = minimise_dense(plan, replace(start, each=(each,)), data.block, *_schedule(data, rng, cfg))
     return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
+
+
+def minimise_ahead(
+    loss: Loss,
+    alpha: float,
+    params: Params,
+    opt: OptimizerState,
+    pairs: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    lr: Any,
+) -> tuple[Params, OptimizerState] | None:
+    """Steps w -= lr ∇f(w - α ∇f(w; D); D') of plain SGD; None if there is no kernel for it.
+
+    Args:
+        loss: f.
+        pairs: samples [n, 2, ...] of D' and of D.
+    """
+    if rule_of(cfg, 0.0) != PLAIN or not isinstance(lr, float) or not kernels_allowed():
+        return None
+    moved = steps_ahead(loss, Ahead(alpha, lr), params, pairs, lambda: _schedule(pairs, rng, cfg))
+    return None if moved is None else (moved, opt)
 
 
 def _alone() -> bool:

@@ -51,6 +51,12 @@ class BlockClient(PersonalizedClient, ABC):
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The iterations of one order; where the objective `stacks`, those of a whole stack at once."""
 
+    def in_one_call(
+        self, f: Objective, order: Any, state: Any, data: Data, rng: Stream
+    ) -> tuple[Any, Any] | None:
+        """What `iterate` gives, where a kernel makes all iterations; else None, and nothing is drawn."""
+        return None
+
     @classmethod
     def exposed(cls, config: Any) -> list[str]:
         """The questions about f_m, whose answers are no declared delta."""
@@ -79,6 +85,8 @@ class BlockClient(PersonalizedClient, ABC):
             return self.anchor(order, state, data)
         if isinstance(order, Describe):
             return Described(self.describe(f, data)), state
+        if (found := self.in_one_call(f, order, state, data, rng)) is not None:
+            return found
         if f.stacks and data.block is not None:
             return all_at_once(self.iterate, order, state, data, rng)  # type: ignore[no-any-return]
         return self.iterate(order, state, data, rng)
@@ -168,6 +176,12 @@ def gradients_at(f: Objective, w: Params, beta: Params, data: Data) -> tuple[Par
 
 def batches(data: Data, u: Tensor) -> list[Data]:
     """Batches of the samples at `u` [..., S, B], uniform numbers in [0, 1)."""
+    index, weight = rows_at(data, u)
+    return data.take(index, weight) if index.numel() else []
+
+
+def rows_at(data: Data, u: Tensor) -> tuple[Tensor, Tensor]:
+    """(index, weight 1) of those samples, both of the shape of `u`."""
     num = data.num[..., None, None]
     index = (u.to(num.device, torch.float64) * num).long()
-    return data.take(index, torch.ones_like(index, dtype=num.dtype)) if index.numel() else []
+    return index, torch.ones_like(index, dtype=num.dtype)

@@ -10,8 +10,10 @@ from fedpers.core.bounds import bounds
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.work import Work
-from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised, Settings
+from fedpers.families.unified.objective import Base, Constants, Draw, Objective, Of, Reparametrised, Settings
 from fedpers.learning.gradients import LINEAR
+from fedpers.learning.kernels.dispatch import steps_mixed
+from fedpers.learning.kernels.plan import Mixed
 
 
 class Term(NamedTuple):
@@ -55,9 +57,24 @@ class Mixture(Objective):
     @property
     def stacks(self) -> bool:
         """Where the model's gradient is written out, unless a subclass has other gradients."""
+        return self._as_written and self.model.name in LINEAR
+
+    @property
+    def _as_written(self) -> bool:
+        """Whether the gradients are those of this class."""
         own = ("grad_w", "grad_beta", "grads", "loss_gradient")
-        ours = all(getattr(type(self), name) is getattr(Mixture, name) for name in own)
-        return ours and self.model.name in LINEAR
+        return all(getattr(type(self), name) is getattr(Mixture, name) for name in own)
+
+    def descend(
+        self, w: Params, beta: Params, data: Data, draw: Draw, steps: tuple[float, float]
+    ) -> tuple[Params, Params] | None:
+        """In one call where there are two models, u = w, and nothing but the terms."""
+        if not self._as_written or self.lam or self.s != 1 or self.config.l2 or not (w and beta):
+            return None
+        of_w, of_b = steps
+        terms = sorted(self.terms, key=lambda t: (t.a, t.b) != (1, 0))  # w itself is stepped on in place
+        mixed = Mixed(tuple((t.a, t.b, of_w * t.c * t.a, of_b * t.c * t.b) for t in terms))
+        return steps_mixed(self.model.loss, mixed, w, beta, data.block, draw)
 
     def gradient_work(self, of: Of) -> Work:
         """One gradient of the model for each term that the block is in."""

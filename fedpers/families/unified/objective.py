@@ -12,7 +12,7 @@ u = s·w is the shared block as a model. A new objective is a subclass of `Objec
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -29,6 +29,7 @@ from fedpers.learning.gradients import grad, model_gradient
 from fedpers.learning.model import Model
 
 Of = Literal["w", "beta", "both"]  # what a gradient is taken in
+Draw = Callable[[], tuple[Tensor, Tensor]]  # gives minibatches, index and weight [S, B]
 OBJECTIVES = {  # name: module:Class, imported where it is used
     "mx2": "fedpers.families.unified.mixture:MX2",
     "mt2": "fedpers.families.unified.mixture:MT2",
@@ -182,6 +183,15 @@ class Objective(ABC):
     def stacks(self) -> bool:
         """Whether gradients may be taken of a whole stack, with a dimension of clients in front."""
         return False
+
+    def descend(
+        self, w: Params, beta: Params, data: Data, draw: Draw, steps: tuple[float, float]
+    ) -> tuple[Params, Params] | None:
+        """(w, β_m) after gradient steps of sizes `steps` on the batches that `draw` gives, by a kernel.
+
+        None if there is none for this objective, and nothing is drawn.
+        """
+        return None
 
     def loss_gradient(self, params: Params, data: Data) -> Params:
         """∇f'(params), with its ridge."""

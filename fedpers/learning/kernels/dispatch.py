@@ -5,7 +5,7 @@ or with frozen parameters. Where there is no kernel (no compiler, another device
 all functions return None, and autograd does the work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -21,6 +21,8 @@ from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import (
     HEADS,
+    Ahead,
+    Mixed,
     Plan,
     Shape,
     Training,
@@ -119,6 +121,65 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
     values = iter(on_stacks(all_clients, index, weight, *leaves))
     w, m, v = ({k: next(values) for k in plan.moving} if kind else {} for kind in kinds)
     return replace(given, w=w, m=m, v=v, step=next(values))
+
+
+def steps_ahead(
+    loss: Loss, how: Ahead, w: Params, pairs: Data, draw: Callable[[], tuple[Tensor, Tensor]]
+) -> Params | None:
+    """w after S steps with gradients ahead of it, of one client; None if there is no kernel for it.
+
+    Args:
+        pairs: x [n, 2, ...], y [n, 2]: a step's first samples, and those that it looks ahead with.
+        draw: gives minibatches of pairs, index and weight [S, B]; it is not asked if there is no kernel.
+    """
+    x, y = pairs.x.flatten(0, 1), pairs.y.flatten(0, 1)
+    found = _plain_parts(loss, w, [Data(x, y, pairs.mask)])
+    if found is None:
+        return None
+    plan, start = found
+    leaves, form = flatten(start)
+
+    def all_clients(
+        index: Tensor, weight: Tensor, x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor
+    ) -> list[Tensor]:
+        parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
+        moved, _ = native.couple(plan, rebuild(form, leaves), how, parts, 2 * index, weight)
+        return [moved[k] for k in plan.moving]
+
+    moved = on_stacks(all_clients, *draw(), x, y, pairs.mask, *leaves)
+    return dict(zip(plan.moving, moved, strict=True))
+
+
+def steps_mixed(
+    loss: Loss, how: Mixed, w: Params, v: Params, block: Any, draw: Callable[[], tuple[Tensor, Tensor]]
+) -> tuple[Params, Params] | None:
+    """Both models after S steps with gradients at mixtures of them; None if there is no kernel for it.
+
+    Args:
+        block: `Data.block` of the client.
+        draw: as in `steps_ahead`.
+    """
+    found = None if block is None or w.keys() != v.keys() else _plain_parts(loss, w, block.parts)
+    if found is None or not all(v[k].dtype == w[k].dtype and v[k].shape == w[k].shape for k in w):
+        return None
+    plan, start = found
+    leaves, form = flatten(replace(start, cbar=v))
+
+    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
+        both = native.couple(plan, rebuild(form, leaves), how, block.parts, index, weight)
+        return [kind[k] for kind in both for k in plan.moving]
+
+    values = iter(on_stacks(all_clients, *draw(), *leaves))
+    first, second = ({k: next(values) for k in plan.moving} for _ in range(2))
+    return first, second
+
+
+def _plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Training] | None:
+    """The parts of a model's own loss, of whose parameters all are trained; None if a kernel lacks them."""
+    found = _parts_of(loss, ON_DATA, w, next(iter(w.values()))) if kernels_allowed() else None
+    if found is None or found[0].lam or set(found[0].names) != w.keys():
+        return None
+    return found if native.fits(*found, parts) else None
 
 
 def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:

@@ -24,12 +24,15 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
-from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
+from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Ahead, Mixed, Plan, Shape, Training
 
 log = logging.getLogger("fedpers")
 SOURCES = [
     Path(__file__).with_name(name)
-    for name in ("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "native.c", "assess.c")
+    for name in (
+        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "passes.h"),
+        *("native.c", "couple.c", "assess.c"),
+    )
 ]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
@@ -141,6 +144,52 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     if failed:
         raise FAILURES[failed]
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+
+
+def couple(
+    plan: Plan, given: Training, how: Ahead | Mixed, parts: Sequence[Data], index: Tensor, weight: Tensor
+) -> tuple[Params, Params]:
+    """Plain steps of C clients with gradients taken elsewhere; `fits` must hold. Nothing is overwritten.
+
+    Args:
+        given: stacks [C, ...]; `w`, and for mixtures the other model as `cbar`.
+        how: where gradients are taken. Ahead: samples are pairs, 2i and 2i + 1.
+        parts, index, weight: as in `train`; Ahead's `index` has even numbers.
+
+    Returns:
+        The stacks of both models, the second {} if there is none.
+    """
+    names, none = plan.places, {}
+    kinds = (given.w, given.cbar, given.w, given.w)  # the last two are room for points
+    tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
+    fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in (given.w, given.cbar)]
+    widths = _widths(given.w, names[2 * len(plan.convs) :])
+    index, weight = _packed(index), _packed(weight.to(torch.float32))
+    targets = [_targets(p.y, plan.task) for p in parts]
+    numbers = [float(v) for v in how.numbers]
+    failed = _library().fedpers_couple(
+        ctypes.c_long(len(plan.convs)),
+        _longs([side for shape in plan.convs for side in shape]),
+        ctypes.c_long(len(widths) - 1),
+        _longs(widths),
+        _pointers(tensors),
+        _hops(tensors),
+        _pointers([kind.get(name) for kind in (*fresh, none, none) for name in names]),
+        TASKS[plan.task],
+        how.kind,
+        (ctypes.c_float * len(numbers))(*numbers),
+        ctypes.c_long(len(numbers) // 4),
+        *map(ctypes.c_long, index.shape),
+        _pointers([p.x for p in parts]),
+        _pointers(targets),
+        _pointer(index),
+        _longs(index.stride()),
+        _pointer(weight),
+        _longs(weight.stride()),
+    )
+    if failed:
+        raise FAILURES[failed]
+    return fresh[0], fresh[1]
 
 
 def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> tuple[Tensor, Tensor]:

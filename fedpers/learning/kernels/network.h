@@ -3,6 +3,7 @@
 #include "products.h"
 
 enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
+enum { GOALS = 2 };
 enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
 
 typedef struct {
@@ -14,6 +15,9 @@ typedef struct {
     const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
     float **to;           /* [KINDS][P] where they go, null if absent or not trained */
     float **own;          /* [KINDS][P] the padded copies */
+    float **at;           /* [P] those that outputs are taken with */
+    float **goal[GOALS];  /* [P] those that a step goes to, null if absent */
+    float share[GOALS];   /* how much of a plain step goes there */
 } net;
 
 static long channels(const net *n, long l) { return l < n->N ? n->conv[l].s.out : n->width[l - n->N + 1]; }
@@ -99,6 +103,8 @@ static int reserve(net *n, space *m, long B) {
     m->ones = take(&at, B);
     for (long i = 0; i < B; i++) m->ones[i] = 1;
     m->turned = take(&at, most * WIDE(Bp));
+    n->at = n->goal[0] = n->own;
+    n->share[0] = 1;
     m->g = at; /* of what is left: OUTS * most, or a convolution's gradient */
     return 0;
 }

@@ -63,6 +63,35 @@ class Training:
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Steps of size lr with the gradient at w - α ∇f(w; D), in D'."""
+
+    alpha: float
+    lr: float
+    kind = 0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What the kernel is told."""
+        return self.alpha, self.lr
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Steps of two models w and v with gradients at a w + b v."""
+
+    terms: tuple[
+        tuple[float, float, float, float], ...
+    ]  # (a, b, how much goes to w, how much to v), two at most
+    kind = 1
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What the kernel is told."""
+        return tuple(v for term in self.terms for v in term)
+
+
 def rule_of(cfg: LocalConfig, lam: float) -> int:
     """The rule for a step of an optimiser, with a proximal term of weight `lam`."""
     if cfg.optimizer == "adam" or cfg.momentum:

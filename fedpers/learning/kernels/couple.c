@@ -1,0 +1,101 @@
+/* Plain steps with gradients that are taken at other points than at the model which they change, for many
+   clients in one call. Either one step ahead of it, or at mixtures of two models w and v, which both change. */
+#include "passes.h"
+
+enum { AHEAD, MIXTURE };
+typedef struct {
+    float a, b, to_w, to_v; /* at a w + b v; how much of the gradient is subtracted from w, from v */
+} term;
+typedef struct {
+    int task;
+    const float *x;
+    const void *y;
+    const int64_t *rows;
+    const float *share;
+    long B;
+} batch;
+
+/* Go forward and backward with the copies `at`; what comes out goes to the goals. */
+static int pass(net *n, space *m, const rule *h, const batch *b, int fetch) {
+    long K = n->width[n->L];
+    float total = 0;
+    for (long i = 0; i < b->B; i++) total += b->share[i];
+    if (fetch || n->N) inputs(n, m, b->x, b->rows, b->share, b->B);
+    for (long i = 0; i < b->B; i++) m->next[i] = m->x[0][i];
+    outputs(n, m, b->B);
+    if (derivatives(b->task, m->z[n->L], b->y, b->rows, b->share, 0, -1 / total, b->B, K, WIDE(K))) return 2;
+    backward(n, m, h, 0, b->B, 0);
+    return 0;
+}
+
+/* to = a w + b v */
+static void mixture(const net *n, float a, float b, float **to) {
+    for (long p = 0; p < n->P; p++) {
+        const float *restrict w = n->own[p], *restrict v = n->own[CBAR * n->P + p];
+        float *restrict y = to[p];
+        for (long i = 0; i < outs_of(n, p) * WIDE(ins_of(n, p)); i++) y[i] = a * w[i] + b * v[i];
+    }
+}
+
+/* w -= lr ∇f(w - alpha ∇f(w; D); D'): samples of D' are rows 2i, those of D stand behind them. */
+static int ahead(net *n, space *m, const rule *h, batch *b, const float *sizes, int64_t *behind) {
+    const int64_t *rows = b->rows;
+    for (long p = 0; p < n->P; p++)
+        memcpy(n->own[FIRST * n->P + p], n->own[p], sizeof(float) * outs_of(n, p) * WIDE(ins_of(n, p)));
+    for (long i = 0; i < b->B; i++) behind[i] = rows[i] + 1;
+    n->at = n->goal[0] = n->own + FIRST * n->P;
+    n->share[0] = sizes[0];
+    b->rows = behind;
+    int failed = pass(n, m, h, b, 1);
+    n->goal[0] = n->own;
+    n->share[0] = sizes[1];
+    b->rows = rows;
+    return failed || pass(n, m, h, b, 1) ? 2 : 0;
+}
+
+/* Both models' steps, all from where they are: only the first term, if it is w itself, is taken in place. */
+static int mixed(net *n, space *m, const rule *h, const batch *b, const term *terms, long T) {
+    int in_place = terms[0].a == 1 && terms[0].b == 0, failed = 0;
+    for (long t = in_place; t < T; t++) mixture(n, terms[t].a, terms[t].b, n->own + (FIRST + t) * n->P);
+    n->goal[0] = n->own;
+    n->goal[1] = n->own + CBAR * n->P;
+    for (long t = 0; t < T && !failed; t++) {
+        n->at = t || !in_place ? n->own + (FIRST + t) * n->P : n->own;
+        n->share[0] = terms[t].to_w;
+        n->share[1] = terms[t].to_v;
+        failed = pass(n, m, h, b, !t);
+    }
+    return failed;
+}
+
+/* Take S such steps for each of C clients; arguments as in fedpers_train. AHEAD: `numbers` are alpha and lr, and
+   the samples of a client are pairs. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
+   FIRST and SECOND are for points. Returns 0, 1 without memory, 2 for a label that is no class. */
+int fedpers_couple(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
+                   float **to, int task, int how, const float *numbers, long count, long C, long S, long B,
+                   const float **x, const void **y, const int64_t *index, const long *ih, const float *weight,
+                   const long *wh) {
+    net n = {L, 2 * (N + L), width, N, calloc(N + 1, sizeof(conv)), from, hop, to};
+    const float **pace = calloc(N + L, sizeof(float *));
+    int64_t *behind = calloc(B, sizeof(int64_t));
+    rule h = {PLAIN, 0, 0, 0, 0, 0, 0, 0, pace};
+    space m = {0};
+    for (long l = 0; n.conv && l < N; l++) measure(&n.conv[l], shapes + l);
+    int failed = !n.conv || !pace || !behind || reserve(&n, &m, B);
+    for (long c = 0; c < C && !failed; c++) {
+        copy(&n, c, 0);
+        for (long s = 0; s < S && !failed; s++) {
+            batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B};
+            float total = 0;
+            for (long i = 0; i < B; i++) total += b.share[i];
+            if (!(total > 0)) continue;
+            failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, behind)
+                                  : mixed(&n, &m, &h, &b, (const term *)numbers, count);
+        }
+        copy(&n, c, 1);
+    }
+    free(pace);
+    free(behind);
+    release(&n, &m);
+    return failed;
+}

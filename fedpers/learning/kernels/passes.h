@@ -1,0 +1,200 @@
+/* A pass of a minibatch through a network, forward and backward, for native.c and couple.c.
+
+   Names: x inputs of a layer, z its outputs, d derivatives of the loss in z, g gradient of the loss in a
+   parameter. A bias is a matrix of one row. */
+#pragma once
+#include "network.h"
+#include "softmax.h"
+
+typedef struct {
+    int kind;                             /* PLAIN, ... */
+    float lr, decay, momentum, lam, ubar; /* the proximal term's gradient is lam (ubar w - cbar) */
+    float rate, root;                     /* bias corrections of Adam's current step */
+    const float **pace;                   /* [L] a factor for each client's gradients, or null */
+} rule;
+
+/* Add the gradients of weight decay and of the proximal term, in n parameters. */
+static void add_penalties(const rule *h, const float *restrict w, const float *restrict cbar,
+                          float *restrict g, long n) {
+    float shrink = h->decay + h->lam * h->ubar;
+    if (shrink != 0)
+        for (long i = 0; i < n; i++) g[i] += shrink * w[i];
+    if (cbar)
+        for (long i = 0; i < n; i++) g[i] -= h->lam * cbar[i];
+}
+
+/* One step of the optimiser in n parameters. */
+static void update(const rule *h, float *restrict w, float *restrict m, float *restrict v,
+                   float *restrict g, long n) {
+    if (h->kind == ADAM) {
+        for (long i = 0; i < n; i++) {
+            m[i] = 0.9f * m[i] + 0.1f * g[i];
+            v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
+            w[i] -= h->rate * m[i] / (sqrtf(v[i] * h->root) + 1e-8f);
+        }
+        return;
+    }
+    if (h->kind == MOMENTUM)
+        for (long i = 0; i < n; i++) g[i] = m[i] = h->momentum * m[i] + g[i];
+    for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
+}
+
+/* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
+   the sample's row, if it is not null; 2 if a label is no class. */
+static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
+                       const float *each, float scale, long B, long K, long wide) {
+    for (long i = 0; i < B; i++, d += wide) {
+        float f = scale * weight[i];
+        long j = weight[i] != 0 ? index[i] : 0;
+        const float *t = (const float *)y + j * K;
+        if (each) f *= each[j];
+        if (task == REGRESSION)
+            for (long k = 0; k < K; k++) d[k] = f * (d[k] - t[k]) * 2 / K;
+        if (task == BINARY) d[0] = f * (1 / (1 + expf(-d[0])) - t[0]);
+        if (task != CLASSES) continue;
+        int64_t label = ((const int64_t *)y)[j];
+        if (label < 0 || label >= K) return 2;
+        softmax(d, K, f);
+        d[label] -= f;
+    }
+    return 0;
+}
+
+/* Features of one image for row i of a minibatch, through all convolutions. */
+static void convolve(const net *n, space *m, const float *image, long i) {
+    for (long l = 0; l < n->N; l++) {
+        conv *c = &n->conv[l], *next = c + 1;
+        float *x = c->x + i * c->room;
+        for (long k = 0; !l && k < c->s.in; k++)
+            for (long y = 0; y < c->s.high; y++)
+                memcpy(x + k * c->plane + (y + c->s.pad) * c->pitch + c->s.pad,
+                       image + (k * c->s.high + y) * c->s.wide, sizeof(float) * c->s.wide);
+        correlate(n->at[2 * l], WIDE(c->taps), x, c->off, c->taps, n->at[2 * l + 1], c->z, c->span, c->s.out,
+                  c->span);
+        int32_t *at = c->at + i * c->s.out * c->spots;
+        if (l + 1 == n->N) pool(c, at, m->z[0] + i * WIDE(n->width[0]), c->spots, c->across);
+        else pool(c, at, next->x + i * next->room + next->s.pad * (next->pitch + 1), next->plane, next->pitch);
+    }
+}
+
+/* The rows `index` of a client's inputs, in place or padded to whole registers. A row whose weight is 0 may
+   not exist; the first row stands for it. */
+static void inputs(const net *n, space *m, const float *x, const int64_t *index, const float *weight,
+                   long B) {
+    long ins = n->width[0], wide = WIDE(ins), Bp = (B + ROWS - 1) / ROWS * ROWS;
+    for (long i = 0; n->N && i < B; i++) convolve(n, m, x + (weight[i] != 0 ? index[i] : 0) * size_of(n), i);
+    if (n->N) return;
+    for (long i = 0; i < Bp; i++) {
+        long j = i < B ? i : B - 1;
+        const float *row = x + (weight[j] != 0 ? index[j] : 0) * ins;
+        m->x[0][i] = row;
+        if (ins == wide) continue;
+        memcpy(m->z[0] + i * wide, row, sizeof(float) * ins);
+        m->x[0][i] = m->z[0] + i * wide;
+    }
+}
+
+static void outputs(const net *n, space *m, long B) {
+    for (long l = 0; l < n->L; l++) {
+        float *w = n->at[2 * (n->N + l)], *b = n->at[2 * (n->N + l) + 1];
+        forward(w, b, m->x[l], m->z[l + 1], B, n->width[l + 1], WIDE(n->width[l]), WIDE(n->width[l + 1]),
+                l + 1 < n->L);
+    }
+}
+
+/* Take the step of one parameter matrix, whose gradient is sum_i d_i x_i^T. */
+static void step(const net *n, space *m, const rule *h, long p, float *w, const float *d, long lead,
+                 const float **x, const float **next, long B) {
+    long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
+    float *c = n->own[CBAR * P + p];
+    float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
+    if (h->kind == PLAIN) {
+        mix_in(d, lead, x, next, w, B, outs, wide);
+        return;
+    }
+    for (long r = 0; r < outs; r += OUTS) {
+        long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
+        float *g = h->kind == GRADIENT ? u + at : m->g;
+        mix(d + r, lead, x, g, B, count, wide);
+        add_penalties(h, w + at, c ? c + at : c, g, count * wide);
+        if (h->kind != GRADIENT) update(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
+    }
+}
+
+/* Take the steps of a convolution whose gradients for the batch are there. */
+static void settle(const net *n, space *m, const rule *h, long l, long client) {
+    conv *c = &n->conv[l];
+    float pace = h->pace[l] ? h->pace[l][client] : 1;
+    for (long p = 2 * l; p < 2 * l + 2; p++) {
+        long wide = WIDE(ins_of(n, p)), count = outs_of(n, p) * wide, P = n->P;
+        float *w = n->own[p], *b = n->own[CBAR * P + p], *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
+        float *g = h->kind == GRADIENT ? u : m->g;
+        if (!trained(n, p)) continue;
+        for (long r = 0; r < outs_of(n, p); r++)
+            for (long k = 0; k < wide; k++)
+                g[r * wide + k] = k >= ins_of(n, p) ? 0 : p % 2 ? c->bias[k] : add_up(c->sums[r * c->taps + k]);
+        for (long k = 0; pace != 1 && k < count; k++) g[k] *= pace;
+        for (int t = 0; t < GOALS && h->kind == PLAIN; t++)
+            for (long k = 0; n->goal[t] && k < count; k++) n->goal[t][p][k] += n->share[t] * g[k];
+        if (h->kind == PLAIN) continue;
+        add_penalties(h, w, b, g, count);
+        if (h->kind != GRADIENT) update(h, w, u, v, g, count);
+    }
+    memset(c->sums, 0, c->s.out * c->taps * sizeof(vec));
+    memset(c->bias, 0, sizeof(float) * c->s.out);
+}
+
+/* Go from the features down to the lowest trained convolution, image by image. */
+static void down(const net *n, space *m, const rule *h, long lowest, long B, long client) {
+    for (long l = lowest; l < n->N; l++) turn(&n->conv[l], n->at[2 * l], WIDE(n->conv[l].taps));
+    for (long i = 0; i < B; i++) {
+        const float *from = m->d[0] + i * WIDE(n->width[0]);
+        long hop = n->conv[n->N - 1].spots, pitch = n->conv[n->N - 1].across;
+        for (long l = n->N - 1; l >= lowest; l--) {
+            conv *c = &n->conv[l];
+            const int32_t *at = c->at + i * c->s.out * c->spots;
+            unpool(c, at, c->x + i * c->room, from, hop, pitch, l > lowest);
+            from = c->dx + c->s.pad * (c->pitch + 1);
+            hop = c->gap;
+            pitch = c->pitch;
+        }
+    }
+    for (long l = lowest; l < n->N; l++) settle(n, m, h, l, client);
+}
+
+/* Take the steps of dense layer l, in each goal its share; d is overwritten. */
+static void steps(const net *n, space *m, const rule *h, long l, float *d, long B) {
+    long zw = WIDE(n->width[l + 1]), p = 2 * (n->N + l);
+    float now = 1;
+    for (int t = 0; t < GOALS; t++) {
+        if (!n->goal[t] || n->share[t] == 0) continue;
+        for (long i = 0; n->share[t] != now && i < B * zw; i++) d[i] *= n->share[t] / now;
+        now = n->share[t];
+        if (trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
+        if (!trained(n, p + 1)) continue;
+        for (long i = 0; i < B; i++) m->list[i] = d + i * zw;
+        step(n, m, h, p + 1, n->goal[t][p + 1], m->ones, 1, m->list, 0, B);
+    }
+}
+
+/* Go from the head down to the lowest trained layer, for client c. */
+static void backward(const net *n, space *m, const rule *h, long lowest, long B, long c) {
+    for (long l = n->L - 1; l >= 0 && n->N + l >= lowest; l--) {
+        long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), p = 2 * (n->N + l);
+        float *d = m->d[l + 1];
+        if (n->N + l > lowest) {
+            const float **w = m->list;
+            for (long k = 0; k < K; k++)
+                for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
+            for (long k = 0; k < K; k++) w[k] = n->at[p] + k * ins;
+            mix(m->turned, WIDE(B), w, m->d[l], K, B, ins);
+            for (long i = 0; i < B * ins; i++)
+                if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
+        }
+        const float *pace = h->pace[n->N + l];
+        if (pace)
+            for (long i = 0; i < B * zw; i++) d[i] *= pace[c];
+        steps(n, m, h, l, d, B);
+    }
+    if (lowest < n->N) down(n, m, h, lowest, B, c);
+}
