@@ -172,7 +172,7 @@ def _schedule(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor
     if not cfg.batch_size:
         steps, n = cfg.steps or cfg.epochs, len(data)
         return torch.arange(n, device=data.y.device).expand(steps, n), data.mask.expand(steps, n)
-    index, weight = rng.schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
+    index, weight = rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
     return index.to(data.y.device), weight.to(data.mask)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.data import Data
+from fedpers.core.data import Data, Part
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import mapped_once, on_stacks
@@ -112,13 +112,21 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
     kinds = (given.w, given.m, given.v)
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        done = native.train(plan, rebuild(form, leaves), block.parts, index, weight)
+        done = native.train(plan, rebuild(form, leaves), *_whole(block.parts, index), weight)
         moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
         return [*moved, done.step]
 
     values = iter(on_stacks(all_clients, index, weight, *leaves))
     w, m, v = ({k: next(values) for k in plan.moving} if kind else {} for kind in kinds)
     return replace(given, w=w, m=m, v=v, step=next(values))
+
+
+def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
+    """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
+    if not isinstance(parts[0], Part):
+        return parts, index
+    rows = [p.chosen[i] for p, i in zip(parts, index, strict=True)]  # type: ignore[attr-defined]
+    return [p.of for p in parts], torch.stack(rows)  # type: ignore[attr-defined]
 
 
 def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
@@ -137,6 +145,26 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
 
     loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
     return loss, accuracy
+
+
+def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
+    """[J] mean losses of J models of one client's parameters each, on its samples; no stack's row.
+
+    By the kernel where there is one, in one call, else by torch.
+    """
+    layers = layers_of(model) if kernels_allowed() and _scores_as_usual(model) else None
+    if layers is not None and len(data) and _alike(models):
+        places = places_of(layers)
+        first = {k: models[0][k] for k in places if k in models[0]}
+        if native.knows(first, places, model.task, [data]):
+            return native.assess_each(models, places, model.task, data)[0]
+    return torch.stack([model.loss(w, data) for w in models])
+
+
+def _alike(models: Sequence[Params]) -> bool:
+    """Whether all have tensors of the same names, shapes and kinds."""
+    kinds = [{k: (v.shape, v.dtype, v.device) for k, v in w.items()} for w in models]
+    return all(kind == kinds[0] for kind in kinds)
 
 
 def _scores_as_usual(model: Model) -> bool:

@@ -155,18 +155,34 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
         IndexError: a label is no class.
     """
     tensors = [_rows(w.get(name)) for name in names]
-    widths, targets = _widths(w, names), [_targets(p.y, task) for p in parts]
-    found = torch.empty(len(parts), 2)
+    first = [None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in tensors]
+    places = [at and at[0] + c * at[1] for c in range(len(parts)) for at in first]
+    return _assess(places, _widths(w, names), task, parts)
+
+
+def assess_each(
+    models: Sequence[Params], names: Sequence[str], task: str, data: Data
+) -> tuple[Tensor, Tensor]:
+    """As `assess`, of several models of the same shapes on the samples of one client."""
+    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
+    places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
+    return _assess(places, _widths(models[0], names), task, [data], len(models))
+
+
+def _assess(
+    places: Sequence[int | None], widths: Sequence[int], task: str, parts: Sequence[Data], times: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Of models whose parameters are at `places`, model by model; `times` on the same data."""
+    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
     failed = _library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
-        _pointers(tensors),
-        _hops(tensors),
+        (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
-        ctypes.c_long(len(parts)),
-        _longs([len(p) for p in parts]),
-        _pointers([p.x for p in parts]),
-        _pointers(targets),
+        ctypes.c_long(len(found)),
+        _longs([len(p) for p in parts] * times),
+        _pointers([p.x for p in parts] * times),
+        _pointers(targets * times),
         _pointer(found),
     )
     if failed:
