@@ -327,6 +327,18 @@ def test_what_makes_an_experiment_smaller_is_named(tmp_path):
     assert record.changed(find_runs([tmp_path])) == ["rounds=20", "data.limit=9"]  # its sweep has mixtures
 
 
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ([], "full size"),
+        (["eval_every=500"], "full size"),  # measured less often
+        (["rounds=20", "eval_every=5"], "reduced: rounds=20"),
+    ],
+)
+def test_only_what_makes_a_run_smaller_is_named_with_its_size(changed, found):
+    assert record.size({"changed": changed, "paper": {"table": "Table 1"}}) == found
+
+
 def test_an_evaluation_is_ranked_and_set_against_its_floors_seed_by_seed(tmp_path):
     """Seeds in another order, a floor that lacks one: that difference is left out."""
     best = {"ditto": {0: 0.9, 1: 0.7}, "local": {1: 0.5, 0: 0.6}, "fedavg": {0: 0.8}}

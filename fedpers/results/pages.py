@@ -145,7 +145,7 @@ def _paper_of(path: Path) -> tuple[Record, Mapping[str, str]]:
 def _state(records: Mapping[str, Record], method: str, column: str, up: str) -> str:
     """The runs of a cell: those at full size if there are some."""
     known = [
-        (bool(record["changed"]), row["seeds"], name)
+        (size(record) != "full size", row["seeds"], name)
         for name, record in records.items()
         for row in record["results"]
         if (row["method"], row["name"], row["column"]) == (method, method, column)
