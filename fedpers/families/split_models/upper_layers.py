@@ -1,5 +1,6 @@
 """The layers nearest to the outputs, mixed entry by entry of an own and a received model."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,6 +11,8 @@ from fedpers.families.split_models.heads import features
 from fedpers.learning.gradients import grad, head_gradient
 from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
+
+Slope = Callable[[Params, Data], Params]  # a gradient
 
 
 def upper(params: Params, p: int) -> list[str]:
@@ -29,7 +32,7 @@ def mix(own: Params, shared: Params, W: Params) -> Params:
     return shared | mixed(own, shared, W)
 
 
-def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Loss, Loss, Data]:
+def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Loss, Slope, Data]:
     """(loss of the layers in W above `shared`, its gradient in them, samples for both).
 
     If they are the head alone, what is below gives the same features throughout: those are the samples.
