@@ -18,6 +18,7 @@ from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.core.plan import Plan
+from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model
 from fedpers.strategies.local import Local
 
@@ -192,7 +193,7 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
 @pytest.mark.parametrize(
     ("file", "name", "part"),
     [
-        ("/x/fedpers/learning/kernels/native.py", "train", "kernel"),
+        *[("/x/fedpers/learning/kernels/native.py", name, "kernel") for name in profile.IN_C],
         ("/x/fedpers/learning/kernels/native.py", "fits", "Python"),
         ("~", "<built-in method torch.stack>", "torch"),
         ("~", "<built-in method builtins.len>", "Python"),
@@ -205,3 +206,7 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
 )
 def test_a_function_belongs_to_one_part(file, name, part):
     assert profile.part_of((file, 1, name)) == part
+
+
+def test_what_a_profile_calls_the_kernel_is_there():
+    assert all(callable(getattr(native, name)) for name in profile.IN_C)
