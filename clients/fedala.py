@@ -12,7 +12,8 @@ from fedpers.core.rng import Stream
 from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, grad, minibatches, minimise, record
+from fedpers.families.split_models.upper_layers import mix, mixed, problem_of, upper
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minibatches, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
 
@@ -41,18 +42,6 @@ class ClientState:
     W: Params                             # of the mixed layers, entries in [0, 1]
     visits: Tensor                        # scalar
     passes: Tensor                        # scalar, of the last learning of W_i
-
-
-def upper(params: Params, p: int) -> list[str]:
-    """The names of the p layers that are nearest to the outputs."""
-    layer = {name: name.rpartition(".")[0] for name in params}
-    last = list(dict.fromkeys(layer.values()))[-p:]
-    return [name for name in params if layer[name] in last]
-
-
-def mix(own: Params, shared: Params, W: Params) -> Params:
-    """`shared`, with own + (shared - own) ⊙ W where W has an entry."""
-    return shared | {k: torch.lerp(own[k], shared[k], w) for k, w in W.items()}
 
 
 class FedALAClient(PersonalizedClient):
@@ -88,16 +77,14 @@ class FedALAClient(PersonalizedClient):
         rows = torch.from_numpy(rng.generator.permutation(len(data))[: max(1, int(h.share * len(data)))])
         rows = rows.to(data.y.device)
         some = Data(data.x[rows], data.y[rows], data.mask[rows])                         # [C1]
-
-        def loss(w: Params, batch: Data) -> Tensor:
-            return self.model.loss(mix(state.own, shared, w), batch)
-
-        slope, one_pass = grad(loss), replace(h.local, epochs=1, steps=0)
+        loss, slope, some = problem_of(self.model, shared, W, some)
+        way = {k: shared[k] - state.own[k] for k in W}
+        one_pass = replace(h.local, epochs=1, steps=0)
         while len(losses) < (1 if state.visits > 1 else MOST):
             for batch in minibatches(some, rng, one_pass):
-                g = slope(W, batch)
-                W = {k: (w - h.eta * g[k]).clamp(0, 1) for k, w in W.items()}            # [C2]
-            losses.append(float(loss(W, some)))
+                g = slope(mixed(state.own, shared, W), batch)
+                W = {k: (w - h.eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}   # [C2]
+            losses.append(float(loss(mixed(state.own, shared, W), some)))
             if len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < h.threshold:
                 break
         return W, len(losses)
@@ -107,11 +94,13 @@ class FedALAClient(PersonalizedClient):
         return state.own
 
     def work(self, order: Weights, n: int, passes: int = 1) -> Work:
-        """The local training, and passes that learn W_i: a gradient and a loss of some samples each."""
+        """The local training, and passes that learn W_i: a gradient and a loss of some samples each;
+        features are computed once."""
         h, local = self.config, self.config.local.work(n)
-        samples = passes * max(1, int(h.share * n)) if h.eta else 0
+        once = max(1, int(h.share * n)) if h.eta and passes else 0
+        samples = passes * once
         if all(map(self.model.is_head, upper(order.params, self.config.layers))):
-            return Work(local, forwards=2 * samples, head_steps=samples)
+            return Work(local, forwards=once, head_steps=samples)
         return Work(local + samples, forwards=samples)
 
     def work_done(self, order: Weights, reply: Any, kept: ClientState, n: int) -> Work:

@@ -1,14 +1,18 @@
 """FedFomo, client half. The algorithm box is in strategies/fedfomo.py."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpers.core.params import sq_dist, weighted_sum
+from fedpers.core.vmap import one_by_one
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
+from fedpers.learning.kernels.dispatch import losses_of
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 
@@ -45,12 +49,18 @@ class ClientState:
     phi: Params
 
 
+@lru_cache(256)               # for clients of so many sizes
+def rows_kept(n: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of n samples those to train on, and evenly spaced ones, at least one, to validate on."""
+    place = np.arange(1, n + 1) * fraction
+    back = np.floor(place) > np.floor(place - fraction)
+    back[-1] |= not back.any()
+    return np.flatnonzero(~back), np.flatnonzero(back)
+
+
 def keep_back(data: Data, fraction: float) -> tuple[Data, Data]:
-    """(training, validation) part: evenly spaced samples are kept back, at least one."""
-    place = torch.arange(1, len(data) + 1, device=data.mask.device).double() * fraction
-    back = place.floor() > (place - fraction).floor()
-    back[-1] |= ~back.any()
-    return tuple(Data(data.x[i], data.y[i], data.mask[i]) for i in (~back, back))  # type: ignore
+    """(training, validation) part of each client's samples."""
+    return data.part(lambda n: rows_kept(n, fraction)[0]), data.part(lambda n: rows_kept(n, fraction)[1])
 
 
 class FedFomoClient(PersonalizedClient):
@@ -58,7 +68,12 @@ class FedFomoClient(PersonalizedClient):
 
     config: FedFomoConfig
     disclosure = PEERS
-    vectorized = False        # cuts its samples in two, by a number that differs among clients
+    apart = True              # the models that come are more than what is made of them
+
+    @property
+    def vectorized(self) -> bool:  # type: ignore[override]
+        """Not with momentum that is kept: it would be apart like the models."""
+        return not self.config.local.keep_momentum
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from the same initial model."""
@@ -69,19 +84,23 @@ class FedFomoClient(PersonalizedClient):
     ) -> tuple[TrainedAndWeighed, ClientState]:
         """Weigh the models that came and the own one, combine them, train."""
         fit, kept = keep_back(data, self.config.valid_fraction)
+        phi, row = one_by_one(self._combined, order, state, kept.apart)
+        new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]
+        return TrainedAndWeighed(new, row), ClientState(phi, new)                        # [C5]
+
+    def _combined(self, order: Forward, state: ClientState, kept: Data) -> tuple[Params, Tensor]:
+        """(mixture, [K] weights) of one client, by its samples that were kept back."""
         old, models = state.before, (state.phi, *order.models)
-        now = self.model.loss(old, kept)
-        gain = torch.stack([now - self.model.loss(phi, kept) for phi in models])
+        now, *losses = losses_of(self.model, (old, *models), kept).unbind()
+        gain = torch.stack([now - loss for loss in losses])
         far = torch.stack([sq_dist(phi, old).sqrt() if g > 0 else torch.ones_like(g)
                            for phi, g in zip(models, gain, strict=True)])
         w = (gain / far.clamp(min=1e-12)).double().clamp(min=0)                          # [C1]
         alone = torch.zeros_like(w).index_fill(0, torch.zeros(1, dtype=torch.int64), 1)
         w = torch.where(w.sum() > 0, w / w.sum(), alone)                                 # [C2]
         used = [(phi, v) for phi, v in zip(models, w.tolist(), strict=True) if v]
-        phi = weighted_sum(*zip(*used, strict=True))                                     # [C3]
-        new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]
-        row = torch.zeros_like(order.w).scatter(0, order.ids, w)
-        return TrainedAndWeighed(new, row), ClientState(phi, new)                        # [C5]
+        phi = weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]    # [C3]
+        return phi, torch.zeros_like(order.w).scatter(0, order.ids, w)
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

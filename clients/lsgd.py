@@ -4,18 +4,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor
-
 from fedpers.core.bounds import above, bounds
 from fedpers.core.params import add, blend
 from fedpers.families.disclosures import BLOCK
 from fedpers.families.unified.client import BlockClient, batches, rows_at
 from fedpers.families.unified.composed import FRSettings
 from fedpers.families.unified.config import BlockConfig
-from fedpers.families.unified.messages import Block
+from fedpers.families.unified.messages import Block, LocalSteps, SharedCopy
 from fedpers.families.unified.mixture import APFL2Settings
 from fedpers.families.unified.objective import Objective, Settings
-from fedpers.method import Data, Params, Stream, Work, record
+from fedpers.method import Data, Params, Stream, Work
 
 
 @dataclass(frozen=True)
@@ -66,25 +64,6 @@ class FedResConfig(APFLConfig):
     objective: Settings = field(default_factory=FRSettings)
 
 
-@record
-class LocalSteps:
-    """Order: make τ steps from here, of these sizes."""
-
-    w: Params
-    etas: tuple[float, ...]
-    M: int
-    mean: Params                          # average of the iterates so far; {} where none is asked for
-    shares: tuple[float, ...]             # of each step's iterate in the average
-
-
-@record
-class SharedCopy:
-    """Reply: the client's copy of the shared block, and of its average."""
-
-    w: Params
-    mean: Params
-
-
 class LSGDClient(BlockClient):
     """Steps on both blocks at once; sends its copy of the shared one."""
 
@@ -111,9 +90,9 @@ class LSGDClient(BlockClient):
         h = self.config
         if not isinstance(order, LocalSteps) or order.shares or len({*order.etas}) > 1 or not h.batch_size:
             return None
-        over = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
-        sizes = tuple(order.etas[0] / m for m in over)
-        found = f.descend(order.w, state.y, data, lambda: rows_at(data, self._places(h, rng)), sizes)
+        of_w, of_b = (order.etas[0] / (f.M if scale == "mean" else 1) for scale in (h.w_scale, h.beta_scale))
+        draw = lambda: rows_at(data, rng.uniform(h.tau, h.batch_size))                   # noqa: E731
+        found = f.descend(order.w, state.y, data, draw, (of_w, of_b))
         return None if found is None else (SharedCopy(found[0], order.mean), Block(found[1], state.z))
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Block:
@@ -126,10 +105,7 @@ class LSGDClient(BlockClient):
         return state.z if self.config.output == "average" else state.y
 
     def _batches(self, h: LSGDConfig, data: Data, rng: Stream) -> list[Data]:
-        return batches(data, self._places(h, rng)) if h.batch_size else [data] * h.tau
-
-    def _places(self, h: LSGDConfig, rng: Stream) -> Tensor:
-        return rng.uniform(h.tau, h.batch_size).double()
+        return batches(data, rng.uniform(h.tau, h.batch_size)) if h.batch_size else [data] * h.tau
 
     def work(self, order: Any, n: int) -> Work:
         """τ steps of B samples, in both blocks at once."""

@@ -42,6 +42,10 @@ class State:
     params: tuple[Params, ...]
 
 
+def _length(change: Params) -> float:
+    return float(sq_norm(change)) ** 0.5
+
+
 class CFL(PersonalizedStrategy):
     """FedAvg in clusters, which are cut in two where their members pull in different directions."""
 
@@ -57,7 +61,8 @@ class CFL(PersonalizedStrategy):
         """One round in every cluster."""
         selected = self.sample(rng)                                                      # [S1]
         deltas = dict((yield {k: self.evaluation_message(s, k) for k in selected}))      # [S2]
-        stalled = [c for c in s.clusters if self._stalled(c, deltas)]
+        moves = {c: self._mean(c, deltas) for c in s.clusters}
+        stalled = [c for c in s.clusters if self._stalled(c, moves[c], deltas)]
         rest = {k for c in stalled for k in c} - set(selected)
         if rest:
             deltas |= yield {k: self.evaluation_message(s, k) for k in sorted(rest)}
@@ -66,22 +71,21 @@ class CFL(PersonalizedStrategy):
         for members, theta in zip(s.clusters, s.params, strict=True):
             for part in self._cut(members, deltas) if members in stalled else (members,):
                 clusters.append(part)
-                params.append(self._moved(theta, part, deltas))
+                move = self._mean(part, deltas) if members in stalled else moves[part]
+                params.append(add(theta, move) if move else theta)                       # [S7]
         self.note(clusters=len(clusters))
         return State(tuple(clusters), tuple(params))
 
     def _mean(self, members: Members, deltas: dict[int, Any]) -> Params:
+        """Δ_c; {} if no member has sent a change."""
         there = [k for k in members if k in deltas]
         n = [self.num_examples(k) for k in there]
-        return weighted_mean([deltas[k].params for k in there], n)
+        return weighted_mean([deltas[k].params for k in there], n) if there else {}
 
-    def _stalled(self, members: Members, deltas: dict[int, Any]) -> bool:
-        there = [k for k in members if k in deltas]
-        if len(members) < 2 or not there:
+    def _stalled(self, members: Members, mean: Params, deltas: dict[int, Any]) -> bool:
+        if len(members) < 2 or not mean or not _length(mean) < self.config.eps1:
             return False
-        moved = float(sq_norm(self._mean(members, deltas))) ** 0.5
-        largest = max(float(sq_norm(deltas[k].params)) ** 0.5 for k in there)
-        return moved < self.config.eps1 and largest > self.config.eps2                   # [S3]
+        return max(_length(deltas[k].params) for k in members if k in deltas) > self.config.eps2   # [S3]
 
     def _cut(self, members: Members, deltas: dict[int, Any]) -> tuple[Members, ...]:
         if any(k not in deltas for k in members):
@@ -92,10 +96,6 @@ class CFL(PersonalizedStrategy):
         if not self.config.gamma_max < max((1 - across) / 2, 0.0) ** 0.5:                # [S6]
             return (members,)
         return tuple(members[i] for i in first), tuple(members[i] for i in second)
-
-    def _moved(self, theta: Params, members: Members, deltas: dict[int, Any]) -> Params:
-        there = any(k in deltas for k in members)
-        return add(theta, self._mean(members, deltas)) if there else theta               # [S7]
 
     def evaluation_message(self, s: State, k: int) -> MemberModel | AllClusters:
         """The model of the client's cluster; all of them for a client that is in none."""

@@ -17,7 +17,6 @@ an α so small that they do not); α stays the same in all rounds.
 Reductions: λ = 0 is local training bit for bit; so is σ → 0 up to a pull towards one's own last model.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.fedamp import CloudModel, FedAMPConfig
-from fedpers.core.params import sq_dist, weighted_sum
+from fedpers.core.params import sq_dists, weighted_sums
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -51,27 +50,28 @@ class FedAMP(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         rows = [self.row[k] for k in self.sample(rng)]                                   # [S1]
-        mixed = {i: self._weights(s, i) for i in rows}                                   # [S2]
-        orders = {self.roster.ids[i]: CloudModel(self._mixture(s, i, xi)) for i, xi in mixed.items()}
-        replies = yield orders                                                           # [S3]
+        xi = s.xi.index_copy(0, torch.tensor(rows), self._weights(s, rows))              # [S2]
+        mixed = zip(rows, self._mixtures(s, rows, xi[rows]), strict=True)
+        replies = yield {self.roster.ids[i]: CloudModel(u) for i, u in mixed}            # [S3]
         models = s.models | {self.row[k]: reply.w for k, reply in replies.items()}       # [S4]
-        shares = s.xi.clone()
-        for i, xi in mixed.items():
-            shares[i] = torch.zeros_like(shares[i])
-            shares[i, list(xi)] = torch.tensor(list(xi.values()), dtype=shares.dtype)
-        return replace(s, models=models, xi=shares)
+        return replace(s, models=models, xi=xi)
 
-    def _weights(self, s: State, i: int) -> dict[int, float]:
-        """ξ_ij by j, i itself first."""
-        h, own = self.config, s.models.get(i, s.start)
-        pull = {j: h.alpha / h.sigma * math.exp(-float(sq_dist(own, w)) / h.sigma)
-                for j, w in s.models.items() if j != i}
-        much = max(1.0, sum(pull.values()))
-        pull = {j: xi / much for j, xi in pull.items()}
-        return {i: max(0.0, 1 - sum(pull.values()))} | pull
+    def _weights(self, s: State, rows: list[int]) -> Tensor:
+        """[R, N] ξ_ij for the R clients `rows`."""
+        h, own = self.config, (torch.arange(len(rows)), torch.tensor(rows))
+        xi = torch.zeros(len(rows), len(s.xi), dtype=torch.float64)
+        if s.models:
+            far = sq_dists([s.models.get(i, s.start) for i in rows], list(s.models.values()))
+            xi[:, list(s.models)] = h.alpha / h.sigma * torch.exp(-far / h.sigma)
+        xi[own] = 0
+        xi /= xi.sum(1, keepdim=True).clamp(min=1)
+        xi[own] = (1 - xi.sum(1)).clamp(min=0)
+        return xi
 
-    def _mixture(self, s: State, i: int, xi: dict[int, float]) -> Params:
-        return weighted_sum([s.models.get(j, s.start) for j in xi], xi.values())
+    def _mixtures(self, s: State, rows: list[int], xi: Tensor) -> list[Params]:
+        """u_i for the clients `rows`."""
+        there = sorted({*s.models, *rows})
+        return weighted_sums([s.models.get(j, s.start) for j in there], xi[:, there])
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with their own models."""

@@ -26,10 +26,10 @@ learning (method=fedres, objective fr).
 
 import numpy as np
 
-from fedpers.clients.lsgd import LocalSteps, LSGDConfig
+from fedpers.clients.lsgd import LSGDConfig
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params
-from fedpers.families.unified.messages import Block, Counts
+from fedpers.families.unified.messages import Block, Counts, LocalSteps
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import LSGDRates, lsgd_step
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps

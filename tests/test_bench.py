@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -192,7 +193,7 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
 @pytest.mark.parametrize(
     ("file", "name", "part"),
     [
-        ("/x/fedpers/learning/kernels/native.py", "train", "kernel"),
+        *[(f"/x/fedpers/learning/kernels/{m}.py", name, "kernel") for m, name in profile.IN_C],
         ("/x/fedpers/learning/kernels/native.py", "fits", "Python"),
         ("~", "<built-in method torch.stack>", "torch"),
         ("~", "<built-in method builtins.len>", "Python"),
@@ -205,3 +206,7 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
 )
 def test_a_function_belongs_to_one_part(file, name, part):
     assert profile.part_of((file, 1, name)) == part
+
+
+def test_what_a_profile_calls_the_kernel_is_there():
+    assert all(callable(getattr(import_module(f"fedpers.learning.kernels.{m}"), f)) for m, f in profile.IN_C)

@@ -17,7 +17,7 @@ from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.unified.mixture import APFL2Settings, Mixture, MT2Settings, Term
 from fedpers.families.unified.objective import Settings
-from fedpers.learning.kernels import native
+from fedpers.learning.kernels import coupled, native
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan
@@ -67,8 +67,8 @@ class Sum(Mixture):
 @pytest.fixture
 def calls(monkeypatch):
     """The clients of each call of the C function."""
-    found, couple = [], native.couple
-    monkeypatch.setattr(native, "couple", lambda *args: found.append(len(args[3])) or couple(*args))
+    found, couple = [], coupled.couple
+    monkeypatch.setattr(coupled, "couple", lambda *args: found.append(len(args[3])) or couple(*args))
     return found
 
 

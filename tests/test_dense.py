@@ -4,6 +4,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import autograd_only, scores_of
+from fedpers.learning.kernels.dispatch import autograd_only, losses_of, scores_of
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
@@ -361,6 +362,28 @@ def test_scores_are_the_models(dim, hidden, rows, classes, bias, shared, task):
             wanted = wanted_scores(model, p, d)
             assert float(loss) == pytest.approx(float(wanted[0]), rel=1e-4, abs=1e-5)
             assert float(right) == pytest.approx(float(wanted[1]), abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("hidden", [(), (20, 7)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_losses_of_several_models_are_each_ones_own(hidden, bias):
+    """In the order of the models, also of one that lies transposed in memory."""
+    fed = toy_federation(1, (30,), dim=19)
+    model, whole = net(19, hidden, fed.num_classes, bias=bias), fed.client(0).train
+    models = [model.init(k) for k in range(4)]
+    models[2] = {k: v.t().contiguous().t() for k, v in models[2].items()}
+    data = whole.part(lambda n: np.arange(0, n, 3))
+    wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
+    for found in both(lambda: losses_of(model, models, data)):
+        torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
+
+
+def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
+    fed = toy_federation(1, (30,), dim=5)
+    model = net(5, (9,), fed.num_classes)
+    wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        losses_of(model, [model.init(1), wrong], fed.client(0).train)
 
 
 def known_outputs(logits, y, task):

@@ -47,6 +47,27 @@ def test_sums_are_taken_in_double_precision():
     assert P.mean(items)["a"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("size", [3, 5000])
+def test_many_sums_and_distances_are_those_of_pairs(size, monkeypatch):
+    monkeypatch.setattr(P, "AT_ONCE", 7)
+    items = [tree(i, torch.float32) | {"c": torch.full((size,), 1.0 + i)} for i in range(4)]
+    w = torch.tensor([[1.0, 0.0, -2.0, 0.5], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+    for found, row in zip(P.weighted_sums(items, w), w.tolist(), strict=True):
+        for name, value in P.weighted_sum(items, row).items():
+            torch.testing.assert_close(found[name], value)
+    wanted = [[float(P.sq_dist(a, b)) for b in items] for a in items[:2]]
+    torch.testing.assert_close(
+        P.sq_dists(items[:2], items), torch.tensor(wanted).double(), rtol=1e-6, atol=1e-10
+    )
+
+
+def test_the_distance_of_near_models_survives_its_rounding():
+    a = {"w": torch.randn(10_000, generator=torch.Generator().manual_seed(0))}
+    b = {"w": a["w"] + 1e-4}
+    wanted = float(P.sq_dist({"w": a["w"].double()}, {"w": b["w"].double()}))
+    assert float(P.sq_dists([a], [b])) == pytest.approx(wanted, rel=1e-5)
+
+
 def test_split_and_merge_are_inverse():
     a = tree()
     head, body = P.split(a, lambda name: name == "b")

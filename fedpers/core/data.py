@@ -68,6 +68,15 @@ class Data:
         """The clients of a block."""
         return [self]
 
+    @property
+    def apart(self) -> Any:
+        """The samples for `one_by_one`."""
+        return self
+
+    def part(self, rows_of: Callable[[int], np.ndarray]) -> "Data":
+        """The rows rows_of(n) of a client that has n samples; of more samples it must not give fewer."""
+        return Part(self, torch.from_numpy(rows_of(len(self))))
+
     def with_inputs(self, x: Tensor) -> "Data":
         """The same samples with other inputs x [n, ...], such as their features."""
         return Data(x, self.y, self.mask)
@@ -77,6 +86,32 @@ class Data:
         rows = index.reshape(-1)
         x, y = (t[rows].unflatten(0, index.shape) for t in (self.x, self.y))
         return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
+
+
+class Part(Data):
+    """Some rows of a client's samples; they are copied when somebody reads them."""
+
+    of: Data
+    chosen: Tensor  # [n] int64, on the CPU
+
+    def __init__(self, of: Data, chosen: Tensor) -> None:
+        self.__dict__.update(of=of, chosen=chosen)
+
+    x = cached_property(lambda self: self._field("x"))  # type: ignore[assignment]
+    y = cached_property(lambda self: self._field("y"))  # type: ignore[assignment]
+    mask = cached_property(lambda self: self._field("mask"))  # type: ignore[assignment]
+
+    def _field(self, name: str) -> Tensor:
+        field = getattr(self.of, name)
+        return field[self.chosen.to(field.device)]
+
+    def __len__(self) -> int:
+        return self.chosen.shape[0]
+
+    @property
+    def rows(self) -> tuple[int, torch.dtype, int, torch.dtype] | None:  # type: ignore[override]
+        """As those that the part is of."""
+        return self.of.rows
 
 
 @record("core.ClientData")

@@ -4,7 +4,7 @@ Every primitive that a paper's formula needs exists once, here, with a test of i
 gradient.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -93,6 +93,44 @@ def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -
         rows = torch.stack(column[i : i + at_once]).double()
         total += torch.tensordot(torch.tensor(factors[i : i + at_once]).to(rows), rows, 1)
     return total.to(column[0].dtype)
+
+
+AT_ONCE = 4096  # entries of each item that are in the cache together
+
+
+def _columns(items: Sequence[Params], name: str) -> Iterator[Tensor]:
+    """[S, c] float64: c entries of layer `name` of S items at a time."""
+    for parts in zip(*(item[name].reshape(-1).split(AT_ONCE) for item in items), strict=True):
+        yield torch.stack(parts).double()
+
+
+def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
+    """Σ_s weights[r, s]·items[s] for each r, as products of matrices in float64, in the items' dtype.
+
+    Args:
+        items: S of the same names and shapes; at least one.
+        weights: [R, S].
+    """
+    totals: list[Params] = [{} for _ in weights]
+    for name, like in items[0].items():
+        w = weights.to(like.device, torch.float64)
+        whole = torch.cat([(w @ part).to(like.dtype) for part in _columns(items, name)], 1)
+        for total, row in zip(totals, whole, strict=True):
+            total[name] = row.view(like.shape)
+    return totals
+
+
+def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
+    """[R, S] ‖a_r - b_s‖² of R and S items, as ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64.
+
+    That rounds by 1e-15 of ‖a_r‖² + ‖b_s‖², which is less than what float32 items are rounded by.
+    """
+    found = torch.zeros(len(a), len(b), dtype=torch.float64)
+    for name in a[0]:
+        for x, y in zip(_columns(a, name), _columns(b, name), strict=True):
+            sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
+            found += torch.addmm(sizes, x, y.T, alpha=-2).cpu()
+    return found.clamp(min=0)
 
 
 def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:

@@ -36,6 +36,10 @@ class Stream:
             self._generator = np.random.default_rng(_entropy(self.key))
         return self._generator
 
+    def on(self, data: Any) -> "Stream":
+        """This stream for minibatches of `data`, whose size may differ among stacked clients."""
+        return self
+
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
         """Minibatches without replacement: `passes` shuffled passes over n samples, or `steps` steps.
 
@@ -92,6 +96,11 @@ class SameBatches(Stream):
         self._rng, self.ragged = rng, rng.ragged
         self._kept: tuple[Tensor, Tensor] | None = None
 
+    def on(self, data: Any) -> "SameBatches":
+        """The same, drawn for `data` if nothing was drawn so far."""
+        self._rng = self._rng.on(data)
+        return self
+
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
         """The schedule that the stream gave when it was first asked."""
         if self._kept is None:
@@ -108,6 +117,10 @@ class Where(Stream):
 
     def __init__(self, rng: Stream, wanted: Tensor) -> None:
         self._rng, self._wanted, self.ragged = rng, wanted, rng.ragged
+
+    def on(self, data: Any) -> "Where":
+        """The same for minibatches of `data`."""
+        return Where(self._rng.on(data), self._wanted)
 
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
         """That of the stream, with weights 0 where nothing is wanted."""

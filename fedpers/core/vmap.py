@@ -1,6 +1,7 @@
 """Out of torch.func.vmap and back: what a whole stack of clients does in one call."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,6 +68,29 @@ def all_at_once(f: Callable[..., Any], *trees: Any) -> Any:
 
     found = on_stacks(run, *tensors.values())
     return rebuild(forms[0], found)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Stands inside vmap for values, one a client, that are not stacked; `one_by_one` reads them."""
+
+    rows: Sequence[Any]
+
+
+def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
+    """f(*args), client after client where they are `Apart`: outside vmap, so f may read and compare values.
+
+    For arguments that are larger than what f makes of them, so that stacking them would cost the most.
+    f must give tensors (in records, dicts, tuples), of the same shapes for all clients.
+    """
+    if not all(isinstance(a, Apart) for a in args):
+        return f(*args)
+    level = maybe_current_level()
+    assert level is not None, "the clients of a stack are apart inside vmap only"
+    with temporarily_clear_interpreter_stack():
+        found = [flatten(f(*row)) for row in zip(*(a.rows for a in args), strict=True)]
+        stacks = [torch.stack(column) for column in zip(*(flat for flat, _ in found), strict=True)]
+    return rebuild(found[0][1], [_add_batch_dim(stack, 0, level) for stack in stacks])
 
 
 def stack_of(t: Tensor) -> Tensor:

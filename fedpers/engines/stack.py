@@ -9,6 +9,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, rebuild, spec_of
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import Apart
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
 from fedpers.flower.messages import Answer, Header
@@ -36,8 +37,12 @@ def run_chunk(
     header = requests[0].header
     data = [population.data(r.k) for r in requests]
     streams = [Stream(population.plan.seed, header.t, r.k, header.e) for r in requests]
-    leaves = [job.leaves for job in chunk]
-    given = Columns(leaves, structure, population.device, repeat=not population.convolves)
+    given: Columns | Rows
+    if population.client.apart and header.kind != "evaluate":
+        given = Rows([r.order for r in requests], [job.state for job in chunk])
+    else:
+        leaves = [job.leaves for job in chunk]
+        given = Columns(leaves, structure, population.device, repeat=not population.convolves)
     scratch = scratch if header.kind == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=population.device)
@@ -73,6 +78,18 @@ class Columns:
         return rebuild(self.structure, whole)
 
 
+class Rows:
+    """Orders and states as they are: `row` gives them `Apart`, for a client that reads them one by one."""
+
+    def __init__(self, orders: Sequence[Any], states: Sequence[Any]) -> None:
+        self.stacks: list[Tensor] = []
+        self._given = Apart(orders), Apart(states)
+
+    def row(self, values: Sequence[Any]) -> tuple[Apart, Apart]:
+        """(order, state) for all clients."""
+        return self._given
+
+
 def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor | None:
     """The stack of a column; None where all clients share one value."""
     first = column[0]
@@ -97,7 +114,7 @@ class _Work:
         data: list[ClientData],
         streams: list[Stream],
         sizes: Sizes,
-        given: Columns,
+        given: Columns | Rows,
         scratch: Any,
     ) -> None:
         self.client, self.header, self.data, self.streams = client, header, data, streams

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
-from fedpers.core.vmap import lift, mapped_once, stack_of
+from fedpers.core.vmap import Apart, lift, mapped_once, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
 
@@ -151,6 +151,18 @@ class StackedData(Data):
         """All clients of the chunk; None where fields were replaced."""
         return self._block
 
+    @property
+    def apart(self) -> Apart:
+        """Each client's own samples, for `one_by_one`."""
+        assert self._block is not None
+        return Apart(self._block.parts)
+
+    def part(self, rows_of: Callable[[int], np.ndarray]) -> Data:
+        """Each client's rows rows_of(n), n being its own number of samples."""
+        assert self._block is not None
+        parts = [p.part(rows_of) for p in self._block.parts]
+        return StackedData.of(self._client, Block(parts, len(rows_of(self._block.size))))
+
     def with_inputs(self, x: Tensor) -> Data:
         """The same samples with other inputs; still a block, unless somebody differentiates through x."""
         if self._block is None or not mapped_once():
@@ -184,6 +196,13 @@ class StackedStream(Stream):
     def whole(self) -> "StackedStream":
         """The same streams outside vmap: what is drawn are stacks [C, ...]."""
         return StackedStream(stack_of(self.client), self.streams, self.sizes, self.top)
+
+    def on(self, data: Any) -> "StackedStream":
+        """The same streams for other samples of these clients."""
+        block = data.block
+        if not isinstance(block, Block) or (block.size, block.sizes) == (self.top, self.sizes):
+            return self  # samples that a method made anew are of as many rows
+        return StackedStream(self.client, self.streams, block.sizes, block.size)
 
     @property
     def generator(self) -> np.random.Generator:

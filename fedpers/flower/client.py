@@ -32,6 +32,7 @@ class PersonalizedClient(NumPyClient, ABC):
     """
 
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
+    apart: ClassVar[bool] = False  # True: under vmap `answer` gets order and state as `core.vmap.Apart`
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
     questions: ClassVar[tuple[type, ...]] = ()  # orders that change no model: nobody is assessed after one

@@ -116,7 +116,17 @@ def model_gradient(model: Model, params: Params, data: Data) -> Params:
     """
     if model.name not in LINEAR:
         return grad(model.loss)(params, data)
-    x = data.x.flatten(params[WEIGHT].dim() - 1)
+    return head_gradient(model, params, Data(data.x.flatten(params[WEIGHT].dim() - 1), data.y, data.mask))
+
+
+def head_gradient(model: Model, params: Params, data: Data) -> Params:
+    """∇ model.features_loss of a head on data whose inputs are features; of a whole stack, too.
+
+    By algebra, unless outputs are squashed.
+    """
+    if model.network.squashes:
+        return grad(model.features_loss)(params, data)
+    x = data.x
     z = x @ params[WEIGHT].mT
     if BIAS in params:
         z = z + params[BIAS].unsqueeze(-2)

@@ -16,7 +16,8 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.gradients import _stacked, grad, knows_training
-from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of, steps_ahead
+from fedpers.learning.kernels.coupled import steps_ahead
+from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
 from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -194,7 +195,7 @@ def _schedule(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor
     if not cfg.batch_size:
         steps, n = cfg.steps or cfg.epochs, len(data)
         return torch.arange(n, device=data.y.device).expand(steps, n), data.mask.expand(steps, n)
-    index, weight = rng.schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
+    index, weight = rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
     return index.to(data.y.device), weight.to(data.mask)
 
 

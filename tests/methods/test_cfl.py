@@ -82,6 +82,16 @@ def test_members_that_were_not_drawn_are_asked_before_a_cut():
     assert strategy.round_log.gradient_evals == 12
 
 
+def test_members_that_were_asked_count_where_the_cut_is_refused():
+    plan, cfg = {"seed": 1, "clients_per_round": 2}, CFLConfig(10.0, 0.0, 1.0, local=FULL)
+    fed = quadratics((1, 1, 1, 1), (2.0, -2.0, 1.0, 5.0), (3, 3, 3, 3))
+    strategy, _ = simulated("cfl", cfg, fed, MODEL, 1, **plan)
+    everybody, _ = simulated("cfl", cfg, fed, MODEL, 1, seed=1)
+    assert strategy.state.clusters == ((0, 1, 2, 3),)
+    found, wanted = (float(x.state.params[0]["head.weight"]) for x in (strategy, everybody))
+    assert found == pytest.approx(wanted, abs=1e-14)
+
+
 class OneIsGone(Cohort):
     def handle(self, requests):
         found = zip(requests, super().handle(requests), strict=True)

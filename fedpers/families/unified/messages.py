@@ -27,6 +27,25 @@ class Described:
     base: Base
 
 
+@record("lsgd.LocalSteps")
+class LocalSteps:
+    """Order: make τ steps from here, of these sizes."""
+
+    w: Params
+    etas: tuple[float, ...]
+    M: int
+    mean: Params  # average of the iterates so far; {} where none is asked for
+    shares: tuple[float, ...]  # of each step's iterate in the average
+
+
+@record("lsgd.SharedCopy")
+class SharedCopy:
+    """Reply: the client's copy of the shared block, and of its average."""
+
+    w: Params
+    mean: Params
+
+
 @record("unified.Measure")
 class Measure:
     """Order: what is f_m where you are?"""

@@ -12,7 +12,7 @@ from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Draw, Objective, Of, Reparametrised, Settings
 from fedpers.learning.gradients import LINEAR
-from fedpers.learning.kernels.dispatch import steps_mixed
+from fedpers.learning.kernels.coupled import steps_mixed
 from fedpers.learning.kernels.plan import Mixed
 
 

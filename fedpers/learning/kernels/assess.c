@@ -13,6 +13,18 @@
 #define PANEL 2
 #endif
 #define H (V / 2)
+#if V == 16
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
+#endif
+#ifdef __clang__
+#define ZIP(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define ZIP(a, b, ...) __builtin_shuffle(a, b, (ihalf){__VA_ARGS__})
+#endif
 #define ROOM 60 /* rows that go through all layers together, to stay in the cache; a multiple of TILE */
 
 /* Half registers of the next panel if `left` are left: whole registers, and no narrow panel at the end. */
@@ -21,13 +33,36 @@ static int panel(long left) {
     return left <= 2 * PANEL + 1 ? (int)left : 2 * PANEL;
 }
 
+/* Turn H rows of H numbers into columns: log2 H times rows i and i + H/2 are zipped. */
+INLINE void turn(half r[H]) {
+    for (int s = 1; s < H; s *= 2) {
+        half t[H];
+        for (int i = 0; i < H / 2; i++) {
+            t[2 * i] = ZIP(r[i], r[i + H / 2], LOW);
+            t[2 * i + 1] = ZIP(r[i], r[i + H / 2], HIGH);
+        }
+        for (int i = 0; i < H; i++) r[i] = t[i];
+    }
+}
+
+/* `n` rows of w (H at most, the others count as zeros) to columns of a panel `now` floats wide */
+static void columns(const float *w, long n, float *to, long ins, long now) {
+    long j = 0;
+    for (; j + H <= ins; j += H) {
+        half r[H];
+        for (int o = 0; o < H; o++) r[o] = o < n ? *(const half *)(w + o * ins + j) : (half){0};
+        turn(r);
+        for (int i = 0; i < H; i++) *(half *)(to + (j + i) * now) = r[i];
+    }
+    for (; j < ins; j++)
+        for (int o = 0; o < H; o++) to[j * now + o] = o < n ? w[o * ins + j] : 0;
+}
+
 static void pack(const float *w, const float *b, float *to, float *bias, long ins, long outs) {
     for (long k = 0; k < WIDE(outs); k++) bias[k] = b && k < outs ? b[k] : 0;
     for (long k = 0, now; k < outs; k += now, to += ins * now) {
         now = panel((outs - k + H - 1) / H) * H;
-        for (long v = k; v < k + now; v += H)
-            for (long j = 0; j < ins; j++)
-                for (long o = v; o < v + H; o++) to[j * now + o - k] = o < outs ? w[o * ins + j] : 0;
+        for (long v = k; v < k + now; v += H) columns(w + v * ins, outs - v, to + v - k, ins, now);
     }
 }
 
@@ -113,11 +148,11 @@ static int score(int task, const float *z, long hop, const void *y, long at, lon
     return 0;
 }
 
-/* out[c] = mean loss and accuracy (NaN for regression) on client c's size[c] samples. `from` [2L] holds
-   weights and biases (or null) layer by layer, `hop` [2L] the floats from one client's to the next (0: all
-   share them). Returns 0, 1 without memory, 2 for a label that is no class. */
-int fedpers_assess(long L, const long *width, const float **from, const long *hop, int task, long C,
-                   const long *size, const float **x, const void **y, float (*out)[2]) {
+/* out[c] = mean loss and accuracy (NaN for regression) on client c's size[c] samples. `from` [C][2L] says
+   where weights and biases (or null) are, layer by layer; a layer that is where the last client's was is
+   packed once for both. Returns 0, 1 without memory, 2 for a label that is no class. */
+int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long *size,
+                   const float **x, const void **y, float (*out)[2]) {
     long all = V, widest = 0;
     int failed = 0;
     for (long l = 0; l < L; l++) {
@@ -129,12 +164,13 @@ int fedpers_assess(long L, const long *width, const float **from, const long *ho
     float *first = (float *)(((uintptr_t)space + 4 * V - 1) / (4 * V) * (4 * V));
     float *z[2] = {first + all - V, first + all - V + ROOM * widest};
     for (long c = 0; c < C && !failed; c++) {
+        const float **own = from + c * 2 * L, **last = own - 2 * L;
         float *w = first;
         double sums[2] = {0, task == REGRESSION ? NAN : 0};
         for (long l = 0; l < L; l++) {
             long ins = width[l], outs = width[l + 1], wide = WIDE(outs), p = 2 * l;
-            const float *b = from[p + 1] ? from[p + 1] + c * hop[p + 1] : 0;
-            if (!c || hop[p] || hop[p + 1]) pack(from[p] + c * hop[p], b, w + wide, w, ins, outs);
+            if (!c || own[p] != last[p] || own[p + 1] != last[p + 1])
+                pack(own[p], own[p + 1], w + wide, w, ins, outs);
             w += (ins + 1) * wide;
         }
         for (long at = 0; at < size[c] && !failed; at += ROOM) {

@@ -5,7 +5,7 @@ or with frozen parameters. Where there is no kernel (no compiler, another device
 all functions return None, and autograd does the work.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.data import Data
+from fedpers.core.data import Data, Part
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import (
     HEADS,
-    Ahead,
-    Mixed,
     Plan,
     Shape,
     Training,
@@ -58,7 +56,7 @@ def plan_of(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
     """The plan of a local training without autograd and its tensors; None if there is no kernel for it."""
-    found = _parts_of(loss, ON_DATA, params, opt.step)
+    found = parts_of(loss, ON_DATA, params, opt.step)
     if found is None or data.block is None or not isinstance(lr, float):
         return None
     plan, start = found
@@ -68,7 +66,7 @@ def plan_of(
     return (plan, start) if native.fits(plan, start, data.block.parts) else None
 
 
-def _parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> tuple[Plan, Training] | None:
+def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> tuple[Plan, Training] | None:
     """The parts of a loss: one of `kinds` (methods of Model), a proximal term, frozen parameters.
 
     None if the loss is made of anything else.
@@ -114,7 +112,7 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
     kinds = (given.w, given.m, given.v)
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        done = native.train(plan, rebuild(form, leaves), block.parts, index, weight)
+        done = native.train(plan, rebuild(form, leaves), *_whole(block.parts, index), weight)
         moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
         return [*moved, done.step]
 
@@ -123,63 +121,12 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
     return replace(given, w=w, m=m, v=v, step=next(values))
 
 
-def steps_ahead(
-    loss: Loss, how: Ahead, w: Params, pairs: Data, draw: Callable[[], tuple[Tensor, Tensor]]
-) -> Params | None:
-    """w after S steps with gradients ahead of it, of one client; None if there is no kernel for it.
-
-    Args:
-        pairs: x [n, 2, ...], y [n, 2]: a step's first samples, and those that it looks ahead with.
-        draw: gives minibatches of pairs, index and weight [S, B]; it is not asked if there is no kernel.
-    """
-    x, y = pairs.x.flatten(0, 1), pairs.y.flatten(0, 1)
-    found = _plain_parts(loss, w, [Data(x, y, pairs.mask)])
-    if found is None:
-        return None
-    plan, start = found
-    leaves, form = flatten(start)
-
-    def all_clients(
-        index: Tensor, weight: Tensor, x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor
-    ) -> list[Tensor]:
-        parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
-        moved, _ = native.couple(plan, rebuild(form, leaves), how, parts, 2 * index, weight)
-        return [moved[k] for k in plan.moving]
-
-    moved = on_stacks(all_clients, *draw(), x, y, pairs.mask, *leaves)
-    return dict(zip(plan.moving, moved, strict=True))
-
-
-def steps_mixed(
-    loss: Loss, how: Mixed, w: Params, v: Params, block: Any, draw: Callable[[], tuple[Tensor, Tensor]]
-) -> tuple[Params, Params] | None:
-    """Both models after S steps with gradients at mixtures of them; None if there is no kernel for it.
-
-    Args:
-        block: `Data.block` of the client.
-        draw: as in `steps_ahead`.
-    """
-    found = None if block is None or w.keys() != v.keys() else _plain_parts(loss, w, block.parts)
-    if found is None or not all(v[k].dtype == w[k].dtype and v[k].shape == w[k].shape for k in w):
-        return None
-    plan, start = found
-    leaves, form = flatten(replace(start, cbar=v))
-
-    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        both = native.couple(plan, rebuild(form, leaves), how, block.parts, index, weight)
-        return [kind[k] for kind in both for k in plan.moving]
-
-    values = iter(on_stacks(all_clients, *draw(), *leaves))
-    first, second = ({k: next(values) for k in plan.moving} for _ in range(2))
-    return first, second
-
-
-def _plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Training] | None:
-    """The parts of a model's own loss, of whose parameters all are trained; None if a kernel lacks them."""
-    found = _parts_of(loss, ON_DATA, w, next(iter(w.values()))) if kernels_allowed() else None
-    if found is None or found[0].lam or set(found[0].names) != w.keys():
-        return None
-    return found if native.fits(*found, parts) else None
+def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
+    """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
+    if not isinstance(parts[0], Part):
+        return parts, index
+    rows = [p.chosen[i] for p, i in zip(parts, index, strict=True)]  # type: ignore[attr-defined]
+    return [p.of for p in parts], torch.stack(rows)  # type: ignore[attr-defined]
 
 
 def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
@@ -200,6 +147,26 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
     return loss, accuracy
 
 
+def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
+    """[J] mean losses of J models of one client's parameters each, on its samples; no stack's row.
+
+    By the kernel where there is one, in one call, else by torch.
+    """
+    layers = layers_of(model) if kernels_allowed() and _scores_as_usual(model) else None
+    if layers is not None and len(data) and _alike(models):
+        places = places_of(layers)
+        first = {k: models[0][k] for k in places if k in models[0]}
+        if native.knows(first, places, model.task, [data]):
+            return native.assess_each(models, places, model.task, data)[0]
+    return torch.stack([model.loss(w, data) for w in models])
+
+
+def _alike(models: Sequence[Params]) -> bool:
+    """Whether all have tensors of the same names, shapes and kinds."""
+    kinds = [{k: (v.shape, v.dtype, v.device) for k, v in w.items()} for w in models]
+    return all(kind == kinds[0] for kind in kinds)
+
+
 def _scores_as_usual(model: Model) -> bool:
     """Whether loss and right answers are those of `Model` and no subclass's."""
     own = type(model)
@@ -216,7 +183,7 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
     if not inner or not isinstance(data, Data) or not isinstance(inner[0], dict) or not inner[0]:
         return None
     kinds, x = (ON_DATA, data.x) if len(inner) == 1 else ((Model.head_loss,), inner[1])
-    found = _parts_of(loss, kinds, inner[0], next(iter(inner[0].values())))
+    found = parts_of(loss, kinds, inner[0], next(iter(inner[0].values())))
     if found is None or not native.fits(*found, [Data(x, data.y, data.mask)]):
         return None
     plan, start = found

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
-from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Ahead, Mixed, Plan, Shape, Training
+from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
 log = logging.getLogger("fedpers")
 SOURCES = [
@@ -146,52 +146,6 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
 
-def couple(
-    plan: Plan, given: Training, how: Ahead | Mixed, parts: Sequence[Data], index: Tensor, weight: Tensor
-) -> tuple[Params, Params]:
-    """Plain steps of C clients with gradients taken elsewhere; `fits` must hold. Nothing is overwritten.
-
-    Args:
-        given: stacks [C, ...]; `w`, and for mixtures the other model as `cbar`.
-        how: where gradients are taken. Ahead: samples are pairs, 2i and 2i + 1.
-        parts, index, weight: as in `train`; Ahead's `index` has even numbers.
-
-    Returns:
-        The stacks of both models, the second {} if there is none.
-    """
-    names, none = plan.places, {}
-    kinds = (given.w, given.cbar, given.w, given.w)  # the last two are room for points
-    tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
-    fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in (given.w, given.cbar)]
-    widths = _widths(given.w, names[2 * len(plan.convs) :])
-    index, weight = _packed(index), _packed(weight.to(torch.float32))
-    targets = [_targets(p.y, plan.task) for p in parts]
-    numbers = [float(v) for v in how.numbers]
-    failed = _library().fedpers_couple(
-        ctypes.c_long(len(plan.convs)),
-        _longs([side for shape in plan.convs for side in shape]),
-        ctypes.c_long(len(widths) - 1),
-        _longs(widths),
-        _pointers(tensors),
-        _hops(tensors),
-        _pointers([kind.get(name) for kind in (*fresh, none, none) for name in names]),
-        TASKS[plan.task],
-        how.kind,
-        (ctypes.c_float * len(numbers))(*numbers),
-        ctypes.c_long(len(numbers) // 4),
-        *map(ctypes.c_long, index.shape),
-        _pointers([p.x for p in parts]),
-        _pointers(targets),
-        _pointer(index),
-        _longs(index.stride()),
-        _pointer(weight),
-        _longs(weight.stride()),
-    )
-    if failed:
-        raise FAILURES[failed]
-    return fresh[0], fresh[1]
-
-
 def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> tuple[Tensor, Tensor]:
     """Each client's mean loss and accuracy on all its samples, [C] and [C]; `knows` must hold.
 
@@ -204,18 +158,34 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
         IndexError: a label is no class.
     """
     tensors = [_rows(w.get(name)) for name in names]
-    widths, targets = _widths(w, names), [_targets(p.y, task) for p in parts]
-    found = torch.empty(len(parts), 2)
+    first = [None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in tensors]
+    places = [at and at[0] + c * at[1] for c in range(len(parts)) for at in first]
+    return _assess(places, _widths(w, names), task, parts)
+
+
+def assess_each(
+    models: Sequence[Params], names: Sequence[str], task: str, data: Data
+) -> tuple[Tensor, Tensor]:
+    """As `assess`, of several models of the same shapes on the samples of one client."""
+    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
+    places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
+    return _assess(places, _widths(models[0], names), task, [data], len(models))
+
+
+def _assess(
+    places: Sequence[int | None], widths: Sequence[int], task: str, parts: Sequence[Data], times: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Of models whose parameters are at `places`, model by model; `times` on the same data."""
+    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
     failed = _library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
-        _pointers(tensors),
-        _hops(tensors),
+        (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
-        ctypes.c_long(len(parts)),
-        _longs([len(p) for p in parts]),
-        _pointers([p.x for p in parts]),
-        _pointers(targets),
+        ctypes.c_long(len(found)),
+        _longs([len(p) for p in parts] * times),
+        _pointers([p.x for p in parts] * times),
+        _pointers(targets * times),
         _pointer(found),
     )
     if failed:
