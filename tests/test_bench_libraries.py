@@ -29,6 +29,7 @@ print("Average time cost: 5.0s.")
 def checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPERS_BENCH", str(tmp_path))
     monkeypatch.setattr(libraries, "WORK", Work(M=4, C=2, n=20, B=10, rounds=2))
+    monkeypatch.setattr(libraries, "MANY", Work(M=6, C=2, n=20, B=10, rounds=2))
     folder = tmp_path / "theirs"
     (folder / "system").mkdir(parents=True)
     (folder / "system" / "main.py").write_text(FAKE)
@@ -43,6 +44,14 @@ def test_both_are_run_and_compared_and_the_checkout_stays_as_it_is(checkout, tmp
     assert (good["method"], good["model"], good["pflib"]) == ("fedrep", "mlp", 8.5)  # without the first
     assert good["times"] == pytest.approx(8.5 / good["ours"]) and good["ours"] > 0
     assert [p.name for p in checkout.rglob("*")] == ["system", "main.py"]
+
+
+def test_some_methods_are_run_with_many_clients_too(checkout, tmp_path):
+    words = ["--methods", "fedper", "--models", "mlp", "--passes", "1", "--out", str(tmp_path)]
+    assert main(["bench", "libraries", "--pflib", str(checkout), *words]) == 0
+    rows = json.loads((tmp_path / "libraries.json").read_text())["rows"]
+    assert [(r["model"], r["clients"]) for r in rows] == [("mlp", 4), ("mlp", 6)]
+    assert all(r["ours_mb"] > 0 and r["pflib"] == 8.5 for r in rows)
 
 
 def test_what_fails_has_no_number_and_the_other_one_has(tmp_path, capsys):

@@ -31,6 +31,8 @@ from fedpers.learning.model import build_model
 from fedpers.learning.training_round import trainings
 
 WORK = Work(M=100, C=20, n=200, B=20, rounds=10)
+MANY = Work(M=5000, C=20, n=20, B=20, rounds=3)  # for memory, as each of theirs holds a model
+OF_MANY = {"models": ("mlp",), "methods": ("fedavg", "fedper")}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # by ours: theirs of the same layers, our options
     "logistic": ("MLR", {}),
     "mlp": ("DNN", {"hidden": [100]}),
@@ -58,17 +60,22 @@ def libraries(args: argparse.Namespace) -> list[Result]:
     """A row for each method and model."""
     pythons = dict(p.split("=", 1) for p in args.python)
     python, main = pythons.get("pflib", sys.executable), Path(args.pflib).resolve() / MAIN
-    work = replace(WORK, rounds=args.rounds or WORK.rounds)
+    models = args.models.split(",") if args.models else list(MODELS)
+    names = args.methods.split(",") if args.methods else list(METHODS)
+    few = [(model, name) for model in models for name in names]
+    many = [(model, name) for model, name in few if model in OF_MANY["models"] and name in OF_MANY["methods"]]
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        write_data(Path(folder) / "dataset" / DATA, work)
-        for model in args.models.split(",") if args.models else MODELS:
-            for name in args.methods.split(",") if args.methods else METHODS:
+    for work, cases in ((WORK, few), (MANY, many)):
+        work = replace(work, rounds=args.rounds or work.rounds)
+        with tempfile.TemporaryDirectory() as folder:
+            write_data(Path(folder) / "dataset" / DATA, work)
+            for model, name in cases:
                 ways = {
                     "ours": [sys.executable, "-m", __name__, name, model, json.dumps(asdict(work))],
                     "pflib": [python, str(main), *options(name, model, work)],
                 }
-                rows.append({"method": name, "model": model} | compared(ways, Path(folder), args.passes))
+                row = {"method": name, "model": model, "clients": work.M}
+                rows.append(row | compared(ways, Path(folder), args.passes))
                 print(rows[-1], flush=True)
     return rows
 
