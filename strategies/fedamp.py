@@ -50,7 +50,8 @@ class FedAMP(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         rows = [self.row[k] for k in self.sample(rng)]                                   # [S1]
-        xi = s.xi.index_copy(0, torch.tensor(rows), self._weights(s, rows))              # [S2]
+        xi = s.xi.clone()
+        xi[rows] = self._weights(s, rows)                                                # [S2]
         mixed = zip(rows, self._mixtures(s, rows, xi[rows]), strict=True)
         replies = yield {self.roster.ids[i]: CloudModel(u) for i, u in mixed}            # [S3]
         models = s.models | {self.row[k]: reply.w for k, reply in replies.items()}       # [S4]
@@ -58,7 +59,7 @@ class FedAMP(PersonalizedStrategy):
 
     def _weights(self, s: State, rows: list[int]) -> Tensor:
         """[R, N] ξ_ij for the R clients `rows`."""
-        h, own = self.config, (torch.arange(len(rows)), torch.tensor(rows))
+        h, own = self.config, (torch.arange(len(rows)), torch.tensor(rows, dtype=torch.int64))
         xi = torch.zeros(len(rows), len(s.xi), dtype=torch.float64)
         if s.models:
             far = sq_dists([s.models.get(i, s.start) for i in rows], list(s.models.values()))

@@ -61,6 +61,12 @@ def test_many_sums_and_distances_are_those_of_pairs(size, monkeypatch):
     )
 
 
+def test_of_nothing_there_are_no_sums_and_no_distances():
+    a = [{"w": torch.ones(2)}]
+    assert P.weighted_sums([], torch.zeros(0, 0)) == P.weighted_sums(a, torch.zeros(0, 1)) == []
+    assert P.sq_dists([], a).shape == (0, 1) and P.sq_dists(a, []).shape == (1, 0)
+
+
 def test_the_distance_of_near_models_survives_its_rounding():
     a = {"w": torch.randn(10_000, generator=torch.Generator().manual_seed(0))}
     b = {"w": a["w"] + 1e-4}

@@ -108,11 +108,11 @@ def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
     """Σ_s weights[r, s]·items[s] for each r, as products of matrices in float64, in the items' dtype.
 
     Args:
-        items: S of the same names and shapes; at least one.
+        items: S of the same names and shapes; at least one, if R > 0.
         weights: [R, S].
     """
     totals: list[Params] = [{} for _ in weights]
-    for name, like in items[0].items():
+    for name, like in items[0].items() if totals else ():
         w = weights.to(like.device, torch.float64)
         whole = torch.cat([(w @ part).to(like.dtype) for part in _columns(items, name)], 1)
         for total, row in zip(totals, whole, strict=True):
@@ -126,7 +126,7 @@ def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
     That rounds by 1e-15 of ‖a_r‖² + ‖b_s‖², which is less than what float32 items are rounded by.
     """
     found = torch.zeros(len(a), len(b), dtype=torch.float64)
-    for name in a[0]:
+    for name in a[0] if a and b else ():
         for x, y in zip(_columns(a, name), _columns(b, name), strict=True):
             sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
             found += torch.addmm(sizes, x, y.T, alpha=-2).cpu()
