@@ -170,6 +170,12 @@ def test_the_readme_has_the_factors_of_the_files():
     ):
         both = " / ".join(f"{factor(m, engine, processes):.{digits}f}" for m in ("lr", "mlp"))
         assert f"{before}{both} times" in readme
+    beside = json.loads((root / "benchmarks/results/libraries.json").read_text())["rows"]
+    for model, text in (("logistic", "as long on logistic regression"), ("mlp", "on an MLP")):
+        times = [r["times"] for r in beside if r["model"] == model and r["clients"] == 100 and r["times"]]
+        assert f"{min(times):.1f} to {max(times):.2g} times {text}" in readme
+    memory = min(r["pflib_mb"] / r["ours_mb"] for r in beside if r["clients"] == 5000)
+    assert f"with 5,000 clients it needs {memory:.0f} times the memory" in readme
     content = json.loads((root / "benchmarks/results/population.json").read_text())
     assert f"round takes {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
 
