@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from fedpers.bench.engines import channels_last
 from fedpers.bench.main import write
 from fedpers.bench.work import Result
 from fedpers.core.data import Data
@@ -40,8 +41,8 @@ def parts() -> dict[str, Part]:
     """Each part of a step, in order."""
     found: dict[str, Part] = {}
     for name, (ins, side, outs, k) in CONVOLUTIONS.items():
-        x, w = _last(torch.randn(B, ins, side, side)), _last(torch.randn(outs, ins, k, k))
-        b, d = torch.randn(outs), _last(torch.randn(B, outs, side, side))
+        x, w = channels_last(torch.randn(B, ins, side, side)), channels_last(torch.randn(outs, ins, k, k))
+        b, d = torch.randn(outs), channels_last(torch.randn(B, outs, side, side))
         work = B * _met(side, k) ** 2 * outs * ins
         found[f"{name}, forward"] = work, lambda x=x, w=w, b=b, k=k: F.conv2d(x, w, b, padding=k // 2)
         for what, mask in (("weights", [False, True, True]), ("inputs", [True, False, False])):
@@ -63,10 +64,6 @@ def parts() -> dict[str, Part]:
 def _met(side: int, k: int) -> int:
     """How often a row of k weights meets a row of pixels, without the padding, which oneDNN leaves out."""
     return sum(0 <= i + j - k // 2 < side for i in range(side) for j in range(k))
-
-
-def _last(t: torch.Tensor) -> torch.Tensor:
-    return t.contiguous(memory_format=torch.channels_last)
 
 
 def _backward(d: torch.Tensor, x: torch.Tensor, w: torch.Tensor, outs: int, k: int, mask: list[bool]) -> Any:

@@ -84,11 +84,11 @@ class LSGDClient(BlockClient):
         return SharedCopy(w, mean_w), Block(beta, mean_b)                                # [C4]
 
     def in_one_call(
-        self, f: Objective, order: Any, state: Block, data: Data, rng: Stream
+        self, f: Objective, order: LocalSteps, state: Block, data: Data, rng: Stream
     ) -> tuple[SharedCopy, Block] | None:
         """`iterate` by a kernel, for steps of one size whose iterates nobody averages."""
         h = self.config
-        if not isinstance(order, LocalSteps) or order.shares or len({*order.etas}) > 1 or not h.batch_size:
+        if order.shares or len({*order.etas}) > 1 or not h.batch_size:
             return None
         of_w, of_b = (order.etas[0] / (f.M if scale == "mean" else 1) for scale in (h.w_scale, h.beta_scale))
         draw = lambda: rows_at(data, rng.uniform(h.tau, h.batch_size))                   # noqa: E731

@@ -25,7 +25,7 @@ from fedpers.strategies.lsgd import LSGD
 from fedpers.strategies.perfedavg import PerFedAvg
 from tests.test_small_convolutions import SMALL
 
-pytestmark = pytest.mark.skipif(native._library() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 
 FED = toy_federation(num_clients=6, sizes=(12, 9, 15))
 PLAN = Plan(seed=3, clients_per_round=4, eval_every=0)

@@ -51,9 +51,9 @@ LOCALS = {
 def no_kernel(monkeypatch):
     """The C kernels are left out."""
     monkeypatch.setenv("FEDPERS_NATIVE", "0")
-    native._library.cache_clear()
+    native.library.cache_clear()
     yield
-    native._library.cache_clear()
+    native.library.cache_clear()
 
 
 def net(dim, hidden, classes=4, task="classification", bias=True):

@@ -61,7 +61,7 @@ def rounds(tau, runner, monkeypatch, calls):
 
 def test_all_head_steps_of_a_stack_are_one_call(monkeypatch):
     """However many steps: one call for them and one for the joint gradient, a stack."""
-    if native._library() is None:
+    if native.library() is None:
         pytest.skip("no C compiler")
     counts = []
     for tau in (2, 12):

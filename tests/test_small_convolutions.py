@@ -21,7 +21,7 @@ from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import init_optimizer
 from tests.test_dense import LOCALS, SGD, both, close, no_kernel  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.skipif(native._library() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 
 
 def samples(n, shape, classes, seed=0):

@@ -63,7 +63,7 @@ def tight(work: Work) -> Result:
     """The best plain loop: one model, autograd.grad, foreach updates, channels last."""
     model, clock, rng = make_model(work), Clock(), np.random.default_rng(0)
     x, y = tensors(work)
-    params = {k: _channels_last(v).requires_grad_() for k, v in model.init(0).items()}
+    params = {k: channels_last(v).requires_grad_() for k, v in model.init(0).items()}
     weights = list(params.values())
     first = [w.detach().clone() for w in weights]
     for t in range(work.rounds):
@@ -73,7 +73,7 @@ def tight(work: Work) -> Result:
                 torch._foreach_copy_(weights, first)
             for e in range(work.E):
                 i = Stream(0, t, k, e).schedule(work.n, work.B, 1, 0)[0].reshape(-1)
-                for xs, ys in zip(_channels_last(x[k][i]).split(work.B), y[k][i].split(work.B), strict=True):
+                for xs, ys in zip(channels_last(x[k][i]).split(work.B), y[k][i].split(work.B), strict=True):
                     g = torch.autograd.grad(F.cross_entropy(model(params, xs), ys), weights)
                     with torch.no_grad():
                         torch._foreach_add_(weights, g, alpha=-LR)
@@ -84,7 +84,7 @@ def tight(work: Work) -> Result:
     return clock.result()
 
 
-def _channels_last(a: Tensor) -> Tensor:
+def channels_last(a: Tensor) -> Tensor:
     """Images and kernels of convolutions in the order that is fastest on CPUs."""
     return a.contiguous(memory_format=torch.channels_last) if a.dim() == 4 else a
 
@@ -101,7 +101,7 @@ def floor(work: Work) -> Result:
         return flops / min(seconds[1:]) / 1e9
 
     a, x, w = torch.randn(1024, 1024), torch.randn(20, 32, 14, 14), torch.randn(64, 32, 5, 5)
-    x, w = _channels_last(x), _channels_last(w)
+    x, w = channels_last(x), channels_last(w)
     with torch.no_grad():
         sgemm = rate(2 * 1024**3, lambda: a @ a)
         conv = rate(2.0 * 20 * 196 * 64 * 800, lambda: F.conv2d(x, w, padding=2))

@@ -33,7 +33,7 @@ from fedpers.learning.flops import flops_of
 WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps")  # what the floor is made of, as in `core.work.Work`
-IN_C = [("native", "train"), ("native", "_assess"), ("coupled", "couple")]  # whose time is the kernels'
+IN_C = ("call", "_assess")  # whose time is the kernels'
 Function = tuple[str, int, str]  # file, line, name: a function of pstats
 
 
@@ -134,7 +134,7 @@ def part_of(function: Function) -> str:
     """The part that a function belongs to; C functions have no file."""
     file, _, name = function
     where: dict[str, Callable[[], bool]] = {
-        "kernel": lambda: any(file.endswith(f"kernels/{m}.py") and name == f for m, f in IN_C),
+        "kernel": lambda: file.endswith("kernels/native.py") and name in IN_C,
         "torch": lambda: "torch" in name if file == "~" else "/torch/" in file,
         "Flower": lambda: "/flwr/" in file or "fedpers/flower/" in file,
         "storage": lambda: "engines/memory/" in file,

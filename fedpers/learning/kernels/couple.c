@@ -13,17 +13,16 @@ typedef struct {
     const int64_t *rows;
     const float *share;
     long B;
+    float total; /* of the shares */
 } batch;
 
 /* Go forward and backward with the copies `at`; what comes out goes to the goals. */
 static int pass(net *n, space *m, const rule *h, const batch *b, int fetch) {
     long K = n->width[n->L];
-    float total = 0;
-    for (long i = 0; i < b->B; i++) total += b->share[i];
     if (fetch || n->N) inputs(n, m, b->x, b->rows, b->share, b->B);
     for (long i = 0; i < b->B; i++) m->next[i] = m->x[0][i];
     outputs(n, m, b->B);
-    if (derivatives(b->task, m->z[n->L], b->y, b->rows, b->share, 0, -1 / total, b->B, K, WIDE(K))) return 2;
+    if (derivatives(b->task, m->z[n->L], b->y, b->rows, b->share, 0, -1 / b->total, b->B, K, WIDE(K))) return 2;
     backward(n, m, h, 0, b->B, 0);
     return 0;
 }
@@ -72,23 +71,21 @@ static int mixed(net *n, space *m, const rule *h, const batch *b, const term *te
    the samples of a client are pairs. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
    FIRST and SECOND are for points. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_couple(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
-                   float **to, int task, int how, const float *numbers, long count, long C, long S, long B,
-                   const float **x, const void **y, const int64_t *index, const long *ih, const float *weight,
-                   const long *wh) {
-    net n = {L, 2 * (N + L), width, N, calloc(N + 1, sizeof(conv)), from, hop, to};
+                   float **to, int task, long C, long S, long B, const float **x, const void **y,
+                   const int64_t *index, const long *ih, const float *weight, const long *wh, int how,
+                   const float *numbers, long count) {
+    net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     const float **pace = calloc(N + L, sizeof(float *));
     int64_t *behind = calloc(B, sizeof(int64_t));
     rule h = {PLAIN, 0, 0, 0, 0, 0, 0, 0, pace};
     space m = {0};
-    for (long l = 0; n.conv && l < N; l++) measure(&n.conv[l], shapes + l);
-    int failed = !n.conv || !pace || !behind || reserve(&n, &m, B);
+    int failed = reserve(&n, &m, shapes, B) || !pace || !behind;
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         for (long s = 0; s < S && !failed; s++) {
-            batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B};
-            float total = 0;
-            for (long i = 0; i < B; i++) total += b.share[i];
-            if (!(total > 0)) continue;
+            batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B, 0};
+            for (long i = 0; i < B; i++) b.total += b.share[i];
+            if (!(b.total > 0)) continue;
             failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, behind)
                                   : mixed(&n, &m, &h, &b, (const term *)numbers, count);
         }

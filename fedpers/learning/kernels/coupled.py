@@ -90,34 +90,18 @@ def couple(
     Returns:
         The stacks of both models, the second {} if there is none.
     """
-    names, none = plan.places, dict[str, Tensor]()
-    kinds = (given.w, given.cbar, given.w, given.w)  # the last two are room for points
-    tensors = [native._rows(kind.get(name)) for kind in kinds for name in names]
-    fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in (given.w, given.cbar)]
-    widths = native._widths(given.w, names[2 * len(plan.convs) :])
-    index, weight = native._packed(index), native._packed(weight.to(torch.float32))
-    targets = [native._targets(p.y, plan.task) for p in parts]
+    kinds, none = (
+        (given.w, given.cbar, given.w, given.w),
+        dict[str, Tensor](),
+    )  # the last two: room for points
+    fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in kinds[:2]]
     numbers = [float(v) for v in how.numbers]
-    failed = native._library().fedpers_couple(
-        ctypes.c_long(len(plan.convs)),
-        native._longs([side for shape in plan.convs for side in shape]),
-        ctypes.c_long(len(widths) - 1),
-        native._longs(widths),
-        native._pointers(tensors),
-        native._hops(tensors),
-        native._pointers([kind.get(name) for kind in (*fresh, none, none) for name in names]),
-        native.TASKS[plan.task],
+    native.call(
+        native.library().fedpers_couple,
+        plan,
+        (kinds, (*fresh, none, none), parts, index, weight),
         how.kind,
         (ctypes.c_float * len(numbers))(*numbers),
         ctypes.c_long(len(numbers) // 4),
-        *map(ctypes.c_long, index.shape),
-        native._pointers([p.x for p in parts]),
-        native._pointers(targets),
-        native._pointer(index),
-        native._longs(index.stride()),
-        native._pointer(weight),
-        native._longs(weight.stride()),
     )
-    if failed:
-        raise native.FAILURES[failed]
     return fresh[0], fresh[1]

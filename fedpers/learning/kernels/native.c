@@ -13,15 +13,14 @@
    factor for each row of a client's samples, those of the next client `hop_each` further on. Returns 0, 1 without
    memory, 2 for a label that is no class. */
 int fedpers_train(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
-                  float **to, int task, int kind, float lr, float decay, float momentum, float lam,
-                  const float *ubar, float *count, const float **pace, long C, long S, long B, const float **x,
-                  const void **y, const int64_t *index, const long *ih, const float *weight, const long *wh,
+                  float **to, int task, long C, long S, long B, const float **x, const void **y,
+                  const int64_t *index, const long *ih, const float *weight, const long *wh, int kind, float lr,
+                  float decay, float momentum, float lam, const float *ubar, float *count, const float **pace,
                   const float *each, long hop_each) {
-    net n = {L, 2 * (N + L), width, N, calloc(N + 1, sizeof(conv)), from, hop, to};
+    net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     rule h = {kind, lr, decay, momentum, lam, 0, 0, 0, pace};
     space m = {0};
-    for (long l = 0; n.conv && l < N; l++) measure(&n.conv[l], shapes + l);
-    int failed = !n.conv || reserve(&n, &m, B);
+    int failed = reserve(&n, &m, shapes, B);
     long lowest = 0;
     while (lowest < N + L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
     for (long c = 0; c < C && !failed; c++) {

@@ -36,6 +36,8 @@ SOURCES = [
 ]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
+Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
+Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
 
 
@@ -78,7 +80,7 @@ def knows(
             name not in w or w[name].shape[-1] == n for name, n in zip(names[1::2], widths[1:], strict=True)
         )
         and all(p.rows in rows for p in parts)  # the kernel checks no bounds
-        and _library() is not None
+        and library() is not None
     )
 
 
@@ -106,18 +108,42 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         MemoryError: there is none for a minibatch.
         IndexError: a label is no class.
     """
-    kinds, names = (given.w, given.cbar, given.m, given.v), plan.places
-    tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
+    kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, given.m, given.v)
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
-    widths = _widths(given.w, names[2 * len(plan.convs) :])
-    index, weight = _packed(index), _packed(weight.to(torch.float32))
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
+    call(
+        library().fedpers_train,
+        plan,
+        (kinds, fresh, parts, index, weight),
+        plan.rule,
+        *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
+        _pointer(ubar),
+        _pointer(step),
+        _pointers(pace),
+        _pointer(each),
+        ctypes.c_long(0 if each is None else each.stride(0)),
+    )
+    return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+
+
+def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
+    """Call a kernel on networks and minibatches, with arguments of its `own` behind those.
+
+    Raises:
+        MemoryError: there is none for a minibatch.
+        IndexError: a label is no class.
+    """
+    kinds, fresh, parts, index, weight = given
+    names = plan.places
+    tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
+    widths = _widths(kinds[0], names[2 * len(plan.convs) :])
+    index, weight = _packed(index), _packed(weight.to(torch.float32))
     targets = [_targets(p.y, plan.task) for p in parts]
-    failed = _library().fedpers_train(
+    failed = function(
         ctypes.c_long(len(plan.convs)),
         _longs([side for shape in plan.convs for side in shape]),
         ctypes.c_long(len(widths) - 1),
@@ -126,11 +152,6 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         _hops(tensors),
         _pointers([kind.get(name) for kind in fresh for name in names]),
         TASKS[plan.task],
-        plan.rule,
-        *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
-        _pointer(ubar),
-        _pointer(step),
-        _pointers(pace),
         *map(ctypes.c_long, index.shape),
         _pointers([p.x for p in parts]),
         _pointers(targets),
@@ -138,12 +159,10 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         _longs(index.stride()),
         _pointer(weight),
         _longs(weight.stride()),
-        _pointer(each),
-        ctypes.c_long(0 if each is None else each.stride(0)),
+        *own,
     )
     if failed:
         raise FAILURES[failed]
-    return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
 
 def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> tuple[Tensor, Tensor]:
@@ -177,7 +196,7 @@ def _assess(
 ) -> tuple[Tensor, Tensor]:
     """Of models whose parameters are at `places`, model by model; `times` on the same data."""
     targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
-    failed = _library().fedpers_assess(
+    failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
         (ctypes.c_void_p * len(places))(*places),
@@ -226,7 +245,7 @@ def _longs(values: Sequence[int]) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _library() -> Any:
+def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:

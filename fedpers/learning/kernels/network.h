@@ -62,10 +62,14 @@ static float *take(float **from, long n) {
     return p;
 }
 
-static int reserve(net *n, space *m, long B) {
+/* For minibatches of B rows; `shapes` [N] of the convolutions. 1 without memory. */
+static int reserve(net *n, space *m, const shape *shapes, long B) {
     long L = n->L, P = n->P, Bp = (B + ROWS - 1) / ROWS * ROWS, most = 0, total = 0;
-    for (long l = 0; l < n->N; l++)
+    if (!(n->conv = calloc(n->N + 1, sizeof(conv)))) return 1;
+    for (long l = 0; l < n->N; l++) {
+        measure(&n->conv[l], shapes + l);
         if (prepare(&n->conv[l], B)) return 1;
+    }
     for (long l = 0; l <= L; l++) {
         long wide = WIDE(n->width[l]);
         if (wide > most) most = wide;
@@ -110,7 +114,7 @@ static int reserve(net *n, space *m, long B) {
 }
 
 static void release(net *n, space *m) {
-    for (long l = 0; l < n->N; l++) discard(&n->conv[l]);
+    for (long l = 0; n->conv && l < n->N; l++) discard(&n->conv[l]);
     free(n->conv);
     if (m->x) free(m->x[0]);
     free(m->all);
