@@ -14,8 +14,10 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed
+from fedpers.learning.losses import Loss
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
+from fedpers.learning.pieces import layout, pieces, slopes
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
@@ -76,9 +78,22 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         if knows_gradient(f):
             return f.gradient(*args)
         found = gradient_of(f, *args)
+        found = _in_pieces(f, *args) if found is None else found
         return by_autograd(*args) if found is None else found
 
     return gradient
+
+
+def _in_pieces(f: Loss, *args: Any) -> Params | None:
+    """The gradient of one client's loss, where its many images are better taken piece by piece; else None."""
+    if _stacked.get() or len(args) != 2 or not isinstance(args[1], Data):
+        return None
+    w, data = args
+    parts = pieces(f, data)
+    if len(parts) == 1:
+        return None
+    own = {k: layout(v).requires_grad_() for k, v in w.items()}
+    return {k: g.contiguous() for k, g in zip(own, slopes(f, own, parts), strict=True)}
 
 
 def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[..., Any]:

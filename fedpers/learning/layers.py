@@ -19,6 +19,7 @@ from fedpers.core.rng import Stream
 from fedpers.learning.convolution import convolve
 
 Shape = tuple[int, ...]
+PIECE = 64  # images that go through convolutions together on a CPU
 
 
 class MismatchError(ValueError):
@@ -31,6 +32,7 @@ class Network(ABC):
     num_features: int
     alone: str = ""  # why clients run one by one; "": they may be stacked
     tokens: bool = False  # inputs are numbers of tokens
+    convolves: bool = False  # features of an image depend on no other image, and are dear
     squashes: bool = False  # the head's values pass ReLU and softmax before they are taken for logits
 
     @property
@@ -188,7 +190,20 @@ class Stack(Network):
             for key, value in fresh(layer.module(shape)).items()
         }
 
+    @property
+    def convolves(self) -> bool:  # type: ignore[override]
+        return any(isinstance(layer, Conv) for _, layer, _ in self.steps)
+
     def __call__(self, params: Params, x: Tensor) -> Tensor:
+        if len(x) <= PIECE or torch.is_grad_enabled() or not x.is_cpu or not self.convolves:
+            return self._through(params, x)
+        last = {
+            k: v.contiguous(memory_format=torch.channels_last) if v.dim() == 4 else v
+            for k, v in params.items()
+        }
+        return torch.cat([self._through(last, part) for part in x.split(PIECE)])  # see pieces.py
+
+    def _through(self, params: Params, x: Tensor) -> Tensor:
         for name, layer, _ in self.steps:
             x = layer(params, name, x)
         return x

@@ -66,3 +66,9 @@ class Frozen:
 
     def __call__(self, w: Params, batch: Data) -> Tensor:
         return self.loss(self.fixed | w, batch)
+
+
+def taken_apart(loss: Loss) -> tuple[Proximal, Frozen]:
+    """A loss as a proximal term (of weight 0 if it has none) on a loss with frozen parameters (or none)."""
+    proximal = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
+    return proximal, proximal.loss if isinstance(proximal.loss, Frozen) else Frozen(proximal.loss, {})

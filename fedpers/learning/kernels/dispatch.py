@@ -29,7 +29,7 @@ from fedpers.learning.kernels.plan import (
     rule_of,
     small_convs,
 )
-from fedpers.learning.losses import Frozen, Loss, Proximal
+from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
@@ -71,8 +71,7 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
 
     None if the loss is made of anything else.
     """
-    proximal = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
-    frozen = proximal.loss if isinstance(proximal.loss, Frozen) else Frozen(proximal.loss, {})
+    proximal, frozen = taken_apart(loss)
     model: Any = getattr(frozen.loss, "__self__", None)
     kind = getattr(frozen.loss, "__func__", None)
     if kind not in kinds:  # nor is a subclass's own
