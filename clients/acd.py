@@ -45,7 +45,7 @@ class ACDClient(BlockClient):
         self, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block]:
         """T iterations of the private block, then the gradient in w."""
-        f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w, state, {}
+        f, h, w, beta, g_m = self.objective(order.M, order.m), order.rates, order.w, state, {}
         for zeta, _ in order.coins:
             w_x, x = middle(w, h), middle(beta, h)
             if zeta:

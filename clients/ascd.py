@@ -72,4 +72,4 @@ class ASCDClient(BlockClient):
     ) -> tuple[BlockGradients, Block]:
         """The iterations of one order."""
         samples = self.samples(order, data, rng)
-        return steps(self.objective(order.M), order, state, samples, self.config.unsampled)
+        return steps(self.objective(order.M, order.m), order, state, samples, self.config.unsampled)

@@ -54,9 +54,9 @@ class ASVRCDClient(BlockClient):
         """T steps on the private block, then the iteration that communicates."""
         if isinstance(order, Plain):                                                     # [C0]
             samples = self.samples(order, data, rng)
-            reply, new = steps(self.objective(order.M), order, state, samples, "freeze")
+            reply, new = steps(self.objective(order.M, order.m), order, state, samples, "freeze")
             return reply, replace(state, y=new.y, z=new.z)
-        f, h, w, beta = self.objective(order.M), order.rates, order.w, state
+        f, h, w, beta = self.objective(order.M, order.m), order.rates, order.w, state
         D: Params = {}
         at_v: Params = {}
         for j, zeta, refresh in order.steps(self.samples(order, data, rng)):             # [C1]

@@ -72,7 +72,7 @@ class LSGDClient(BlockClient):
 
     def iterate(self, order: LocalSteps, state: Block, data: Data, rng: Stream) -> tuple[SharedCopy, Block]:
         """τ steps, both blocks from the same batch."""
-        f, h, w, beta = self.objective(order.M), self.config, order.w, state.y
+        f, h, w, beta = self.objective(order.M, order.m), self.config, order.w, state.y
         over_w, over_b = (f.M if scale == "mean" else 1 for scale in (h.w_scale, h.beta_scale))
         mean_w, mean_b = order.mean, state.z
         for k, batch in enumerate(self._batches(h, data, rng)):                          # [C1]
@@ -110,4 +110,4 @@ class LSGDClient(BlockClient):
     def work(self, order: Any, n: int) -> Work:
         """τ steps of B samples, in both blocks at once."""
         samples = self.config.tau * (self.config.batch_size or n) * isinstance(order, LocalSteps)
-        return self.objective(order.M).gradient_work("both").times(samples)
+        return self.objective(order.M, order.m).gradient_work("both").times(samples)

@@ -23,7 +23,7 @@ class SCDClient(BlockClient):
         self, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then a gradient in w."""
-        f, h, w, beta, g_m = self.objective(order.M), order.rates, order.w.y, state.y, {}
+        f, h, w, beta, g_m = self.objective(order.M, order.m), order.rates, order.w.y, state.y, {}
         for j, zeta, _ in order.steps(self.samples(order, data, rng)):                   # [C1]
             if zeta:
                 g_m = f.grad_w(w, beta, j)                                               # [C3]

@@ -31,7 +31,7 @@ class SVRCDClient(BlockClient):
         self, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block]:
         """T steps on the private block, then the iteration that communicates."""
-        f, h, w, beta = self.objective(order.M), order.rates, order.w, state
+        f, h, w, beta = self.objective(order.M, order.m), order.rates, order.w, state
         D: Params = {}
         at_v: Params = {}
         for j, zeta, refresh in order.steps(self.samples(order, data, rng)):             # [C1]

@@ -45,7 +45,7 @@ class BlockClient(PersonalizedClient, ABC):
         super().__init__(config, model)
         linear = model.name in ("linear", "logistic")
         self.origin = {} if linear else model.init(0)  # where curvature is estimated
-        self._objectives: dict[int, Objective] = {}  # by M; asked for several times a round
+        self._objectives: dict[tuple[int, int], Objective] = {}  # asked for several times a round
 
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
@@ -78,7 +78,7 @@ class BlockClient(PersonalizedClient, ABC):
 
     def answer(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The method's iterations, or one of the two questions about f_m."""
-        f = self.objective(order.M)
+        f = self.objective(order.M, order.m)
         if isinstance(order, Measure):
             return Value(f.value(order.w, self.block(state), data)), state
         if isinstance(order, Anchor):
@@ -97,14 +97,14 @@ class BlockClient(PersonalizedClient, ABC):
 
     def anchor(self, order: Anchor, state: Any, data: Data) -> tuple[BlockGradients, Any]:
         """The first anchor (methods with control variates), where the block is; all sequences start there."""
-        g, G = gradients_at(self.objective(order.M), order.w, state.y, data)
+        g, G = gradients_at(self.objective(order.M, order.m), order.w, state.y, data)
         return BlockGradients({}, g), Block(**dict.fromkeys(set(self.keeps) - {"G"}, state.y), G=G)
 
-    def objective(self, M: int) -> Objective:
+    def objective(self, M: int, m: int = 0) -> Objective:
         """f_m in a federation of M clients."""
-        if M not in self._objectives:
-            self._objectives[M] = make_objective(self.config.objective, self.model, M)
-        return self._objectives[M]
+        if (M, m) not in self._objectives:
+            self._objectives[M, m] = make_objective(self.config.objective, self.model, M).of(m)
+        return self._objectives[M, m]
 
     def first_block(self, params: Params) -> Params:
         """β_m before the first iteration; it does not depend on M."""
@@ -121,7 +121,7 @@ class BlockClient(PersonalizedClient, ABC):
 
     def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""
-        f = self.objective(shared.M)
+        f = self.objective(shared.M, shared.m)
         return f.personal(shared.w, self.block(state)) if f.one_model else None
 
     def assess(
@@ -130,7 +130,7 @@ class BlockClient(PersonalizedClient, ABC):
         """Adds `apart`, ‖β_m - u‖: how far the client's own block is from the shared model."""
         found = super().assess(shared, state, data, rng)
         sent = shared.order if isinstance(shared, Unseen) else shared
-        f = self.objective(sent.M)
+        f = self.objective(sent.M, sent.m)
         if f.one_space and self.config.report:
             found["apart"] = sq_dist(self.block(state), f.shared(sent.w)).sqrt()
         return found
@@ -138,11 +138,11 @@ class BlockClient(PersonalizedClient, ABC):
     def predict(self, shared: SharedBlock, state: Any, x: Tensor) -> Tensor:
         """The personal model's outputs."""
         w = shared.w
-        return self.objective(shared.M).outputs(w, self.block(state), x)
+        return self.objective(shared.M, shared.m).outputs(w, self.block(state), x)
 
     def local_model(self, order: Any, reply: Any) -> SharedBlock:
         """The shared block as it was sent, with the client's own one as it is now."""
-        return SharedBlock(getattr(order.w, "y", order.w), order.M)
+        return SharedBlock(getattr(order.w, "y", order.w), order.M, order.m)
 
     @property
     def adapts(self) -> bool:
@@ -151,15 +151,15 @@ class BlockClient(PersonalizedClient, ABC):
 
     def adapt(self, shared: SharedBlock, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         """The shared model after what the objective does with the client's own data."""
-        return replace(shared, w=self.objective(shared.M).adapted(shared.w, data)), state
+        return replace(shared, w=self.objective(shared.M, shared.m).adapted(shared.w, data)), state
 
     def work(self, order: Any, n: int) -> Work:
         """The gradients in both blocks, as the objective takes them."""
         if isinstance(order, Anchor):
-            return self.objective(order.M).gradient_work("both").times(n)
+            return self.objective(order.M, order.m).gradient_work("both").times(n)
         if not isinstance(order, Iterate):
             return Work()
-        cost = self.objective(order.M).gradient_work
+        cost = self.objective(order.M, order.m).gradient_work
         a_step = (1 if isinstance(order, Plain) else self.per_step) or n
         steps_w = int(order.w_step)
         steps_b = order.T + int(order.event) - steps_w

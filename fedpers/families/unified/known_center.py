@@ -16,6 +16,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, add, blend, scale, sq_dist, sub
 from fedpers.core.work import Work
+from fedpers.families.unified.mixture import Alpha, OwnShares, shares
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Settings
 from fedpers.learning.model import Model
 
@@ -49,12 +50,11 @@ class APFLSettings(KnownCenterSettings):
     """Keys of APFL."""
 
     name: str = "apfl"
-    alpha: float = 0.1  # α: share of w'* in the mixed model
+    alpha: Alpha = 0.1  # α: share of w'* in the mixed model
 
     def check(self) -> list[str]:
         """Problems of values."""
-        problems = [*super().check(), *bounds(self, alpha=(0, None))]
-        return problems if self.alpha < 1 else [*problems, f"alpha={self.alpha}: must be below 1"]
+        return [*super().check(), *shares(self.alpha)]
 
 
 class KnownCenter(Objective):
@@ -115,7 +115,7 @@ class MT(KnownCenter):
         return self._constants(base.mu + lam, 0.0, base.L_b + lam, 0.0, base.cL_b + lam)
 
 
-class APFL(KnownCenter):
+class APFL(OwnShares, KnownCenter):
     """Adaptive personalised learning (eq. 12): f'((1-α)β_m + α w'*)."""
 
     settings = APFLSettings

@@ -18,6 +18,7 @@ class Describe:
 
     M: int
     base: Base  # shapes of the reply
+    m: int = 0  # as in LocalSteps
 
 
 @record("unified.Described")
@@ -36,6 +37,7 @@ class LocalSteps:
     M: int
     mean: Params  # average of the iterates so far; {} where none is asked for
     shares: tuple[float, ...]  # of each step's iterate in the average
+    m: int = 0  # which client this is, where each has settings of its own
 
 
 @record("lsgd.SharedCopy")
@@ -53,6 +55,7 @@ class Measure:
     w: Params
     M: int
     value: Tensor  # shape of the reply
+    m: int = 0  # as in LocalSteps
 
 
 @record("unified.Value")
@@ -85,6 +88,7 @@ class Iterate:
     seed: int | None  # of the sample indices, where all clients have the same
     g: Params  # shapes of the reply: tensors of w, so they cost nothing to send
     g_v: Params
+    m: int = 0  # as in LocalSteps
 
     @property
     def event(self) -> bool:
@@ -119,6 +123,7 @@ class Anchor:
     M: int
     g: Params  # shapes of the reply, as in Iterate
     g_v: Params
+    m: int = 0  # as in LocalSteps
 
 
 @record("unified.BlockGradients")
@@ -135,6 +140,7 @@ class SharedBlock:
 
     w: Params
     M: int
+    m: int = 0  # as in LocalSteps
 
 
 @record("unified.Counts")

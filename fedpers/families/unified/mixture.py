@@ -1,7 +1,7 @@
 """Objectives that are plain losses at mixtures of u and β_m, and the distance between these two."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -154,19 +154,44 @@ class MT2Settings(MX2Settings):
         return [*super().check(), *bounds(self, Lambda=(0, None))]
 
 
+Alpha = float | tuple[float, ...]  # one number, or α_m of each client in turn
+
+
+def shares(alpha: Alpha) -> list[str]:
+    """Problems of α."""
+    wrong = [a for a in (alpha if isinstance(alpha, tuple) else (alpha,)) if not 0 <= a < 1]
+    return [f"alpha={a}: must be at least 0 and below 1" for a in wrong]
+
+
+class OwnShares(Objective):
+    """Objectives whose α may be a number for each client."""
+
+    @property
+    def count(self) -> int:
+        """How many α_m there are."""
+        return len(self.config.alpha) if isinstance(self.config.alpha, tuple) else 0
+
+    def of(self, m: int) -> "OwnShares":
+        """With α_m for α."""
+        return (
+            type(self)(replace(self.config, alpha=self.config.alpha[m]), self.model, self.M)
+            if self.count
+            else self
+        )
+
+
 @dataclass(frozen=True)
 class APFL2Settings(Reparametrised):
     """Keys of APFL2."""
 
     name: str = "apfl2"
     Lambda: float = 1.0  # Λ: weight of the shared model's own loss
-    alpha: float = 0.1  # α: share of u in the mixed model
+    alpha: Alpha = 0.1  # α: share of u in the mixed model
     predict: Literal["personal", "private"] = "personal"  # by the mixed model, or by β_m alone
 
     def check(self) -> list[str]:
         """Problems of values."""
-        problems = [*super().check(), *bounds(self, Lambda=(0, None), alpha=(0, None))]
-        return problems if self.alpha < 1 else [*problems, f"alpha={self.alpha}: must be below 1"]
+        return [*super().check(), *bounds(self, Lambda=(0, None)), *shares(self.alpha)]
 
 
 class FL(Mixture):
@@ -223,7 +248,7 @@ class MT2(MX2):
         return Term(1, 0, 1), Term(self.config.Lambda, 1, 0)
 
 
-class APFL2(Mixture):
+class APFL2(OwnShares, Mixture):
     """Relaxed adaptive personalised FL (eq. 14): Λf'(u) + f'((1-α)β_m + αu).
 
     The paper's Lemma 3 claims up to twice the μ of `constants`, which is not true.

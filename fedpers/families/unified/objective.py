@@ -132,6 +132,15 @@ class Objective(ABC):
     def constants(self, base: Base) -> Constants:
         """The constants of F from those of the plain losses."""
 
+    @property
+    def count(self) -> int:
+        """How many clients have settings of their own; 0: all have the same."""
+        return 0
+
+    def of(self, m: int) -> "Objective":
+        """f_m of client m, where clients have settings of their own."""
+        return self
+
     def start(self, params: Params) -> tuple[Params, Params]:
         """(w, β_m) from the model's initial parameters."""
         return scale(params, 1 / self.s), params

@@ -71,8 +71,8 @@ class OptimalityGap(Observer):
 
     def _estimation(self, w: Params, betas: Sequence[Params]) -> dict[str, float]:
         truth, shared = self.cohort.federation.truth, Flat(w)
-        if not {"w", "beta"} <= truth.keys():
-            return {}
+        if not {"w", "beta"} <= truth.keys() or shared.size != truth["w"].size:
+            return {}  # nor of a model with a bias, which the data were made without
         u = self.f.s * shared.vector(w) - torch.from_numpy(truth["w"])
         own = torch.stack([Flat(b).vector(b) for b in betas]) - torch.from_numpy(truth["beta"])
         return {"estimation": float((u**2).sum() + (own**2).sum())}
@@ -90,7 +90,8 @@ class OptimalityGap(Observer):
 
     def _value(self, w: Params, betas: Sequence[Params]) -> float:
         with torch.no_grad():
-            values = [self.f.value(w, b, p) for b, p in zip(betas, self.data, strict=True)]
+            each = enumerate(zip(betas, self.data, strict=True))
+            values = [self.f.of(m).value(w, b, p) for m, (b, p) in each]
         return float(sum(values)) / len(values)
 
 

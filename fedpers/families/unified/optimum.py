@@ -122,8 +122,8 @@ def expand(
 ) -> Expansion:
     """All f_m to second order at w = `shared` [d_0], β_m = `own` [M, d_m]."""
     values, gradients, hessians = [], [], []
-    for data, b in zip(parts, own, strict=True):
-        f_m, point = _one(f, data, of_w, of_b), torch.cat([shared, b])
+    for m, (data, b) in enumerate(zip(parts, own, strict=True)):
+        f_m, point = _one(f.of(m), data, of_w, of_b), torch.cat([shared, b])
         gradient, value = torch.func.grad_and_value(f_m)(point)
         values.append(value)
         gradients.append(gradient)
@@ -165,7 +165,8 @@ def _descend(
     size, most = 1.0, at.value + 1e-14 * abs(at.value)
     while size > 1e-6:
         w, b = shared - size * to_w, own - size * to_b
-        values = [_one(f, p, of_w, of_b)(torch.cat([w, b_m])) for p, b_m in zip(parts, b, strict=True)]
+        each = enumerate(zip(parts, b, strict=True))
+        values = [_one(f.of(m), p, of_w, of_b)(torch.cat([w, b_m])) for m, (p, b_m) in each]
         if float(sum(values)) / len(parts) <= most:
             return w, b
         size /= 2

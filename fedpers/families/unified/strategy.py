@@ -9,11 +9,12 @@ client half), so nothing is sent for it.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, astuple, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
 from fedpers.families.unified.advice import SURROGATE, on_anchors, on_blocks, on_convexity
@@ -76,6 +77,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """All sequences start at the model's initial parameters."""
+        self._check_count(roster)
         w = self.objective.start(params)[0]
         return State(Block(**dict.fromkeys(set(self.keeps) - {"G"}, w)), None, None, Counts())
 
@@ -97,7 +99,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def evaluation_message(self, s: State, k: int) -> SharedBlock:
         """The shared block."""
-        return SharedBlock(self.at(s), self.M)
+        return self.to([k], SharedBlock(self.at(s), self.M))[k]  # type: ignore[no-any-return]
 
     def models(self, s: State) -> dict[str, Params]:
         """The shared block as a model, u = s·w."""
@@ -117,7 +119,22 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def everyone(self, order: Any) -> dict[int, Any]:
         """The same order for all clients."""
-        return dict.fromkeys(self.roster.ids, order)
+        return self.to(self.roster.ids, order)
+
+    def to(self, ids: Sequence[int], order: Any) -> dict[int, Any]:
+        """The same order for these clients, who are told their m where each has settings of its own."""
+        if not self.objective.count:
+            return dict.fromkeys(ids, order)
+        return {k: replace(order, m=self.row[k]) for k in ids}
+
+    def _check_count(self, roster: Roster) -> None:
+        count, M = self.objective.count, len(roster.ids)
+        if count and (count != M or self.unseen):
+            raise ConfigError(
+                f"method.objective.alpha: has {count} numbers, and {M} clients train"
+                + f" beside {len(self.unseen)} new ones" * bool(self.unseen)
+                + "; give one for each that trains and set new_clients=0, or give one number for all"
+            )
 
     def first_anchor(self, s: State) -> Steps:
         """The anchor, where all are, and F's gradient there; once, as only anchors take whole ones."""
@@ -165,13 +182,19 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         mu = _own_mu(h, told) if h.mu is None else h.mu
         L_w, L_b = (_largest(told, k) if h.L is None else h.L for k in ("L_w", "L_b"))
         cL_w, cL_b = (_largest(told, k) if h.cL is None else h.cL for k in ("cL_w", "cL_b"))
-        c = self.objective.constants(Base(mu or SURROGATE * self.momentum, L_w, L_b, cL_w, cL_b))
+        c = self._worst(Base(mu or SURROGATE * self.momentum, L_w, L_b, cL_w, cL_b))
         w, beta = self.objective.start(initial_params(self.model, self.plan))
         if not w:
             c = replace(c, L_w=0.0, cL_w=0.0)
         if not beta:
             c = replace(c, L_b=0.0, cL_b=0.0)
         return c if h.mu_F is None else replace(c, mu=h.mu_F)
+
+    def _worst(self, base: Base) -> Constants:
+        f = self.objective
+        each = [f.of(m).constants(base) for m in range(f.count or 1)]
+        least, *largest = zip(*(astuple(c) for c in each), strict=True)
+        return Constants(min(least), *map(max, largest))
 
     def facts(self, s: State) -> dict[str, Any]:
         """Constants of F, and what the theory made of them."""
