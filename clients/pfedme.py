@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from fedpers.core.bounds import bounds
-from fedpers.core.params import add, sub
+from fedpers.core.params import blend
 from fedpers.core.rng import FixedBatch
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
+from fedpers.learning.local_training import where_any
 from fedpers.learning.losses import proximal
 from fedpers.learning.training_round import cannot_keep
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
@@ -57,9 +56,8 @@ class PFedMeClient(PersonalizedClient):
         rows, weight = rng.schedule(n, h.local.batch_size or n, h.local.epochs, h.local.steps)
         for batch in zip(rows, weight, strict=True):                                     # [C1]
             found = self._proximal_point(w, data, FixedBatch(rng, *batch))               # [C2]
-            some = batch[1].sum() > 0                  # a padded batch of a stack holds no sample
-            theta = {k: torch.where(some, v, theta[k]) for k, v in found.items()}
-            w = add(w, sub(w, found), -h.eta * h.lam)                                    # [C3]
+            theta = where_any(rng, batch[1], found, theta)
+            w = blend(w, found, h.eta * h.lam)                                           # [C3]
         return Weights(w), ClientState(theta)                                            # [C4] [C5]
 
     def _proximal_point(self, w: Params, data: Data, batch: FixedBatch) -> Params:

@@ -58,7 +58,7 @@ def minimise_from(
     for batch in minibatches(data, rng, cfg):
         g = gradient(params, batch)
         stepped = sgd_step(params, g, opt, cfg, lr)
-        params, opt = _where_any(rng, batch.mask, stepped, (params, opt))
+        params, opt = where_any(rng, batch.mask, stepped, (params, opt))
     return params, opt
 
 
@@ -192,7 +192,7 @@ def _schedule(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor
     return index.to(data.y.device), weight.to(data.mask)
 
 
-def _where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:
+def where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:
     """`new` where the batch holds a sample; a padded step of a stacked client changes nothing."""
     if not rng.ragged:
         return new

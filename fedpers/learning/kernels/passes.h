@@ -162,15 +162,30 @@ static void down(const net *n, space *m, const rule *h, long lowest, long B, lon
     for (long l = lowest; l < n->N; l++) settle(n, m, h, l, client);
 }
 
+/* Take plain steps in both goals by one gradient, sum_i d_i x_i^T. */
+static void share_out(const net *n, space *m, long p, const float *d, long lead, const float **x, long B) {
+    long outs = outs_of(n, p), wide = WIDE(ins_of(n, p));
+    for (long r = 0; r < outs; r += OUTS) {
+        long count = outs - r < OUTS ? outs - r : OUTS;
+        mix(d + r, lead, x, m->g, B, count, wide);
+        for (int t = 0; t < GOALS; t++) {
+            float *restrict w = n->goal[t][p] + r * wide;
+            for (long i = 0; i < count * wide; i++) w[i] += n->share[t] * m->g[i];
+        }
+    }
+}
+
 /* Take the steps of dense layer l, in each goal its share; d is overwritten. */
 static void steps(const net *n, space *m, const rule *h, long l, float *d, long B) {
     long zw = WIDE(n->width[l + 1]), p = 2 * (n->N + l);
+    int both = n->goal[1] && n->share[0] != 0 && n->share[1] != 0;
+    if (both && trained(n, p)) share_out(n, m, p, d, zw, m->x[l], B);
     float now = 1;
     for (int t = 0; t < GOALS; t++) {
         if (!n->goal[t] || n->share[t] == 0) continue;
         for (long i = 0; n->share[t] != now && i < B * zw; i++) d[i] *= n->share[t] / now;
         now = n->share[t];
-        if (trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
+        if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
         if (!trained(n, p + 1)) continue;
         for (long i = 0; i < B; i++) m->list[i] = d + i * zw;
         step(n, m, h, p + 1, n->goal[t][p + 1], m->ones, 1, m->list, 0, B);
