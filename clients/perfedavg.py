@@ -27,31 +27,35 @@ class PerFedAvgConfig:
 
 @dataclass(frozen=True)
 class AfterAStep:
-    """The loss f(w - α ∇f(w; D); D'), the gradient in D taken as a constant (first order)."""
+    """The loss f(w - α ∇f(w; D); D'), the gradient in D taken as a constant (first order).
+
+    Samples of a batch are the numbers of rows in D' and in D, [n, 2], of `data`.
+    """
 
     model: Model
     alpha: float
+    data: Data
+    other: Tensor                         # [n] the row in D for each in D'
 
     def __call__(self, w: Params, pairs: Data) -> Tensor:
-        """Its value; D' and D are the first and the second of each pair."""
-        return self.model.loss(self._stepped(w, pairs), _of_pairs(pairs, 0))
+        """Its value."""
+        return self.model.loss(self._stepped(w, pairs), self._of_pairs(pairs, 0))
 
     def gradient(self, w: Params, pairs: Data) -> Params:
         """∇f(w - α ∇f(w; D); D'): two gradients of f, for which there may be a kernel."""
-        return grad(self.model.loss)(self._stepped(w, pairs), _of_pairs(pairs, 0))       # type: ignore
+        return grad(self.model.loss)(self._stepped(w, pairs), self._of_pairs(pairs, 0))  # type: ignore
 
     def minimise(self, w: Params, opt: Any, pairs: Data, rng: Stream, cfg: LocalConfig, lr: Any) -> Any:
         """All steps in one call, where there is a kernel; else None."""
-        return minimise_ahead(self.model.loss, self.alpha, w, opt, pairs, rng, cfg, lr)
+        return minimise_ahead(self.model.loss, self.alpha, w, opt, self.data, self.other, rng, cfg, lr)
 
     def _stepped(self, w: Params, pairs: Data) -> Params:
-        g = grad(self.model.loss)(w, _of_pairs(pairs, 1))
+        g = grad(self.model.loss)(w, self._of_pairs(pairs, 1))
         return add(w, {k: v.detach() for k, v in g.items()}, -self.alpha)                # [C2]
 
-
-def _of_pairs(pairs: Data, which: int) -> Data:
-    x, y = (t[:, which].contiguous() for t in (pairs.x, pairs.y))        # as a kernel reads them
-    return Data(x, y, pairs.mask)
+    def _of_pairs(self, pairs: Data, which: int) -> Data:
+        rows = pairs.x[:, which]
+        return Data(self.data.x[rows], self.data.y[rows], pairs.mask)
 
 
 class PerFedAvgClient(GlobalModelClient):
@@ -64,9 +68,9 @@ class PerFedAvgClient(GlobalModelClient):
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.x.device)     # a permutation
-        pairs = Data(torch.stack([data.x, data.x[other]], 1),
-                     torch.stack([data.y, data.y[other]], 1), data.mask)                 # [C1]
-        loss = AfterAStep(self.model, self.config.alpha)
+        rows = torch.stack([torch.arange(n, device=other.device), other], 1)
+        loss = AfterAStep(self.model, self.config.alpha, data, other)
+        pairs = Data(rows, data.y, data.mask)                                            # [C1]
         w = minimise(loss, order.params, pairs, rng, self.config.local)                  # [C3]
         return Weights(w), None                                                          # [C4]
 

@@ -115,7 +115,8 @@ def minimise_ahead(
     alpha: float,
     params: Params,
     opt: OptimizerState,
-    pairs: Data,
+    data: Data,
+    other: Tensor,
     rng: Stream,
     cfg: LocalConfig,
     lr: Any,
@@ -124,11 +125,12 @@ def minimise_ahead(
 
     Args:
         loss: f.
-        pairs: samples [n, 2, ...] of D' and of D.
+        other: [n] the row in D for each in D'.
     """
     if rule_of(cfg, 0.0) != PLAIN or not isinstance(lr, float) or not kernels_allowed():
         return None
-    moved = steps_ahead(loss, Ahead(alpha, lr), params, pairs, lambda: _schedule(pairs, rng, cfg))
+    how, draw = Ahead(alpha, lr), lambda: _schedule(data, rng, cfg)
+    moved = steps_ahead(loss, how, params, data.block, other, draw)
     return None if moved is None else (moved, opt)
 
 

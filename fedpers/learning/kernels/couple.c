@@ -36,19 +36,17 @@ static void mixture(const net *n, float a, float b, float **to) {
     }
 }
 
-/* w -= lr ∇f(w - alpha ∇f(w; D); D'): samples of D' are rows 2i, those of D stand behind them. */
-static int ahead(net *n, space *m, const rule *h, batch *b, const float *sizes, int64_t *behind) {
-    const int64_t *rows = b->rows;
+/* w -= lr ∇f(w - alpha ∇f(w; D); D'): samples of D' are rows of the batch, those of D are rows `other`. */
+static int ahead(net *n, space *m, const rule *h, const batch *b, const float *sizes, const int64_t *other) {
+    batch first = *b;
+    first.rows = other;
     for (long p = 0; p < n->P; p++)
         memcpy(n->own[FIRST * n->P + p], n->own[p], sizeof(float) * outs_of(n, p) * WIDE(ins_of(n, p)));
-    for (long i = 0; i < b->B; i++) behind[i] = rows[i] + 1;
     n->at = n->goal[0] = n->own + FIRST * n->P;
     n->share[0] = sizes[0];
-    b->rows = behind;
-    int failed = pass(n, m, h, b, 1);
+    int failed = pass(n, m, h, &first, 1);
     n->goal[0] = n->own;
     n->share[0] = sizes[1];
-    b->rows = rows;
     return failed || pass(n, m, h, b, 1) ? 2 : 0;
 }
 
@@ -67,32 +65,30 @@ static int mixed(net *n, space *m, const rule *h, const batch *b, const term *te
     return failed;
 }
 
-/* Take S such steps for each of C clients; arguments as in fedpers_train. AHEAD: `numbers` are alpha and lr, and
-   the samples of a client are pairs. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
+/* Take S such steps for each of C clients; arguments as in fedpers_train. AHEAD: `numbers` are alpha and lr,
+   and `other` [C, S, B] the rows of D. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
    FIRST and SECOND are for points. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_couple(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                    float **to, int task, long C, long S, long B, const float **x, const void **y,
                    const int64_t *index, const long *ih, const float *weight, const long *wh, int how,
-                   const float *numbers, long count) {
+                   const float *numbers, long count, const int64_t *other, const long *oh) {
     net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     const float **pace = calloc(N + L, sizeof(float *));
-    int64_t *behind = calloc(B, sizeof(int64_t));
     rule h = {PLAIN, 0, 0, 0, 0, 0, 0, 0, pace};
     space m = {0};
-    int failed = reserve(&n, &m, shapes, B) || !pace || !behind;
+    int failed = reserve(&n, &m, shapes, B) || !pace;
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         for (long s = 0; s < S && !failed; s++) {
             batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B, 0};
             for (long i = 0; i < B; i++) b.total += b.share[i];
             if (!(b.total > 0)) continue;
-            failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, behind)
+            failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, other + c * oh[0] + s * oh[1])
                                   : mixed(&n, &m, &h, &b, (const term *)numbers, count);
         }
         copy(&n, c, 1);
     }
     free(pace);
-    free(behind);
     release(&n, &m);
     return failed;
 }

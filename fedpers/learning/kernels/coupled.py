@@ -17,36 +17,34 @@ from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of
 from fedpers.learning.kernels.plan import Ahead, Mixed, Plan, Training
 from fedpers.learning.losses import Loss
 
+Draw = Callable[[], tuple[Tensor, Tensor]]
 
-def steps_ahead(
-    loss: Loss, how: Ahead, w: Params, pairs: Data, draw: Callable[[], tuple[Tensor, Tensor]]
-) -> Params | None:
+
+def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, draw: Draw) -> Params | None:
     """w after S steps with gradients ahead of it, of one client; None if there is no kernel for it.
 
     Args:
-        pairs: x [n, 2, ...], y [n, 2]: a step's first samples, and those that it looks ahead with.
-        draw: gives minibatches of pairs, index and weight [S, B]; it is not asked if there is no kernel.
+        block: `Data.block` of the client.
+        other: [n] the row that a sample's step looks ahead with.
+        draw: gives minibatches, index and weight [S, B]; it is not asked if there is no kernel.
     """
-    x, y = pairs.x.flatten(0, 1), pairs.y.flatten(0, 1)
-    found = _plain_parts(loss, w, [Data(x, y, pairs.mask)])
+    found = None if block is None else _plain_parts(loss, w, block.parts)
     if found is None:
         return None
     plan, start = found
     leaves, form = flatten(start)
 
-    def all_clients(
-        index: Tensor, weight: Tensor, x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor
-    ) -> list[Tensor]:
-        parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
-        moved, _ = couple(plan, rebuild(form, leaves), how, parts, 2 * index, weight)
+    def all_clients(index: Tensor, weight: Tensor, other: Tensor, *leaves: Tensor) -> list[Tensor]:
+        moved, _ = couple(plan, rebuild(form, leaves), how, block.parts, index, weight, other)
         return [moved[k] for k in plan.moving]
 
-    moved = on_stacks(all_clients, *draw(), x, y, pairs.mask, *leaves)
+    index, weight = draw()
+    moved = on_stacks(all_clients, index, weight, other[index], *leaves)
     return dict(zip(plan.moving, moved, strict=True))
 
 
 def steps_mixed(
-    loss: Loss, how: Mixed, w: Params, v: Params, block: Any, draw: Callable[[], tuple[Tensor, Tensor]]
+    loss: Loss, how: Mixed, w: Params, v: Params, block: Any, draw: Draw
 ) -> tuple[Params, Params] | None:
     """Both models after S steps with gradients at mixtures of them; None if there is no kernel for it.
 
@@ -78,14 +76,21 @@ def _plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Tr
 
 
 def couple(
-    plan: Plan, given: Training, how: Ahead | Mixed, parts: Sequence[Data], index: Tensor, weight: Tensor
+    plan: Plan,
+    given: Training,
+    how: Ahead | Mixed,
+    parts: Sequence[Data],
+    index: Tensor,
+    weight: Tensor,
+    other: Tensor | None = None,
 ) -> tuple[Params, Params]:
     """Plain steps of C clients with gradients taken elsewhere; `fits` must hold. Nothing is overwritten.
 
     Args:
         given: stacks [C, ...]; `w`, and for mixtures the other model as `cbar`.
-        how: where gradients are taken. Ahead: samples are pairs, 2i and 2i + 1.
-        parts, index, weight: as in `train`; Ahead's `index` has even numbers.
+        how: where gradients are taken.
+        parts, index, weight: as in `train`.
+        other: Ahead's rows [C, S, B] of the batches to look ahead with.
 
     Returns:
         The stacks of both models, the second {} if there is none.
@@ -96,6 +101,7 @@ def couple(
     )  # the last two: room for points
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in kinds[:2]]
     numbers = [float(v) for v in how.numbers]
+    other = index if other is None else other.contiguous()
     native.call(
         native.library().fedpers_couple,
         plan,
@@ -103,5 +109,7 @@ def couple(
         how.kind,
         (ctypes.c_float * len(numbers))(*numbers),
         ctypes.c_long(len(numbers) // 4),
+        native._pointer(other),
+        native._longs(other.stride()),
     )
     return fresh[0], fresh[1]
