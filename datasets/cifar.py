@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from fedpers.core.data import INCOMPLETE
 from fedpers.core.torchvision import import_torchvision
 from fedpers.datasets.cache import Arrays, cached
 from fedpers.datasets.config import DataConfig
@@ -82,7 +83,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
         ()
         if len(here) == len(train)
         else (
-            f"incomplete copy: {len(here)} of {len(train)} training batches, "
+            f"{INCOMPLETE}: {len(here)} of {len(train)} training batches, "
             f"{len(arrays['y']):,} training images; accuracies are below those published for all",
         )
     )

@@ -339,6 +339,15 @@ def test_only_what_makes_a_run_smaller_is_named_with_its_size(changed, found):
     assert record.size({"changed": changed, "paper": {"table": "Table 1"}}) == found
 
 
+def test_a_part_of_the_data_is_not_the_full_size():
+    notes = [
+        "rotated copies",
+        "incomplete copy: 1 of 5 training batches, 10,000 images; accuracies are lower",
+    ]
+    found = record.size({"changed": ["rounds=20"], "paper": {"table": "Table 1"}, "notes": notes})
+    assert found == "reduced: rounds=20, incomplete copy: 1 of 5 training batches, 10,000 images"
+
+
 def test_an_evaluation_is_ranked_and_set_against_its_floors_seed_by_seed(tmp_path):
     """Seeds in another order, a floor that lacks one: that difference is left out."""
     best = {"ditto": {0: 0.9, 1: 0.7}, "local": {1: 0.5, 0: 0.6}, "fedavg": {0: 0.8}}

@@ -123,6 +123,9 @@ class ClientData:
     test: Data
 
 
+INCOMPLETE = "incomplete copy"  # how the note begins of a data set of which the machine has a part only
+
+
 @dataclass(frozen=True)
 class Federation:
     """A population of clients.

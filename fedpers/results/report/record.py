@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from fedpers.config.compose import CONF
+from fedpers.core.data import INCOMPLETE
 from fedpers.core.errors import ConfigError
 from fedpers.results.files import plain
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
@@ -51,6 +52,7 @@ def record(setting: Setting) -> dict[str, Any]:
         "commands": commands(runs),
         "commits": sorted({str(run.summary.get("git_commit")) for run in runs}),
         "versions": runs[0].summary.get("versions") or {},
+        "notes": list(dict.fromkeys(note for run in runs for note in run.summary.get("notes") or [])),
         "found": {g.name: g.runs[0].search["found"] for g in setting.groups if g.runs[0].search},
         "results": [row for group in _in_order(setting) for row in _rows(group, floors)],
     }
@@ -206,7 +208,12 @@ def _sign(key: str) -> str:
 
 
 def size(record: Mapping[str, Any]) -> str:
-    """ "full size" (as its file has it), or what was changed; measuring less often makes no run smaller."""
+    """ "full size" (as its file has it), or what was changed, and of what data the machine had a part only.
+
+    Measuring less often makes no run smaller.
+    """
     words = "with" if record.get("paper") == {} else "reduced:"  # without a paper no size is the full one
     smaller = [o for o in record["changed"] if _key(o) != "eval_every"]
-    return f"{words} {' '.join(smaller)}" if smaller else "full size"
+    part = [note.partition(";")[0] for note in record.get("notes", ()) if note.startswith(INCOMPLETE)]
+    why = ", ".join([" ".join(smaller)] * bool(smaller) + part)
+    return f"{words} {why}" if why else "full size"
