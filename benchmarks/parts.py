@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,16 @@ from fedpers.bench.work import LR, Result, Work, federation, make_model, take_tu
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedprox import FedProxClient, FedProxConfig
 from fedpers.clients.fedprox import Weights as ProxWeights
+from fedpers.core.data import Data
+from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
+from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.layers import PIECE
+from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import LocalConfig
 
 Run = Callable[[], float | None]  # does the work; returns the CPU seconds of other processes
@@ -46,7 +52,9 @@ def measure(passes: int) -> list[Result]:
     """All parts; a row for each way of each case."""
     torch.set_num_threads(1)
     with ExitStack() as stack:
-        cases: Iterator[Case] = chain(_training(), _evaluation(), channels.cases(stack), stores.cases(stack))
+        cases: Iterator[Case] = chain(
+            _training(), _images(), _evaluation(), channels.cases(stack), stores.cases(stack)
+        )
         return [row for case in cases for row in compare(*case, 3 * passes)]
 
 
@@ -98,6 +106,20 @@ def _evaluation() -> Iterator[Case]:
         work = Work(name, M=500, n=70)
         stack, loop = (evaluation_of(work, RunnerConfig(r)) for r in ("stack", "loop"))
         yield "evaluation", name, _ways(stack, loop, "torch under vmap")
+
+
+def _images() -> Iterator[Case]:
+    """The gradient in all of a client's images, 1,000 of its set's size."""
+    for name, shape in (("cnn_omniglot", (1, 28, 28)), ("cnn_pflego", (3, 32, 32))):
+        model = build_model(name, input_shape=shape, num_outputs=10, task="classification")
+        data = Data(torch.randn(1000, *shape), torch.randint(0, 10, (1000,)), torch.ones(1000))
+        run = partial(_gradient, model, model.init(0), data)
+        yield "whole gradient", name, {f"{PIECE} images at a time": run, "all at once": _by_autograd(run)}
+
+
+def _gradient(model: Model, params: Params, data: Data) -> None:
+    with torch.no_grad():  # as clients work
+        grad(model.loss)(params, data)
 
 
 def _ways(stack: Run, loop: Run, without: str) -> dict[str, Run]:

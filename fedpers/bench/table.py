@@ -179,6 +179,7 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "Parts and what libraries offer instead",
         "Ways of one case take turns in one process, one thread each; medians, and CPU time of all processes "
         "that take part. *training*: one epoch of 100 clients, 200 samples each, batches of 20. "
+        "*whole gradient*: of one client's 1,000 images. "
         "*evaluation*: 500 personal models, 50 samples each. *worker channel*: one order for 100 clients "
         "to another process, 100 replies back, added up. *row store*: 1,000 clients get and put a state of "
         "20 KB, any out of 20,000 that have one or the same each time, with 128 MB of RAM.",
