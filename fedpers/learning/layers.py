@@ -32,7 +32,7 @@ class Network(ABC):
     num_features: int
     alone: str = ""  # why clients run one by one; "": they may be stacked
     tokens: bool = False  # inputs are numbers of tokens
-    convolves: bool = False  # features of an image depend on no other image, and are dear
+    piecewise: bool = False  # many samples at once cost more than in turn, and give the same features
     squashes: bool = False  # the head's values pass ReLU and softmax before they are taken for logits
 
     @property
@@ -191,11 +191,11 @@ class Stack(Network):
         }
 
     @property
-    def convolves(self) -> bool:  # type: ignore[override]
+    def piecewise(self) -> bool:  # type: ignore[override]
         return any(isinstance(layer, Conv) for _, layer, _ in self.steps)
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        if len(x) <= PIECE or torch.is_grad_enabled() or not x.is_cpu or not self.convolves:
+        if len(x) <= PIECE or torch.is_grad_enabled() or not x.is_cpu or not self.piecewise:
             return self._through(params, x)
         last = {
             k: v.contiguous(memory_format=torch.channels_last) if v.dim() == 4 else v

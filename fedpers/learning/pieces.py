@@ -22,17 +22,17 @@ def pieces(loss: Loss, data: Data) -> Pieces:
     One piece where there is nothing to gain, or the loss is not known to be a mean over its samples, perhaps
     with a proximal term or frozen parameters.
     """
-    if len(data) <= PIECE or not data.y.is_cpu or not _convolves(loss):
+    if len(data) <= PIECE or not data.y.is_cpu or not _piecewise(loss):
         return [(1.0, data)]
     cut = [Data(*part) for part in zip(*(t.split(PIECE) for t in (data.x, data.y, data.mask)), strict=True)]
     total = float(data.num)
     return [(float(part.num) / total, part) for part in cut if part.num] or [(1.0, data)]
 
 
-def _convolves(loss: Loss) -> bool:
+def _piecewise(loss: Loss) -> bool:
     plain = taken_apart(loss)[1].loss
     model = getattr(plain, "__self__", None)
-    return getattr(plain, "__func__", None) is Model.loss and model.network.convolves  # type: ignore
+    return getattr(plain, "__func__", None) is Model.loss and model.network.piecewise  # type: ignore
 
 
 def slopes(loss: Loss, w: Params, parts: Pieces) -> list[Tensor]:
