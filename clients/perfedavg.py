@@ -29,7 +29,7 @@ class PerFedAvgConfig:
 class AfterAStep:
     """The loss f(w - α ∇f(w; D); D'), the gradient in D taken as a constant (first order).
 
-    Samples of a batch are the numbers of rows in D' and in D, [n, 2], of `data`.
+    Samples of a batch are numbers of rows of `data`: those of D'.
     """
 
     model: Model
@@ -37,25 +37,24 @@ class AfterAStep:
     data: Data
     other: Tensor                         # [n] the row in D for each in D'
 
-    def __call__(self, w: Params, pairs: Data) -> Tensor:
+    def __call__(self, w: Params, rows: Data) -> Tensor:
         """Its value."""
-        return self.model.loss(self._stepped(w, pairs), self._of_pairs(pairs, 0))
+        return self.model.loss(self._stepped(w, rows), self._at(rows.x, rows.mask))
 
-    def gradient(self, w: Params, pairs: Data) -> Params:
+    def gradient(self, w: Params, rows: Data) -> Params:
         """∇f(w - α ∇f(w; D); D'): two gradients of f, for which there may be a kernel."""
-        return grad(self.model.loss)(self._stepped(w, pairs), self._of_pairs(pairs, 0))  # type: ignore
+        return grad(self.model.loss)(self._stepped(w, rows), self._at(rows.x, rows.mask))  # type: ignore
 
-    def minimise(self, w: Params, opt: Any, pairs: Data, rng: Stream, cfg: LocalConfig, lr: Any) -> Any:
+    def minimise(self, w: Params, opt: Any, rows: Data, rng: Stream, cfg: LocalConfig, lr: Any) -> Any:
         """All steps in one call, where there is a kernel; else None."""
         return minimise_ahead(self.model.loss, self.alpha, w, opt, self.data, self.other, rng, cfg, lr)
 
-    def _stepped(self, w: Params, pairs: Data) -> Params:
-        g = grad(self.model.loss)(w, self._of_pairs(pairs, 1))
+    def _stepped(self, w: Params, rows: Data) -> Params:
+        g = grad(self.model.loss)(w, self._at(self.other[rows.x], rows.mask))
         return add(w, {k: v.detach() for k, v in g.items()}, -self.alpha)                # [C2]
 
-    def _of_pairs(self, pairs: Data, which: int) -> Data:
-        rows = pairs.x[:, which]
-        return Data(self.data.x[rows], self.data.y[rows], pairs.mask)
+    def _at(self, rows: Tensor, mask: Tensor) -> Data:
+        return Data(self.data.x[rows], self.data.y[rows], mask)
 
 
 class PerFedAvgClient(GlobalModelClient):
@@ -68,10 +67,9 @@ class PerFedAvgClient(GlobalModelClient):
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.x.device)     # a permutation
-        rows = torch.stack([torch.arange(n, device=other.device), other], 1)
-        loss = AfterAStep(self.model, self.config.alpha, data, other)
-        pairs = Data(rows, data.y, data.mask)                                            # [C1]
-        w = minimise(loss, order.params, pairs, rng, self.config.local)                  # [C3]
+        loss = AfterAStep(self.model, self.config.alpha, data, other)                    # [C1]
+        rows = Data(torch.arange(n, device=other.device), data.y, data.mask)
+        w = minimise(loss, order.params, rows, rng, self.config.local)                  # [C3]
         return Weights(w), None                                                          # [C4]
 
     @property

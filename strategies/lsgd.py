@@ -66,7 +66,7 @@ class LSGD(BlockStrategy):
         etas = s.rates.steps(k, h.tau, h.decreasing)
         shares = self._shares(s.rates, k) if h.output == "average" else ()
         order = LocalSteps(s.w.y, etas, self.M, self.at(s) if shares else {}, shares)
-        replies = yield self.to(self.sample(rng), order)                           # [S1]
+        replies = yield self.to(self.sample(rng), order)                                 # [S1]
         w = self.average([r.w for r in replies.values()], start=s.w.y)                   # [S2]
         mean = self.average([r.mean for r in replies.values()], start=order.mean) if shares else {}
         return State(Block(w, mean), s.constants, s.rates, s.counts.plus(self._cost()))

@@ -16,7 +16,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, add, blend, scale, sq_dist, sub
 from fedpers.core.work import Work
-from fedpers.families.unified.mixture import Alpha, OwnShares, shares
+from fedpers.families.unified.mixture import OwnShares, Shares
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Settings
 from fedpers.learning.model import Model
 
@@ -46,15 +46,10 @@ class MTSettings(KnownCenterSettings):
 
 
 @dataclass(frozen=True)
-class APFLSettings(KnownCenterSettings):
+class APFLSettings(Shares, KnownCenterSettings):
     """Keys of APFL."""
 
     name: str = "apfl"
-    alpha: Alpha = 0.1  # α: share of w'* in the mixed model
-
-    def check(self) -> list[str]:
-        """Problems of values."""
-        return [*super().check(), *shares(self.alpha)]
 
 
 class KnownCenter(Objective):

@@ -10,9 +10,9 @@ from fedpers.core.bounds import bounds
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.work import Work
-from fedpers.families.unified.objective import Base, Constants, Draw, Objective, Of, Reparametrised, Settings
+from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised, Settings
 from fedpers.learning.gradients import LINEAR
-from fedpers.learning.kernels.coupled import steps_mixed
+from fedpers.learning.kernels.coupled import Draw, steps_mixed
 from fedpers.learning.kernels.plan import Mixed
 
 
@@ -157,41 +157,45 @@ class MT2Settings(MX2Settings):
 Alpha = float | tuple[float, ...]  # one number, or α_m of each client in turn
 
 
-def shares(alpha: Alpha) -> list[str]:
-    """Problems of α."""
-    wrong = [a for a in (alpha if isinstance(alpha, tuple) else (alpha,)) if not 0 <= a < 1]
-    return [f"alpha={a}: must be at least 0 and below 1" for a in wrong]
+@dataclass(frozen=True)
+class Shares(Settings):
+    """A key of objectives at a mixture of two models."""
+
+    alpha: Alpha = 0.1  # α: share of the common model in the mixed one
+
+    @property
+    def count(self) -> int:
+        """How many α_m there are."""
+        return len(self.alpha) if isinstance(self.alpha, tuple) else 0
+
+    def check(self) -> list[str]:
+        """Problems of values."""
+        each = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        wrong = [f"alpha={a}: must be at least 0 and below 1" for a in each if not 0 <= a < 1]
+        return [*super().check(), *wrong]
 
 
 class OwnShares(Objective):
     """Objectives whose α may be a number for each client."""
 
-    @property
-    def count(self) -> int:
-        """How many α_m there are."""
-        return len(self.config.alpha) if isinstance(self.config.alpha, tuple) else 0
-
     def of(self, m: int) -> "OwnShares":
         """With α_m for α."""
-        return (
-            type(self)(replace(self.config, alpha=self.config.alpha[m]), self.model, self.M)
-            if self.count
-            else self
-        )
+        if not self.config.count:
+            return self
+        return type(self)(replace(self.config, alpha=self.config.alpha[m]), self.model, self.M)
 
 
 @dataclass(frozen=True)
-class APFL2Settings(Reparametrised):
+class APFL2Settings(Shares, Reparametrised):
     """Keys of APFL2."""
 
     name: str = "apfl2"
     Lambda: float = 1.0  # Λ: weight of the shared model's own loss
-    alpha: Alpha = 0.1  # α: share of u in the mixed model
     predict: Literal["personal", "private"] = "personal"  # by the mixed model, or by β_m alone
 
     def check(self) -> list[str]:
         """Problems of values."""
-        return [*super().check(), *bounds(self, Lambda=(0, None)), *shares(self.alpha)]
+        return [*super().check(), *bounds(self, Lambda=(0, None))]
 
 
 class FL(Mixture):

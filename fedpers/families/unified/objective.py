@@ -12,7 +12,7 @@ u = s·w is the shared block as a model. A new objective is a subclass of `Objec
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,10 +26,10 @@ from fedpers.core.pytree import record
 from fedpers.core.work import Work
 from fedpers.families.unified.curvature import curvature
 from fedpers.learning.gradients import grad, model_gradient
+from fedpers.learning.kernels.coupled import Draw
 from fedpers.learning.model import Model
 
 Of = Literal["w", "beta", "both"]  # what a gradient is taken in
-Draw = Callable[[], tuple[Tensor, Tensor]]  # gives minibatches, index and weight [S, B]
 OBJECTIVES = {  # name: module:Class, imported where it is used
     "mx2": "fedpers.families.unified.mixture:MX2",
     "mt2": "fedpers.families.unified.mixture:MT2",
@@ -59,6 +59,11 @@ class Settings:
     def check(self) -> list[str]:
         """Problems of values."""
         return bounds(self, l2=(0, None)) + above(self, mu=0, mu_F=0, L=0, cL=0)
+
+    @property
+    def count(self) -> int:
+        """How many clients have settings of their own; 0: all have the same."""
+        return 0
 
     @classmethod
     def variant(cls, values: Any) -> "tuple[type[Settings], dict[str, Any]]":
@@ -131,11 +136,6 @@ class Objective(ABC):
     @abstractmethod
     def constants(self, base: Base) -> Constants:
         """The constants of F from those of the plain losses."""
-
-    @property
-    def count(self) -> int:
-        """How many clients have settings of their own; 0: all have the same."""
-        return 0
 
     def of(self, m: int) -> "Objective":
         """f_m of client m, where clients have settings of their own."""

@@ -123,12 +123,12 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def to(self, ids: Sequence[int], order: Any) -> dict[int, Any]:
         """The same order for these clients, who are told their m where each has settings of its own."""
-        if not self.objective.count:
+        if not self.config.objective.count:
             return dict.fromkeys(ids, order)
         return {k: replace(order, m=self.row[k]) for k in ids}
 
     def _check_count(self, roster: Roster) -> None:
-        count, M = self.objective.count, len(roster.ids)
+        count, M = self.config.objective.count, len(roster.ids)
         if count and (count != M or self.unseen):
             raise ConfigError(
                 f"method.objective.alpha: has {count} numbers, and {M} clients train"
@@ -192,7 +192,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
 
     def _worst(self, base: Base) -> Constants:
         f = self.objective
-        each = [f.of(m).constants(base) for m in range(f.count or 1)]
+        each = [f.of(m).constants(base) for m in range(self.config.objective.count or 1)]
         least, *largest = zip(*(astuple(c) for c in each), strict=True)
         return Constants(min(least), *map(max, largest))
 

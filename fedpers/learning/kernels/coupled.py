@@ -17,7 +17,7 @@ from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of
 from fedpers.learning.kernels.plan import Ahead, Mixed, Plan, Training
 from fedpers.learning.losses import Loss
 
-Draw = Callable[[], tuple[Tensor, Tensor]]
+Draw = Callable[[], tuple[Tensor, Tensor]]  # gives minibatches, index and weight [S, B]
 
 
 def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, draw: Draw) -> Params | None:
@@ -95,10 +95,8 @@ def couple(
     Returns:
         The stacks of both models, the second {} if there is none.
     """
-    kinds, none = (
-        (given.w, given.cbar, given.w, given.w),
-        dict[str, Tensor](),
-    )  # the last two: room for points
+    kinds = (given.w, given.cbar, given.w, given.w)  # the last two are room for points
+    none: Params = {}
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in kinds[:2]]
     numbers = [float(v) for v in how.numbers]
     other = index if other is None else other.contiguous()
