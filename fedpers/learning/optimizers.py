@@ -22,7 +22,9 @@ class LocalConfig:
     weight_decay: float = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
     keep_momentum: bool = False  # of SGD or Adam, between rounds, on the client
-    schedule: Literal["constant", "step", "cosine"] = "constant"  # of lr over rounds; see training_round.py
+    schedule: Literal["constant", "step", "halve", "cosine"] = (
+        "constant"  # of lr over rounds: training_round.py
+    )
     horizon: int = 0  # rounds that a schedule runs over
 
     def check(self) -> list[str]:
@@ -41,7 +43,7 @@ class LocalConfig:
             found.append("local.keep_momentum=true: there is none; set local.momentum, or optimizer=adam")
         if self.horizon < 0 or (self.schedule == "constant") != (self.horizon == 0):
             found.append(
-                f"local.horizon={self.horizon}: the rounds of schedule=step or cosine, 0 for constant"
+                f"local.horizon={self.horizon}: the rounds of schedule=step, halve or cosine, 0 for constant"
             )
         return found
 

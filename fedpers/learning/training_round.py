@@ -20,7 +20,10 @@ from fedpers.core.rng import Stream
 from fedpers.core.work import work_of
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
 
-DROPS, DROP = (0.5, 0.75), 0.1  # schedule=step: after these parts of the horizon the rate is a tenth
+DROPS = {  # the factor of the rate, and the parts of the horizon after which it is applied
+    "step": (0.1, (0.5, 0.75)),
+    "halve": (0.5, (0.25, 0.5, 0.75)),
+}
 
 
 @record("learning.Remembering")
@@ -58,8 +61,9 @@ def rate(cfg: LocalConfig, t: int) -> float:
     [1.0, 1.0, 0.1, 0.010000000000000002, 0.010000000000000002]
     """
     done = min(t - 1, cfg.horizon)
-    if cfg.schedule == "step":
-        return DROP ** sum(done >= part * cfg.horizon for part in DROPS)
+    if cfg.schedule in DROPS:
+        factor, parts = DROPS[cfg.schedule]
+        return factor ** sum(done >= part * cfg.horizon for part in parts)
     return (1 + math.cos(math.pi * done / cfg.horizon)) / 2 if cfg.schedule == "cosine" else 1.0
 
 
