@@ -22,9 +22,8 @@ class LocalConfig:
     weight_decay: float = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
     keep_momentum: bool = False  # of SGD or Adam, between rounds, on the client
-    schedule: Literal["constant", "step", "halve", "cosine"] = (
-        "constant"  # of lr over rounds: training_round.py
-    )
+    # Of lr over rounds: training_round.py.
+    schedule: Literal["constant", "step", "halve", "cosine"] = "constant"
     horizon: int = 0  # rounds that a schedule runs over
 
     def check(self) -> list[str]:
