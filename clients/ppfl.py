@@ -39,12 +39,13 @@ class PPFLConfig:
     smoothness: tuple[float, float] = (0.0, 0.0)                    # L_1, L_2 of eq. 16
     stationarity: bool = False                                      # measure Theorems 1 and 2
     new_steps: int = 50                                             # mirror steps of a new client
+    finetune_steps: int = 0                                         # of others, before they predict
     local: LocalConfig = field(default_factory=LocalConfig)         # E steps at rate η_1, batch ξ
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         found = bounds(self, num_canonical=(1, None), eta_2=(0, None), floor=(0, 0.1),
-                       lam=(0, None), rho=(0, 1), new_steps=(0, None))
+                       lam=(0, None), rho=(0, 1), new_steps=(0, None), finetune_steps=(0, None))
         if (self.affinity == "given") != bool(self.affinity_file):
             found.append(f"affinity_file={self.affinity_file}: needs affinity=given")
         if self.output == "random" and self.algorithm != "rbcd":

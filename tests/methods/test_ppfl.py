@@ -456,6 +456,26 @@ def test_new_clients_never_train_and_find_their_group():
     assert (table["test_loss"][:8] < 0.05).all()
 
 
+@pytest.mark.parametrize("options", [{}, {"arch": "output", "canonical": "model"}])
+def test_fine_tuning_is_mirror_steps_from_the_last_membership(options):
+    """By plain gradients of the loss in c; models, messages and the server's C stay as without."""
+    cfg = config(eta_2=0.4, **options)
+    plain, _ = run(cfg, rounds=2, clients_per_round=3)
+    tuned, _ = run(replace(cfg, finetune_steps=3), rounds=2, clients_per_round=3)
+    assert torch.equal(plain.state.C, tuned.state.C)
+    before, after = tuned.client_metrics["test_loss_before"], tuned.client_metrics["test_loss"]
+    np.testing.assert_allclose(before, plain.client_metrics["test_loss"], rtol=1e-12)
+    mixture, theta = plain.mixture, plain.state.theta
+    for k in plain.roster.ids:
+        data, c = CLASSES.client(k), plain.state.C[plain.row[k]]
+        for _ in range(3):
+            g = torch.func.grad(lambda c, d=data.train: mixture.loss(theta, d, c))(c)
+            c = c * torch.exp(-0.4 * g)
+            c = c / c.sum()
+        assert after[k] == pytest.approx(float(mixture.loss(theta, data.test, c)), rel=1e-6)
+        assert abs(after[k] - before[k]) > 1e-5
+
+
 # ---- behaviour on small problems -----------------------------------------------------------------
 
 LINEAR = build_model("linear", input_shape=(5,), num_outputs=1, task="regression", bias=False)

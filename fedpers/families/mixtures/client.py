@@ -52,14 +52,18 @@ class MixtureClient(PersonalizedClient, ABC):
         return self.mixture.outputs(shared.theta, shared.c, x)
 
     def adapts_to(self, shared: Personal | Newcomer) -> bool:
-        """New clients find their membership first."""
-        return isinstance(shared, Newcomer) and self.config.new_steps > 0
+        """New clients find their membership first; others may fine-tune theirs to the newest models."""
+        return self._steps(shared) > 0
 
-    def adapt(self, shared: Newcomer, state: Any, data: Data, rng: Stream) -> tuple[Personal, Any]:
-        """Mirror steps with θ frozen and λ = 0."""
+    def adapt(self, shared: Personal | Newcomer, state: Any, data: Data, rng: Stream) -> tuple[Personal, Any]:
+        """Mirror steps with θ frozen and λ = 0; the server is told nothing."""
         h = self.config
-        c = self.mixture.settle(shared.theta, data, shared.c, h.new_steps, h.eta_2, h.floor)
+        c = self.mixture.settle(shared.theta, data, shared.c, self._steps(shared), h.eta_2, h.floor)
         return Personal(shared.theta, c), state
+
+    def _steps(self, shared: Personal | Newcomer) -> int:
+        h = self.config
+        return h.new_steps if isinstance(shared, Newcomer) else h.finetune_steps
 
     def local_model(self, order: Any, reply: Any) -> Personal:
         """A participant predicts with what it has just trained."""
