@@ -15,7 +15,7 @@ from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.config import registry
-from fedpers.core.data import ClientData
+from fedpers.core.data import ClientData, Data
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, leaves, rebuild, record
 from fedpers.core.rng import Stream
@@ -30,9 +30,9 @@ from fedpers.engines.workers import balance
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.convolution import as_products, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.local_training import minimise
+from fedpers.learning.local_training import minibatches, minimise, minimise_from
 from fedpers.learning.model import build_model
-from fedpers.learning.optimizers import LocalConfig
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, adam_in_place, adam_step, init_optimizer
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedper import FedPer
 
@@ -107,6 +107,52 @@ def test_training_in_place_changes_no_bit():
         here = minimise(model.loss, params, data, Stream(0, 1, 0), local)
     there = minimise(model.loss, params, data, Stream(0, 1, 0), local)
     assert all(torch.equal(here[k], there[k]) for k in params)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_adam_in_place_is_torchs_and_the_functional_one(name):
+    """In double precision: two trainings, the second with the first one's moments, nothing overwritten."""
+    shape, extra = ((6,), {"hidden": [5]}) if name == "mlp" else ((1, 28, 28), {"padding": 0})
+    model = build_model(name, input_shape=shape, num_outputs=3, task="classification", **extra)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(7, *shape, generator=draw, dtype=torch.float64), torch.arange(7) % 3
+    data, start = Data(x, y, torch.ones(7, dtype=torch.float64)), model.init(0)
+    start = {k: v.double() for k, v in start.items()}
+    cfg = LocalConfig(lr=0.01, epochs=2, batch_size=3, optimizer="adam", weight_decay=0.1)
+
+    def twice():
+        found, opt = [start], init_optimizer(start, cfg)
+        for t in (1, 2):
+            before = {k: v.clone() for k, v in opt.m.items()}
+            params, new = minimise_from(model.loss, found[-1], opt, data, Stream(0, t, 0), cfg)
+            assert all(torch.equal(opt.m[k], v) for k, v in before.items())
+            found, opt = [*found, params], new
+        return *found, opt
+
+    with torch.no_grad(), autograd_only():
+        here = twice()
+    there = twice()
+    theirs = {k: v.clone().requires_grad_() for k, v in start.items()}
+    adam = torch.optim.Adam(theirs.values(), lr=0.01, weight_decay=0.1, foreach=False)
+    for t in (1, 2):
+        for batch in minibatches(data, Stream(0, t, 0), cfg):
+            adam.zero_grad()
+            model.loss(theirs, batch).backward()
+            adam.step()
+    for k in start:
+        torch.testing.assert_close(here[2][k], there[2][k], rtol=0, atol=1e-12)
+        torch.testing.assert_close(here[2][k], theirs[k].detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(here[3].v[k], there[3].v[k], rtol=1e-9, atol=1e-15)
+    assert here[3].step == there[3].step == 12
+
+
+def test_adam_in_place_takes_gradients_of_any_layout():
+    draw = torch.Generator().manual_seed(0)
+    w, m, v, g = (torch.rand(2, 3, 4, 5, generator=draw) for _ in range(4))
+    expected, _ = adam_step({"w": w}, {"w": g}, OptimizerState(torch.tensor(4.0), {"w": m}, {"w": v}), 0.1)
+    own = [t.clone(memory_format=torch.channels_last) for t in (w, m, v)]
+    adam_in_place(own[:1], [g], own[1:2], own[2:], torch.tensor(5.0), LocalConfig(optimizer="adam"), 0.1)
+    torch.testing.assert_close(own[0], expected["w"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", ["mlp", "logistic"])

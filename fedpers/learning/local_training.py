@@ -20,7 +20,14 @@ from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
 from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
-from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
+from fedpers.learning.optimizers import (
+    LocalConfig,
+    OptimizerState,
+    adam_in_place,
+    init_optimizer,
+    sgd_in_place,
+    sgd_step,
+)
 from fedpers.learning.pieces import layout, pieces, slopes
 from fedpers.learning.training_round import memory_of
 
@@ -52,7 +59,7 @@ def minimise_from(
         plan, start = dense
         done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
         return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
-    if _alone() and cfg.optimizer == "sgd" and isinstance(lr, float):
+    if _alone() and isinstance(lr, float):
         return _descend(loss, params, opt, minibatches(data, rng, cfg), cfg, lr)
     gradient = grad(loss)
     for batch in minibatches(data, rng, cfg):
@@ -154,22 +161,14 @@ def _descend(
     """`sgd_step` after `sgd_step`, in place on a copy: the same numbers, less time."""
     names = list(params)
     weights = [layout(params[k]).requires_grad_() for k in names]
-    moments = [opt.m[k].clone() for k in names] if cfg.momentum else []
+    m, v = ([layout(own[k]) for k in names] if own else [] for own in (opt.m, opt.v))
     own = dict(zip(names, weights, strict=True))
-    count = 0
+    step, in_place = opt.step.clone(), adam_in_place if cfg.optimizer == "adam" else sgd_in_place
     for batch in batches:
-        g = slopes(loss, own, pieces(loss, batch))
-        if cfg.weight_decay:
-            g = list(torch._foreach_add(g, weights, alpha=cfg.weight_decay))
-        if cfg.momentum:
-            torch._foreach_mul_(moments, cfg.momentum)
-            torch._foreach_add_(moments, g)
-            g = moments
-        torch._foreach_add_(weights, g, alpha=-lr)
-        count += 1
+        in_place(weights, slopes(loss, own, pieces(loss, batch)), m, v, step.add_(1), cfg, lr)
     done = {k: w.detach().contiguous() for k, w in own.items()}
-    if cfg.momentum:
-        opt = OptimizerState(opt.step + count, dict(zip(names, moments, strict=True)), {})
+    if opt.m:
+        opt = OptimizerState(step, *(dict(zip(names, x, strict=False)) for x in (m, v)))
     return done, opt
 
 

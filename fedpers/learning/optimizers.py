@@ -9,6 +9,8 @@ from torch import Tensor
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam
+
 
 @dataclass(frozen=True)
 class LocalConfig:
@@ -97,19 +99,63 @@ def sgd_step(
     return {k: torch.add(params[k], v, alpha=-lr) for k, v in g.items()}, opt
 
 
-def adam_step(
-    params: Params,
-    g: Params,
-    opt: OptimizerState,
-    lr: Any,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-) -> tuple[Params, OptimizerState]:
+def adam_step(params: Params, g: Params, opt: OptimizerState, lr: Any) -> tuple[Params, OptimizerState]:
     """One step of Adam (Kingma & Ba, Algorithm 1); `lr` may be a tensor."""
     step = opt.step + 1
-    m = {k: beta1 * opt.m[k] + (1 - beta1) * v for k, v in g.items()}
-    v = {k: beta2 * opt.v[k] + (1 - beta2) * x * x for k, x in g.items()}
-    rate = lr / (1 - beta1**step)
-    new = {k: params[k] - rate * m[k] / ((v[k] / (1 - beta2**step)).sqrt() + eps) for k in params}
+    m = {k: BETA1 * opt.m[k] + (1 - BETA1) * v for k, v in g.items()}
+    v = {k: BETA2 * opt.v[k] + (1 - BETA2) * x * x for k, x in g.items()}
+    rate = lr / (1 - BETA1**step)
+    new = {k: params[k] - rate * m[k] / ((v[k] / (1 - BETA2**step)).sqrt() + EPSILON) for k in params}
     return new, OptimizerState(step, m, v)
+
+
+def sgd_in_place(
+    params: list[Tensor],
+    g: list[Tensor],
+    m: list[Tensor],
+    _v: list[Tensor],
+    _step: Tensor,
+    cfg: LocalConfig,
+    lr: float,
+) -> None:
+    """`sgd_step` without Adam, written into the parameters and momenta; `g` may be overwritten."""
+    if cfg.weight_decay:
+        torch._foreach_add_(g, params, alpha=cfg.weight_decay)
+    if cfg.momentum:
+        torch._foreach_mul_(m, cfg.momentum)
+        torch._foreach_add_(m, g)
+        g = m
+    torch._foreach_add_(params, g, alpha=-lr)
+
+
+def adam_in_place(
+    params: list[Tensor],
+    g: list[Tensor],
+    m: list[Tensor],
+    v: list[Tensor],
+    step: Tensor,
+    cfg: LocalConfig,
+    lr: float,
+) -> None:
+    """`adam_step` number `step`, in one pass over the parameters and moments, which it writes.
+
+    torch's pass takes memory in its order, whatever the strides, so each gradient is laid out as its parameter.
+    """
+    torch._fused_adam_(
+        params,
+        [
+            a if a.stride() == p.stride() else torch.empty_like(p).copy_(a)
+            for a, p in zip(g, params, strict=True)
+        ],
+        m,
+        v,
+        [],
+        [step.float()] * len(params),
+        lr=lr,
+        beta1=BETA1,
+        beta2=BETA2,
+        weight_decay=cfg.weight_decay,
+        eps=EPSILON,
+        amsgrad=False,
+        maximize=False,
+    )
