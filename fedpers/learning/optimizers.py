@@ -139,7 +139,7 @@ def adam_in_place(
 ) -> None:
     """`adam_step` number `step`, in one pass over the parameters and moments, which it writes.
 
-    torch's pass takes memory in its order, whatever the strides, so each gradient is laid out as its parameter.
+    torch's pass takes memory in its order, whatever the strides: gradients are laid out as their parameters.
     """
     torch._fused_adam_(
         params,
