@@ -1,4 +1,4 @@
-"""`fedpers bench libraries` with a checkout that only says how long its rounds took."""
+"""`fedpers bench libraries` with checkouts that only say how long their rounds took."""
 
 import json
 import sys
@@ -7,74 +7,156 @@ import pytest
 
 from fedpers.app.cli import main
 from fedpers.bench import libraries
-from fedpers.bench.work import Work
+from fedpers.bench.checkouts import CHECKOUTS, FLBench, PFLlib
+from fedpers.bench.work import Work, arrays
 
-FAKE = """
+PFLLIB = """
 import os, sys
-import numpy as np
 from pathlib import Path
+from utils.data_utils import READ, read_client_data
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert os.environ["OMP_NUM_THREADS"] == "1" and given["-dev"] == "cpu"
 assert Path.cwd() != Path(__file__).parent
-for k in range(int(given["-nc"])):
-    data = np.load(f"../dataset/{given['-data']}/train/{k}.npz", allow_pickle=True)["data"].tolist()
+clients = int(given["-nc"])
+for k in [*range(clients), *range(clients)]:
+    data = read_client_data(given["-data"], k)
     assert data["x"].shape == (20, 1, 28, 28) and data["y"].shape == (20,)
 for t in range(int(given["-gr"]) + 1):
-    print("-" * 25, "time cost", "-" * 25, 99.0 if t == 0 else 7.0 + t)
+    print("-" * 25, "time cost", "-" * 25, 99.0 if t == 0 else READ[0] / clients + t)
 print("Average time cost: 5.0s.")
+"""
+READS = """
+import numpy as np
+READ = [0]
+def read_client_data(name, k):
+    READ[0] += 1
+    return np.load(f"../dataset/{name}/train/{k}.npz", allow_pickle=True)["data"].tolist()
+"""
+FL_BENCH = """
+import json, pickle, sys
+import numpy as np
+from pathlib import Path
+given = dict(word.lstrip("+").split("=", 1) for word in sys.argv[1:])
+here = Path("data") / given["dataset.name"]
+json.loads((here / "args.json").read_text())
+images = (here / "MNIST/raw/train-images-idx3-ubyte").read_bytes()
+shape = np.frombuffer(images[4:16], ">i4")
+assert len(images) == 16 + shape.prod() and shape[1:].tolist() == [28, 28]
+labels = np.frombuffer((here / "MNIST/raw/train-labels-idx1-ubyte").read_bytes()[8:], np.uint8)
+known = pickle.loads((here / "partition.pkl").read_bytes())
+rows = [i for own in known["data_indices"] for i in own["train"]]
+assert rows == list(range(shape[0])) and len(labels) == shape[0]
+assert len(known["data_indices"]) == known["separation"]["total"]
+print(labels.tolist())
+print("FedAvg's average time taken by each global epoch: 1 min 2.50 sec.")
 """
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkouts(tmp_path, monkeypatch):
+    """The options that name one of each."""
     monkeypatch.setenv("FEDPERS_BENCH", str(tmp_path))
     monkeypatch.setattr(libraries, "WORK", Work(M=4, C=2, n=20, B=10, rounds=2))
     monkeypatch.setattr(libraries, "MANY", Work(M=6, C=2, n=20, B=10, rounds=2))
-    folder = tmp_path / "theirs"
-    (folder / "system").mkdir(parents=True)
-    (folder / "system" / "main.py").write_text(FAKE)
-    return folder
+    files = {
+        "pflib/system/main.py": PFLLIB,
+        "pflib/system/utils/data_utils.py": READS,
+        "fl-bench/main.py": FL_BENCH,
+        "fl-bench/src/server/fedavg.py": "",
+        "fl-bench/config/defaults.yaml": "",
+        "fl-bench/data/utils/datasets.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return {way: str(tmp_path / way) for way in ("pflib", "fl-bench")}
 
 
-def test_both_are_run_and_compared_and_the_checkout_stays_as_it_is(checkout, tmp_path):
+def bench(out, *words):
+    return main(["bench", "libraries", *words, "--passes", "1", "--out", str(out)])
+
+
+def rows(out):
+    return json.loads((out / "libraries.json").read_text())["rows"]
+
+
+def test_all_are_run_and_compared_and_the_checkouts_stay_as_they_are(checkouts, tmp_path):
+    out, before = tmp_path / "results", sorted(tmp_path.glob("*/**/*.py"))
+    both = ["--pflib", checkouts["pflib"], "--fl-bench", checkouts["fl-bench"]]
+    assert bench(out, *both, "--methods", "fedrep", "--models", "mlp,mlp-200-200,cnn") == 0
+    one, two, cnn = rows(out)
+    assert (one["method"], one["model"], one["pflib"]) == ("fedrep", "mlp", 3.5)  # without the first round
+    assert one["pflib_ram"] == 2.5  # each file read once
+    assert "fl_bench" not in one and "pflib" not in two and two["fl_bench"] == cnn["fl_bench"] == 62.5
+    assert one["times_pflib"] == pytest.approx(3.5 / one["ours"]) and one["ours"] > 0
+    assert cnn["pflib"] == 3.5 and cnn["fl_bench_mb"] >= 0
+    assert sorted(tmp_path.glob("*/**/*.py")) == before
+
+
+def test_one_library_is_enough_and_only_its_methods_are_run(checkouts, tmp_path):
     out = tmp_path / "results"
-    words = ["--methods", "fedrep", "--models", "mlp", "--passes", "1", "--out", str(out)]
-    assert main(["bench", "libraries", "--pflib", str(checkout), *words]) == 0
-    (good,) = json.loads((out / "libraries.json").read_text())["rows"]
-    assert (good["method"], good["model"], good["pflib"]) == ("fedrep", "mlp", 8.5)  # without the first
-    assert good["times"] == pytest.approx(8.5 / good["ours"]) and good["ours"] > 0
-    assert [p.name for p in checkout.rglob("*")] == ["system", "main.py"]
+    assert bench(out, "--fl-bench", checkouts["fl-bench"], "--methods", "fedem,cfl") == 0
+    found = {(r["method"], r["model"]) for r in rows(out)}
+    assert found == {(name, model) for name in ("fedem", "cfl") for model in ("mlp-200-200", "cnn")}
 
 
-def test_some_methods_are_run_with_many_clients_too(checkout, tmp_path):
-    words = ["--methods", "fedper", "--models", "mlp", "--passes", "1", "--out", str(tmp_path)]
-    assert main(["bench", "libraries", "--pflib", str(checkout), *words]) == 0
-    rows = json.loads((tmp_path / "libraries.json").read_text())["rows"]
-    assert [(r["model"], r["clients"]) for r in rows] == [("mlp", 4), ("mlp", 6)]
-    assert all(r["ours_mb"] > 0 and r["pflib"] == 8.5 for r in rows)
+def test_some_methods_are_run_with_many_clients_too(checkouts, tmp_path):
+    out = tmp_path / "results"
+    assert bench(out, "--pflib", checkouts["pflib"], "--methods", "fedper", "--models", "mlp") == 0
+    found = rows(out)
+    assert [(r["model"], r["clients"]) for r in found] == [("mlp", 4), ("mlp", 6)]
+    assert all(r["ours_mb"] > 0 and r["pflib"] == 3.5 for r in found)
+    assert "pflib_ram" not in found[1]
 
 
 def test_what_fails_has_no_number_and_the_other_one_has(tmp_path, capsys):
-    rounds = "for s in (9, 1, 3): print('- time cost -', s)"
+    rounds = "for s in (9, 1, 3): print('seconds of a round:', s)"
     ways = {"ours": [sys.executable, "-c", rounds], "pflib": [sys.executable, "-c", "raise SystemExit('no')"]}
-    row = libraries.compared(ways, tmp_path, passes=1)
-    assert (row["ours"], row["pflib"], row["pflib_mb"], row["times"]) == (2.0, None, None, None)
+    row = libraries.compared(ways, {"pflib": tmp_path}, passes=1)
+    assert (row["ours"], row["pflib"], row["pflib_mb"]) == (2.0, None, None) and "times_pflib" not in row
     assert "pflib failed:\nno" in capsys.readouterr().err
 
 
-def test_their_options_are_the_same_work():
-    words = libraries.options("fedprox", "mlp", libraries.WORK)
+def test_their_options_are_the_same_work(tmp_path):
+    words = PFLlib().command(tmp_path, "fedprox", "mlp", libraries.WORK)[1:]
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert given["-m"] == "DNN" and given["-algo"] == "FedProx" and given["-mu"] == "0.1"
     assert (float(given["-jr"]) * int(given["-nc"]), given["-lbs"], given["-ls"]) == (20, "20", "1")
     assert int(given["-eg"]) > int(given["-gr"])  # no evaluation after the first round
+    given = dict(w.split("=") for w in FLBench().command(tmp_path, "fedprox", "cnn", libraries.WORK)[1:])
+    assert given["method"] == "fedprox" and given["fedprox.mu"] == "0.1"
+    assert (given["common.batch_size"], given["common.local_epoch"]) == ("20", "1")
+    assert float(given["common.join_ratio"]) * 100 == 20 and given["optimizer.lr"] == "0.05"
+
+
+def test_their_samples_are_ours(checkouts, tmp_path):
+    work = libraries.WORK
+    here = FLBench().prepare(tmp_path / "fl-bench", tmp_path / "made", work)
+    labels = (here / "data/mnist/MNIST/raw/train-labels-idx1-ubyte").read_bytes()[8:]
+    assert list(labels) == arrays(work)[1].reshape(-1).tolist()
+
+
+def test_our_layers_are_theirs():
+    """By their numbers of weights."""
+    sizes = {m: sum(v.numel() for v in libraries.network(m, (1, 28, 28)).init(0).values())
+             for m in libraries.MODELS}  # fmt: skip
+    assert sizes["logistic"] == 784 * 10 + 10 and sizes["mlp"] == 785 * 100 + 101 * 10
+    assert sizes["mlp-200-200"] == 785 * 200 + 201 * 200 + 201 * 10
+    assert sizes["cnn"] == 26 * 32 + 801 * 64 + 1025 * 512 + 513 * 10
+    assert {m for c in CHECKOUTS.values() for m in c.models} == set(libraries.MODELS)
 
 
 @pytest.mark.parametrize(
-    ("words", "text"), [([], "expected a checkout of PFLlib"), (["--methods", "pflego"], "Known: ")]
+    ("words", "text"),
+    [
+        ([], "name a checkout"),
+        (["--pflib", "."], "expected a checkout, which has system/main.py"),
+        (["--fl-bench", "."], "expected a checkout, which has src/server/fedavg.py"),
+        (["--methods", "pflego"], "Known: "),
+    ],
 )
-def test_a_mistake_is_one_message(words, text, checkout, tmp_path, capsys):
-    where = ["--pflib", str(checkout)] if words else []
-    assert main(["bench", "libraries", *where, *words, "--out", str(tmp_path / "results")]) == 2
+def test_a_mistake_is_one_message(words, text, checkouts, tmp_path, capsys):
+    where = ["--pflib", checkouts["pflib"]] if "--methods" in words else []
+    assert bench(tmp_path / "results", *where, *words) == 2
     assert text in capsys.readouterr().err
     assert not (tmp_path / "results").exists()

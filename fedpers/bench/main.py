@@ -2,7 +2,7 @@
 
     fedpers bench [rounds] [--models lr,mlp] [--rounds 8] [--passes 3] [--workers 2] [--out DIR]
     fedpers bench methods [--profile] | population | evaluation | gpu
-    fedpers bench libraries --pflib CHECKOUT
+    fedpers bench libraries --pflib CHECKOUT --fl-bench CHECKOUT
 
 Each engine runs in a process of its own, pass after pass, so that what else the machine does hits
 all of them; the median over all rounds but each process's first is what counts.
@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     of_peer = "rounds: another interpreter, for a peer that needs its own"
     found.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH", help=of_peer)
     found.add_argument("--pflib", default="", help="libraries: folder of a checkout of PFLlib")
+    found.add_argument("--fl-bench", default="", help="libraries: folder of a checkout of FL-bench")
     found.add_argument("--data", default="", help="gpu: folder of cifar-10-batches-py; else random images")
     found.add_argument("--out", default="benchmarks/results", help="folder for the results")
     return found
@@ -99,13 +100,13 @@ def mistakes(args: argparse.Namespace) -> list[str]:
     ]
     if args.profile and args.suite != "methods":
         found.append(f"--profile {args.suite}: it is for `methods`")
-    if args.suite == "libraries" and not (Path(args.pflib) / "system" / "main.py").is_file():
-        found.append(f"--pflib '{args.pflib}': expected a checkout of PFLlib, which has system/main.py")
+    if args.suite == "libraries":
+        found += checkouts(args.pflib, args.fl_bench)
     least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 1}
     found += [
         f"--{k} {getattr(args, k)}: must be at least {v}" for k, v in least.items() if getattr(args, k) < v
     ]
-    others = (*PEERS, "pflib")
+    others = (*PEERS, "pflib", "fl_bench")
     wrong = [p for p in args.python if p.partition("=")[0] not in others or "=" not in p]
     return found + [f"--python {p}: expected ENGINE=PATH, an engine of {', '.join(others)}" for p in wrong]
 
@@ -115,8 +116,22 @@ def models_of(args: argparse.Namespace) -> Iterable[str]:
     if args.suite == "methods":
         return PROFILED if args.profile else MODELS
     if args.suite == "libraries":
-        return PROFILED
+        from fedpers.bench.libraries import MODELS as OF_LIBRARIES
+
+        return OF_LIBRARIES
     return SETTINGS
+
+
+def checkouts(pflib: str, fl_bench: str) -> list[str]:
+    """What is wrong with the folders of other libraries."""
+    from fedpers.bench.checkouts import CHECKOUTS
+
+    found = [] if pflib or fl_bench else ["libraries: name a checkout, --pflib FOLDER or --fl-bench FOLDER"]
+    for option, place, way in (("pflib", pflib, "pflib"), ("fl-bench", fl_bench, "fl_bench")):
+        main = CHECKOUTS[way].main
+        if place and not (Path(place) / main).is_file():
+            found.append(f"--{option} '{place}': expected a checkout, which has {main}")
+    return found
 
 
 def libraries_methods() -> Iterable[str]:

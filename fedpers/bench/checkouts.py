@@ -1,0 +1,183 @@
+"""Libraries that run from a checkout which their user names: their words for our work, their data.
+
+Each runs as its users run it, in a temporary folder that holds the samples in its format; nothing is
+written to the checkout.
+"""
+
+import json
+import pickle
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from fedpers.bench.work import LR, Work, arrays
+
+READ_ONCE = """
+import functools, os, runpy, sys
+main = sys.argv.pop(1)
+sys.path.insert(0, os.path.dirname(main))
+from utils import data_utils
+data_utils.read_client_data = functools.cache(data_utils.read_client_data)
+runpy.run_path(main, run_name="__main__")
+"""  # PFLlib, which reads no file twice
+Names = dict[str, list[str]]  # by our name: theirs, with options where their defaults are another method
+
+
+class Checkout(Protocol):
+    """What the suite asks of a library."""
+
+    main: ClassVar[str]  # a file that each checkout has
+    models: ClassVar[dict[str, str]]  # by our name: theirs of the same layers
+    methods: ClassVar[Names]
+
+    def prepare(self, checkout: Path, folder: Path, work: Work) -> Path:
+        """Write the samples into `folder`; returns where the command is to be run."""
+
+    def command(self, checkout: Path, name: str, model: str, work: Work) -> list[str]:
+        """What follows `python` to run a method on a model."""
+
+    def times(self, text: str) -> list[float]:
+        """Seconds of rounds, of a process's output."""
+
+
+@dataclass(frozen=True)
+class PFLlib:
+    """https://github.com/TsingZ0/PFLlib, which reads a client's file each time that it trains."""
+
+    in_ram: bool = False  # read each file once: what is left if it kept its data
+    main = "system/main.py"
+    models: ClassVar = {"logistic": "MLR", "mlp": "DNN", "cnn": "CNN"}
+    methods: ClassVar[Names] = {
+        "fedavg": ["FedAvg"],
+        "fedprox": ["FedProx", "-mu", "0.1"],
+        "fedper": ["FedPer"],
+        "fedrep": ["FedRep"],
+        "fedbabu": ["FedBABU"],
+        "lgfedavg": ["LG-FedAvg"],
+        "ditto": ["Ditto", "-mu", "0.1"],
+        "fedfomo": ["FedFomo"],
+        "perfedavg": ["PerAvg"],
+        "pfedme": ["pFedMe"],
+        "apfl": ["APFL"],
+    }
+    data: ClassVar = "fedpers-MNIST"  # their models read the inputs' size from the data's name
+    says: ClassVar = "time cost"  # their line for a round, which ends with its seconds
+
+    def prepare(self, checkout: Path, folder: Path, work: Work) -> Path:
+        """An archive a client, with a pickled dict of x [n, 1, 28, 28] and y [n]; they read ../dataset."""
+        x, y = arrays(work)
+        for split, size in (("train", work.n), ("test", work.n // 10)):
+            (folder / "dataset" / self.data / split).mkdir(parents=True)
+            for k in range(work.M):
+                held: Any = {"x": np.array(x[k, :size]), "y": y[k, :size]}
+                np.savez(folder / "dataset" / self.data / split / f"{k}.npz", data=held)
+        (folder / "system").mkdir()
+        return folder / "system"
+
+    def command(self, checkout: Path, name: str, model: str, work: Work) -> list[str]:
+        """Rounds are counted from 0, and the first one evaluates."""
+        algorithm, *more = self.methods[name]
+        given = {
+            "-data": self.data,
+            "-m": self.models[model],
+            "-algo": algorithm,
+            "-nc": work.M,
+            "-jr": work.C / work.M,
+            "-gr": work.rounds,
+            "-ls": work.E,
+            "-lbs": work.B,
+            "-lr": LR,
+            "-eg": work.rounds + 1,
+            "-dev": "cpu",
+        }
+        start = ["-c", READ_ONCE] if self.in_ram else []
+        start.append(str(checkout / self.main))
+        return [*start, *(str(word) for pair in given.items() for word in pair), *more]
+
+    def times(self, text: str) -> list[float]:
+        """Of the rounds after the first."""
+        lines = [line for line in text.splitlines() if self.says in line and line[:1] == "-"]
+        return [float(line.split()[-1]) for line in lines][1:]
+
+
+class FLBench:
+    """https://github.com/KarhouTam/FL-bench, which keeps its data in RAM, and says the mean of all rounds."""
+
+    main = "src/server/fedavg.py"
+    models: ClassVar = {"mlp-200-200": "2nn", "cnn": "avgcnn"}
+    methods: ClassVar[Names] = {
+        "fedavg": ["fedavg"],
+        "fedprox": ["fedprox", "fedprox.mu=0.1"],
+        "fedper": ["fedper"],
+        "fedrep": ["fedrep"],
+        "fedbabu": ["fedbabu"],
+        "lgfedavg": ["lgfedavg"],
+        "ditto": ["ditto", "+ditto.lamda=0.1"],
+        "fedfomo": ["fedfomo"],
+        "perfedavg": ["perfedavg"],
+        "pfedme": ["pfedme"],
+        "apfl": ["apfl"],
+        "fedem": ["fedem"],
+        "cfl": ["cfl"],
+    }
+
+    def prepare(self, checkout: Path, folder: Path, work: Work) -> Path:
+        """A copy of its code, where it reads and writes: our samples as MNIST's files, and who has which."""
+        here = folder / "fl-bench"
+        for part in ("config", "data/utils", "src"):
+            shutil.copytree(checkout / part, here / part)
+        shutil.copy(checkout / "main.py", here)
+        raw = here / "data" / "mnist" / "MNIST" / "raw"
+        raw.mkdir(parents=True)
+        x, y = arrays(work)
+        pixels = np.clip(x.reshape(-1, 28, 28) * 32 + 128, 0, 255).astype(np.uint8)
+        for split, n in (("train", len(pixels)), ("t10k", 1)):
+            _write_idx(raw / f"{split}-images-idx3-ubyte", pixels[:n])
+            _write_idx(raw / f"{split}-labels-idx1-ubyte", y.reshape(-1)[:n].astype(np.uint8))
+        rows = np.arange(work.M * work.n).reshape(work.M, work.n).tolist()
+        everybody = list(range(work.M))
+        partition = {
+            "separation": {"train": everybody, "val": [], "test": everybody, "total": work.M},
+            "data_indices": [{"train": r, "val": [], "test": r[: work.n // 10]} for r in rows],
+        }
+        (here / "data" / "mnist" / "partition.pkl").write_bytes(pickle.dumps(partition))
+        about = {"split": "sample", "monitor_window_name_suffix": ""}
+        (here / "data" / "mnist" / "args.json").write_text(json.dumps(about))
+        return here
+
+    def command(self, checkout: Path, name: str, model: str, work: Work) -> list[str]:
+        """Without evaluations, logs and pictures."""
+        algorithm, *more = self.methods[name]
+        common = {
+            "join_ratio": work.C / work.M,
+            "global_epoch": work.rounds,
+            "local_epoch": work.E,
+            "batch_size": work.B,
+            "client_side_evaluation": "false",
+            "test.client.interval": -1,
+            "use_cuda": "false",
+            "verbose_gap": 10**9,
+            "save_log": "false",
+            "save_learning_curve_plot": "false",
+            "save_metrics": "false",
+        }
+        given = {"method": algorithm, "dataset.name": "mnist", "model.name": self.models[model]}
+        given |= {"optimizer.lr": str(LR)} | {f"common.{key}": str(value) for key, value in common.items()}
+        return ["main.py", *(f"{key}={value}" for key, value in given.items()), *more]
+
+    def times(self, text: str) -> list[float]:
+        """The mean of all rounds, in hundredths of a second."""
+        found = re.search(r"time taken by each global\s+epoch:\s+(\d+)\s+min\s+([\d.]+)\s+sec", text)
+        return [60 * int(found[1]) + float(found[2])] if found else []
+
+
+def _write_idx(path: Path, values: np.ndarray) -> None:
+    head = np.array([0x800 + values.ndim, *values.shape], ">i4")
+    path.write_bytes(head.tobytes() + values.tobytes())
+
+
+CHECKOUTS: dict[str, Checkout] = {"pflib": PFLlib(), "pflib_ram": PFLlib(in_ram=True), "fl_bench": FLBench()}
