@@ -135,7 +135,7 @@ class FLBench:
         raw.mkdir(parents=True)
         x, y = arrays(work)
         pixels = np.clip(x.reshape(-1, 28, 28) * 32 + 128, 0, 255).astype(np.uint8)
-        for split, n in (("train", len(pixels)), ("t10k", 1)):
+        for split, n in (("train", len(pixels)), ("t10k", 2)):  # they squeeze a single one away
             _write_idx(raw / f"{split}-images-idx3-ubyte", pixels[:n])
             _write_idx(raw / f"{split}-labels-idx1-ubyte", y.reshape(-1)[:n].astype(np.uint8))
         rows = np.arange(work.M * work.n).reshape(work.M, work.n).tolist()

@@ -59,11 +59,15 @@ def ours(work: Work, runner: Any) -> Result:
     return clock.result()
 
 
-def tight(work: Work) -> Result:
-    """The best plain loop: one model, autograd.grad, foreach updates, channels last."""
+def tight(work: Work, device: str = "cpu", sync: Callable[[], Any] = lambda: None) -> Result:
+    """The best plain loop: one model, autograd.grad, foreach updates, channels last.
+
+    Args:
+        sync: waits for the device after each round.
+    """
     model, clock, rng = make_model(work), Clock(), np.random.default_rng(0)
-    x, y = tensors(work)
-    params = {k: channels_last(v).requires_grad_() for k, v in model.init(0).items()}
+    x, y = (t.to(device) for t in tensors(work))
+    params = {k: channels_last(v.to(device)).requires_grad_() for k, v in model.init(0).items()}
     weights = list(params.values())
     first = [w.detach().clone() for w in weights]
     for t in range(work.rounds):
@@ -72,7 +76,7 @@ def tight(work: Work) -> Result:
             with torch.no_grad():
                 torch._foreach_copy_(weights, first)
             for e in range(work.E):
-                i = Stream(0, t, k, e).schedule(work.n, work.B, 1, 0)[0].reshape(-1)
+                i = Stream(0, t, k, e).schedule(work.n, work.B, 1, 0)[0].reshape(-1).to(device)
                 for xs, ys in zip(channels_last(x[k][i]).split(work.B), y[k][i].split(work.B), strict=True):
                     g = torch.autograd.grad(F.cross_entropy(model(params, xs), ys), weights)
                     with torch.no_grad():
@@ -80,6 +84,7 @@ def tight(work: Work) -> Result:
             with torch.no_grad():
                 torch._foreach_add_(total, weights, alpha=1 / work.C)
         first = total
+        sync()
         clock.done()
     return clock.result()
 

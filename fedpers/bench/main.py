@@ -1,7 +1,7 @@
 """`fedpers bench`: our runners and every installed peer on the same work, interleaved, as ratios.
 
     fedpers bench [rounds] [--models lr,mlp] [--rounds 8] [--passes 3] [--workers 2] [--out DIR]
-    fedpers bench methods [--profile] | population | evaluation | gpu
+    fedpers bench methods [--profile] | population | evaluation | gpu | cuda
     fedpers bench libraries --pflib CHECKOUT --fl-bench CHECKOUT
 
 Each engine runs in a process of its own, pass after pass, so that what else the machine does hits
@@ -25,6 +25,7 @@ from typing import Any
 from fedpers.bench.processes import watched
 from fedpers.bench.table import ROUNDS, SCRIPTS, SUITES, table, update
 from fedpers.bench.work import FLOPS, NO_KERNELS, PROFILED, Result, Work, versions
+from fedpers.bench.work import MODELS as RUN
 from fedpers.config import registry
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.learning.model import MODELS
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fedpers.bench.profile import profile
 
         for model in (args.models or ",".join(PROFILED)).split(","):
-            write(profile(args, model), f"profile-{model}-{args.clients}", Path(args.out))
+            write(profile(args, model), f"profile-{model}-{args.clients or 20}", Path(args.out))
     elif args.suite == "libraries":
         from fedpers.bench.libraries import libraries
 
@@ -70,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--models", help="rounds: which settings; methods: names of models; all")
     found.add_argument("--methods", default="", help="methods: which; all")
     found.add_argument("--profile", action="store_true", help="methods: where a round goes, and its floor")
-    found.add_argument("--clients", type=int, default=20, help="methods --profile: clients a round, of 100")
+    found.add_argument(
+        "--clients", type=int, default=0, help="clients a round, of 100: methods --profile (20), cuda (100)"
+    )
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
@@ -102,7 +105,7 @@ def mistakes(args: argparse.Namespace) -> list[str]:
         found.append(f"--profile {args.suite}: it is for `methods`")
     if args.suite == "libraries":
         found += checkouts(args.pflib, args.fl_bench)
-    least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 1}
+    least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 0}
     found += [
         f"--{k} {getattr(args, k)}: must be at least {v}" for k, v in least.items() if getattr(args, k) < v
     ]
@@ -119,7 +122,7 @@ def models_of(args: argparse.Namespace) -> Iterable[str]:
         from fedpers.bench.libraries import MODELS as OF_LIBRARIES
 
         return OF_LIBRARIES
-    return SETTINGS
+    return RUN if args.suite == "cuda" else SETTINGS
 
 
 def checkouts(pflib: str, fl_bench: str) -> list[str]:

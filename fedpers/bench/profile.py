@@ -42,7 +42,7 @@ def profile(args: argparse.Namespace, model: str) -> list[Result]:
     torch.set_num_threads(1)
     rows = []
     for name in args.methods.split(",") if args.methods else METHODS:
-        rows.append(one(name, model, args.clients, args.rounds or 10))
+        rows.append(one(name, model, args.clients or 20, args.rounds or 10))
         print(rows[-1], flush=True)
     return rows
 

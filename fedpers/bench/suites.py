@@ -104,5 +104,12 @@ def gpu(args: argparse.Namespace) -> list[Result]:
     return gpu.measure(args.data, args.rounds or 1500)
 
 
+def cuda(args: argparse.Namespace) -> list[Result]:
+    """Rounds of 100 clients on one GPU."""
+    from fedpers.bench.cuda import cuda
+
+    return cuda(args)
+
+
 Suite = Callable[[argparse.Namespace], list[Result]]
-SUITES: dict[str, Suite] = {f.__name__: f for f in (methods, population, evaluation, gpu)}
+SUITES: dict[str, Suite] = {f.__name__: f for f in (methods, population, evaluation, gpu, cuda)}

@@ -44,7 +44,7 @@ class Work:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one input."""
-        return (3, 32, 32) if self.model == "lenet" else (1, 28, 28)
+        return (3, 32, 32) if self.model in ("lenet", "resnet18") else (1, 28, 28)
 
     @property
     def flops(self) -> float:
@@ -58,6 +58,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("mlp", {"hidden": [200]}),
     "lenet": ("lenet", {"padding": 0}),
     "cnn": ("cnn_mcmahan", {}),
+    "resnet18": ("resnet18_gn", {}),
 }
 PROFILED = {MODELS[name][0]: name for name in ("lr", "mlp")}  # models of `methods --profile`, and settings
 FLOPS = {  # multiply-adds a sample: all, and the first layer's

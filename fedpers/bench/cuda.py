@@ -1,0 +1,86 @@
+"""Rounds of 100 clients on one GPU: networks beside the best plain loop there, and every method.
+
+Without a GPU it runs on the CPU, so that the suite can be tried.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedpers.bench.engines import play, tight
+from fedpers.bench.work import LR, Clock, Result, Work, federation, make_model, tensors
+from fedpers.config import compose
+from fedpers.config.registry import METHODS, method
+from fedpers.core.errors import FedpersError
+from fedpers.core.plan import Plan
+from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.runner import RunnerConfig
+from fedpers.learning.training_round import trainings
+
+NETWORKS = ("lr", "mlp", "lenet", "cnn", "resnet18")  # of a round of FedAvg
+OF_METHODS = "mlp"
+WARM = 3  # rounds that are not counted: the size of a stack is being found
+
+
+def cuda(args: argparse.Namespace) -> list[Result]:
+    """A row for each network and way, then one for each method."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    machine = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
+    names = args.methods.split(",") if args.methods else list(METHODS)
+    cases: list[tuple[str, str, str]] = []
+    for network in args.models.split(",") if args.models else NETWORKS:
+        cases += [(network, "fedavg", way) for way in ("stack", "loop", "tight")]
+    cases += [(OF_METHODS, name, "stack") for name in names if name != "fedavg"]
+    rows: list[Result] = []
+    for network, name, way in cases:
+        work = Work(network, M=100, C=args.clients or 100, rounds=WARM + (args.rounds or 10))
+        row: Result = {"device": machine, "model": network, "method": name, "way": way, "C": work.C}
+        rows.append(row | measure(name, way, work, device))
+        print(rows[-1], flush=True)
+    for row in rows:
+        stack = next(r["seconds"] for r in rows if (r["model"], r["method"]) == (row["model"], row["method"]))
+        row["times"] = row["seconds"] / stack if row["seconds"] and stack else None
+    return rows
+
+
+def measure(name: str, way: str, work: Work, device: str) -> Result:
+    """Median seconds of a round and the largest memory that torch took of the device, MB (None: a CPU)."""
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    sync: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
+    try:
+        seconds = (tight(work, device, sync)["seconds"] if way == "tight"
+                   else rounds(name, way, work, device, sync))  # fmt: skip
+    except (FedpersError, RuntimeError) as error:  # out of memory is a RuntimeError of torch's
+        print(f"{name}, {work.model}, {way}: {str(error)[:300]}", file=sys.stderr)
+        return {"seconds": None, "peak_gpu_mb": None}
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None
+    return {"seconds": statistics.median(seconds[WARM:]), "peak_gpu_mb": peak}
+
+
+def rounds(name: str, way: str, work: Work, device: str, sync: Callable[[], None]) -> list[float]:
+    """Seconds of each round of a method, all its clients in one process."""
+    halves, config = method(name), compose.load([f"method={name}"]).method
+    same: dict[str, Any] = {"lr": LR, "epochs": work.E, "steps": 0, "batch_size": work.B}
+    config = replace(config, **{key: replace(cfg, **same) for key, cfg in trainings(config).items()})
+    number = work.C if halves.strategy_class().takes_all else work.M
+    network = make_model(work)
+    plan = Plan(clients_per_round=min(work.C, number), eval_every=0, device=device)
+    fed = federation(*(t.to(device) for t in tensors(replace(work, M=number))), test=slice(work.n // 10))
+    clock = Clock()
+
+    def done(t: int, log: Any) -> None:
+        sync()
+        clock.done()
+
+    strategy = halves.strategy_class()(config, network, plan)
+    client = halves.client_class()(config, network)
+    play(strategy, client, fed, RamStore(), RunnerConfig(way), work.rounds, done)
+    return clock.seconds
