@@ -5,14 +5,7 @@ no sample is copied. They are optional: without a C compiler, or with FEDPERS_NA
 """
 
 import ctypes
-import hashlib
-import logging
 import math
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import compiled
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
-log = logging.getLogger("fedpers")
 SOURCES = [
     Path(__file__).with_name(name)
     for name in (
@@ -35,7 +28,6 @@ SOURCES = [
     )
 ]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
 Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
@@ -247,31 +239,4 @@ def _longs(values: Sequence[int]) -> Any:
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:
-        return None
-    try:
-        return ctypes.CDLL(str(_compiled(compiler)))
-    except (OSError, subprocess.CalledProcessError) as error:
-        log.info("the C kernels could not be compiled, torch is used instead: %s", error)
-        return None
-
-
-def _compiled(compiler: str) -> Path:
-    """The library of this source for this processor; compiled in a temporary folder, then renamed."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    text = "".join(s.read_text() for s in SOURCES) + flags + platform.machine() + " ".join(FLAGS)
-    name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
-    root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
-    path = Path(root).expanduser() / name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder) / name
-            code = [str(s) for s in SOURCES if s.suffix == ".c"]
-            command = [compiler, *FLAGS, *code, "-o", str(built), "-lm"]
-            subprocess.run(command, check=True, capture_output=True)
-            built.rename(path)
-    return path
+    return compiled(SOURCES)
