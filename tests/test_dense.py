@@ -28,7 +28,8 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import autograd_only, losses_of, scores_of
+from fedpers.learning.kernels.dispatch import autograd_only, losses_of, sample_losses_of, scores_of
+from fedpers.learning.layers import SquashedStack
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
@@ -376,6 +377,42 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
     wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
     for found in both(lambda: losses_of(model, models, data)):
         torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("hidden", [(), (20, 7)], ids=str)
+def test_losses_of_each_sample_are_those_of_each_model(hidden, task, monkeypatch):
+    """Of ragged clients in a stack, some larger than what is scored at a time; one model is all clients'."""
+    sizes, calls = (70, 3, 41), []
+    fed = toy_federation(3, sizes, dim=19, task=task)
+    model, parts = net(19, hidden, fed.num_classes, task=task), [fed.client(k).train for k in range(3)]
+    block, shared, kernel = Block(parts, 80), model.init(9), native.sample_losses
+    own = [model.init(k) for k in range(3)]
+    stacks = {k: torch.stack([w[k] for w in own]) for k in shared}
+    monkeypatch.setattr(native, "sample_losses", lambda *args: calls.append(1) or kernel(*args))
+
+    def one(i, w):
+        return sample_losses_of(model, (shared, w), StackedData.of(i, block))
+
+    with torch.no_grad():
+        found = torch.vmap(one)(torch.arange(3), stacks)
+        with autograd_only():
+            by_torch = torch.vmap(one)(torch.arange(3), stacks)
+    assert len(calls) == (native.library() is not None) and found.shape == by_torch.shape == (3, 2, 80)
+    for c, (w, d) in enumerate(zip(own, parts, strict=True)):
+        for j, p in enumerate((shared, w)):
+            outputs = model({k: v.double() for k, v in p.items()}, d.x.double())
+            wanted = model.sample_losses(outputs, d.y)
+            for each in (found, by_torch):
+                torch.testing.assert_close(each[c, j, : len(d)].double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_squashed_outputs_are_left_to_torch():
+    plain, data = net(6, (5,), 4), toy_federation(1, (9,), dim=6).client(0).train
+    squashed = replace(plain, network=SquashedStack(plain.network.steps, 5))
+    with torch.no_grad():
+        wanted = squashed.loss(squashed.init(0), data)
+        assert float(losses_of(squashed, [squashed.init(0)], data)) == pytest.approx(float(wanted))
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():

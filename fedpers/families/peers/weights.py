@@ -1,5 +1,6 @@
 """What methods need whose clients own models and look at each other's: weights, choice, steps."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedpers.core.params import Params, add
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.peers.messages import Newcomer
+from fedpers.learning.kernels.dispatch import sample_losses_of
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -78,10 +80,10 @@ def reweighed(old: Scores, ids: Tensor, losses: Tensor, beta: float | None, mask
     return Scores(s.last, average, s.seen, posterior(average, allowed))
 
 
-def score(model: Model, phi: Params, data: Data, kappa: float | None) -> Tensor:
-    """κ times the mean loss, or its sum over samples (None); a scalar in float64."""
-    losses, n = model.sample_losses(model(phi, data.x), data.y), data.num
-    return (n if kappa is None else kappa) * (losses.double() * data.mask).sum() / n
+def score(model: Model, phis: Sequence[Params], data: Data, kappa: float | None) -> Tensor:
+    """[J] float64, κ times the mean loss of each of J models, or its sum over samples (None)."""
+    losses, n = sample_losses_of(model, phis, data), data.num
+    return (n if kappa is None else kappa) * (losses.double() * data.mask).sum(1) / n
 
 
 def weighted(a: Params, w: Tensor) -> Params:

@@ -183,10 +183,43 @@ def assess_each(
     return _assess(places, _widths(models[0], names), task, [data], len(models))
 
 
+def sample_losses(
+    models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], size: int
+) -> Tensor:
+    """[C, J, size] the loss of each sample of C clients under J models; 0 beyond a client's samples.
+
+    Args:
+        models: stacks [C, ...] of the parameters of each; what all clients share is packed once.
+        names, parts: as in `assess`.
+
+    Raises:
+        IndexError: a label is no class.
+    """
+    rows = [[_rows(w.get(name)) for name in names] for w in models]
+    places = [
+        None if t is None else t.data_ptr() + 4 * c * t.stride(0)
+        for w in rows
+        for c in range(len(parts))
+        for t in w
+    ]
+    found = torch.zeros(len(models), len(parts), size)
+    _assess(places, _widths(models[0], names), task, parts, len(models), found)
+    return found.movedim(1, 0)
+
+
 def _assess(
-    places: Sequence[int | None], widths: Sequence[int], task: str, parts: Sequence[Data], times: int = 1
+    places: Sequence[int | None],
+    widths: Sequence[int],
+    task: str,
+    parts: Sequence[Data],
+    times: int = 1,
+    each: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of models whose parameters are at `places`, model by model; `times` on the same data."""
+    """Of models whose parameters are at `places`, model by model; `times` on the same data.
+
+    Args:
+        each: [times, C, size], where the losses of samples go.
+    """
     targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
@@ -198,6 +231,7 @@ def _assess(
         _pointers([p.x for p in parts] * times),
         _pointers(targets * times),
         _pointer(found),
+        None if each is None else _pointers(each.flatten(0, 1).unbind(0)),
     )
     if failed:
         raise FAILURES[failed]
