@@ -129,7 +129,7 @@ def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor
 
 
 def _scored_by(model: Model, params: Params, data: Data) -> tuple[list[str], Params] | None:
-    """(places, parameters that are there) of a stacked client's model that a kernel scores; None: torch does."""
+    """(places, parameters there) of a stacked client's model that a kernel scores; None: torch does."""
     stacked = type(data) is not Data and data.block is not None  # one client alone: packing costs more
     layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
     if layers is None:
