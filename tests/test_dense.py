@@ -30,7 +30,7 @@ from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only, losses_of, sample_losses_of, scores_of
 from fedpers.learning.layers import SquashedStack
-from fedpers.learning.local_training import minimise_from
+from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import LocalConfig, init_optimizer
@@ -273,6 +273,25 @@ def test_an_optimiser_without_its_memory_is_an_error_and_no_stray_write():
         minimise_from(
             model.loss, params, init_optimizer(params, SGD), fed.client(0).train, Stream(0, 1, 0), local
         )
+
+
+@pytest.mark.parametrize("name", ["whole", "whole, steps", "whole, adam"])
+def test_moments_that_nobody_keeps_start_anew_for_each_client(name):
+    """All clients of a stack share the zeros that their moments start from."""
+    fed = toy_federation(3, (10, 7, 12), dim=6)
+    local = replace(LOCALS["adam"], batch_size=0, steps=3) if "adam" in name else LOCALS[name]
+    model, parts = net(6, (5,), fed.num_classes), [fed.client(k).train for k in range(3)]
+    starts, block = [model.init(k) for k in range(3)], Block(parts, 12)
+    stacks = {k: torch.stack([p[k] for p in starts]) for k in starts[0]}
+
+    def train(data, w):
+        return minimise(model.loss, w, data, Stream(0, 1, 0), local)
+
+    with torch.no_grad(), stacked():
+        found = torch.vmap(lambda i, w: train(StackedData.of(i, block), w))(torch.arange(3), stacks)
+    with torch.no_grad(), autograd_only():
+        for i, (data, w) in enumerate(zip(parts, starts, strict=True)):
+            close({k: v[i] for k, v in found.items()}, train(data, w))
 
 
 def test_a_vmap_of_the_methods_own_is_left_to_torch():

@@ -105,10 +105,10 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
         index, weight: minibatches [S, B], the rows of each step and their weights.
 
     Returns:
-        `given` after the training; `w`, `m` and `v` hold what was trained only.
+        `given` after the training; `w`, `m` and `v` hold what was trained only, or nothing the plan keeps.
     """
     leaves, form = flatten(given)
-    kinds = (given.w, given.m, given.v)
+    kinds = (given.w, given.m if plan.keeps else {}, given.v if plan.keeps else {})
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
         done = native.train(plan, rebuild(form, leaves), *_whole(block.parts, index), weight)

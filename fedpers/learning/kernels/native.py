@@ -94,7 +94,7 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
 
     Returns:
-        `given` with the stacks of what was trained; of a GRADIENT, `m` holds it.
+        `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
 
     Raises:
         MemoryError: there is none for a minibatch.
@@ -102,7 +102,8 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     """
     kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
-    made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, given.m, given.v)
+    moments = (given.m, given.v) if plan.keeps else (none, none)
+    made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
