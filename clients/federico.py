@@ -1,6 +1,5 @@
 """FedeRiCo, client half. The algorithm box is in strategies/federico.py."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,7 +68,7 @@ class FedeRiCoClient(PeerClient):
             state, g = self._step(state, g[0], w[0]), ()
         return WeightedGradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C8]
 
-    def _scores_of(self, models: Sequence[Params], data: Data) -> Tensor:
+    def _scores_of(self, models: tuple[Params, ...], data: Data) -> Tensor:
         return score(self.model, models, data, self.config.kappa if self.config.loss == "mean" else None)
 
     def _loss(self, phi: Params, data: Data) -> Tensor:
