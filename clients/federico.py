@@ -57,7 +57,7 @@ class FedeRiCoClient(PeerClient):
     def _collaborate(self, order: Forward, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
         h, models, batches = self.config, (state.phi, *order.models), SameBatches(rng)
         beta, mask = h.beta if h.memory == "average" else None, h.unseen == "mask"
-        losses = torch.stack([self._score(phi, data) for phi in models])                 # [C3]
+        losses = self._scores_of(models, data)                                           # [C3]
         s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C4] [C5]
         w = heavy(s.w.gather(0, order.ids), h.w_min)
         g = tuple(self._share(v, phi, data, batches) for v, phi in zip(w, models, strict=True))  # [C6]
@@ -68,12 +68,12 @@ class FedeRiCoClient(PeerClient):
             state, g = self._step(state, g[0], w[0]), ()
         return WeightedGradients(g, s.w, wanted, (~torch.isfinite(losses)).sum()), state         # [C8]
 
-    def _score(self, phi: Params, data: Data) -> Tensor:
-        return score(self.model, phi, data, self.config.kappa if self.config.loss == "mean" else None)
+    def _scores_of(self, models: tuple[Params, ...], data: Data) -> Tensor:
+        return score(self.model, models, data, self.config.kappa if self.config.loss == "mean" else None)
 
     def _loss(self, phi: Params, data: Data) -> Tensor:
         """What a gradient step is on: κ decides how sharp weights are, not how long a step is."""
-        return score(self.model, phi, data, 1.0 if self.config.loss == "mean" else None)
+        return score(self.model, (phi,), data, 1.0 if self.config.loss == "mean" else None)[0]
 
     def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
         """w times what was learnt; without weight nothing is learnt."""
@@ -104,7 +104,7 @@ class FedeRiCoClient(PeerClient):
 
     def adapt(self, shared: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
         """A newcomer's weights, from its training data."""
-        losses = torch.stack([self._score(phi, data) for phi in shared.models])
+        losses = self._scores_of(shared.models, data)
         return Newcomer(shared.models, posterior(losses, torch.isfinite(losses))), state
 
     def work(self, order: Any, n: int) -> Work:

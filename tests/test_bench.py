@@ -17,6 +17,7 @@ from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
+from fedpers.core import sums
 from fedpers.core.plan import Plan
 from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model
@@ -230,7 +231,9 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
 @pytest.mark.parametrize(
     ("file", "name", "part"),
     [
-        *[("/x/fedpers/learning/kernels/native.py", name, "kernel") for name in profile.IN_C],
+        *[(f"/x/{file}", name, "kernel") for file, names in profile.IN_C.items() for name in names],
+        ("/x/fedpers/core/params.py", "sums", "Python"),
+        ("/x/fedpers/core/params.py", "sums", "Python"),
         ("/x/fedpers/learning/kernels/native.py", "fits", "Python"),
         ("~", "<built-in method torch.stack>", "torch"),
         ("~", "<built-in method builtins.len>", "Python"),
@@ -246,4 +249,5 @@ def test_a_function_belongs_to_one_part(file, name, part):
 
 
 def test_what_a_profile_calls_the_kernel_is_there():
-    assert all(callable(getattr(native, name)) for name in profile.IN_C)
+    found = {"kernels/native.py": native, "core/sums.py": sums}
+    assert all(callable(getattr(found[file], name)) for file, names in profile.IN_C.items() for name in names)

@@ -28,8 +28,9 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import autograd_only, losses_of, scores_of
-from fedpers.learning.local_training import minimise_from
+from fedpers.learning.kernels.dispatch import autograd_only, losses_of, sample_losses_of, scores_of
+from fedpers.learning.layers import SquashedStack
+from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import LocalConfig, init_optimizer
@@ -274,6 +275,25 @@ def test_an_optimiser_without_its_memory_is_an_error_and_no_stray_write():
         )
 
 
+@pytest.mark.parametrize("name", ["whole", "whole, steps", "whole, adam"])
+def test_moments_that_nobody_keeps_start_anew_for_each_client(name):
+    """All clients of a stack share the zeros that their moments start from."""
+    fed = toy_federation(3, (10, 7, 12), dim=6)
+    local = replace(LOCALS["adam"], batch_size=0, steps=3) if "adam" in name else LOCALS[name]
+    model, parts = net(6, (5,), fed.num_classes), [fed.client(k).train for k in range(3)]
+    starts, block = [model.init(k) for k in range(3)], Block(parts, 12)
+    stacks = {k: torch.stack([p[k] for p in starts]) for k in starts[0]}
+
+    def train(data, w):
+        return minimise(model.loss, w, data, Stream(0, 1, 0), local)
+
+    with torch.no_grad(), stacked():
+        found = torch.vmap(lambda i, w: train(StackedData.of(i, block), w))(torch.arange(3), stacks)
+    with torch.no_grad(), autograd_only():
+        for i, (data, w) in enumerate(zip(parts, starts, strict=True)):
+            close({k: v[i] for k, v in found.items()}, train(data, w))
+
+
 def test_a_vmap_of_the_methods_own_is_left_to_torch():
     """Two models of one client, trained under one vmap: what they are alone."""
     fed = toy_federation(1, (13,), dim=6)
@@ -376,6 +396,42 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
     wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
     for found in both(lambda: losses_of(model, models, data)):
         torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("hidden", [(), (20, 7)], ids=str)
+def test_losses_of_each_sample_are_those_of_each_model(hidden, task, monkeypatch):
+    """Of ragged clients in a stack, some larger than what is scored at a time; one model is all clients'."""
+    sizes, calls = (70, 3, 41), []
+    fed = toy_federation(3, sizes, dim=19, task=task)
+    model, parts = net(19, hidden, fed.num_classes, task=task), [fed.client(k).train for k in range(3)]
+    block, shared, kernel = Block(parts, 80), model.init(9), native.sample_losses
+    own = [model.init(k) for k in range(3)]
+    stacks = {k: torch.stack([w[k] for w in own]) for k in shared}
+    monkeypatch.setattr(native, "sample_losses", lambda *args: calls.append(1) or kernel(*args))
+
+    def one(i, w):
+        return sample_losses_of(model, (shared, w), StackedData.of(i, block))
+
+    with torch.no_grad():
+        found = torch.vmap(one)(torch.arange(3), stacks)
+        with autograd_only():
+            by_torch = torch.vmap(one)(torch.arange(3), stacks)
+    assert len(calls) == (native.library() is not None) and found.shape == by_torch.shape == (3, 2, 80)
+    for c, (w, d) in enumerate(zip(own, parts, strict=True)):
+        for j, p in enumerate((shared, w)):
+            outputs = model({k: v.double() for k, v in p.items()}, d.x.double())
+            wanted = model.sample_losses(outputs, d.y)
+            for each in (found, by_torch):
+                torch.testing.assert_close(each[c, j, : len(d)].double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_squashed_outputs_are_left_to_torch():
+    plain, data = net(6, (5,), 4), toy_federation(1, (9,), dim=6).client(0).train
+    squashed = replace(plain, network=SquashedStack(plain.network.steps, 5))
+    with torch.no_grad():
+        wanted = squashed.loss(squashed.init(0), data)
+        assert float(losses_of(squashed, [squashed.init(0)], data)) == pytest.approx(float(wanted))
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():

@@ -1,7 +1,11 @@
 """Stock Flower strategies and apps run on our grids unchanged."""
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -139,3 +143,22 @@ def test_messages_are_pulled_once():
     assert len(set(ids)) == 2
     assert len(grid.pull_messages(ids)) == 2
     assert grid.pull_messages(ids) == []
+
+
+def test_a_federation_may_hold_arrays_that_cannot_be_written(monkeypatch):
+    """Arrays that are mapped from a file, or one row repeated; the others are not copied."""
+    cohort, writable = make_case(OurFedAvg, FedAvgClient, FedAvgConfig()).cohort(), np.ones((5, 3))
+    shut = np.broadcast_to(np.arange(3.0), (5, 3))
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for counts in (shut, writable):
+                fed = replace(cohort.federation, label_counts=counts, num_train=counts[:, 1])
+                monkeypatch.setattr(cohort, "federation", fed)
+                _, roster = InProcessGrid(cohort).roster(["label_counts"])
+                told = roster.properties["label_counts"]
+                assert (told.numpy() == counts).all() and (roster.num_examples.numpy() == counts[:, 1]).all()
+                assert np.shares_memory(told.numpy(), counts) == counts.flags.writeable
+    finally:
+        torch.set_warn_always(False)

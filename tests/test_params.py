@@ -6,12 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpers.core import params as P
+from fedpers.core import sums
 from fedpers.core.errors import FedpersError
 
 
 def tree(seed=0, dtype=torch.float64):
     g = torch.Generator().manual_seed(seed)
     return {"a": torch.randn(2, 3, generator=g, dtype=dtype), "b": torch.randn(4, generator=g, dtype=dtype)}
+
+
+@pytest.fixture(params=["C", "torch"])
+def way(request, monkeypatch):
+    """What sums and distances of many are made by."""
+    if request.param == "torch":
+        monkeypatch.setattr(sums, "library", lambda: None)
+    elif sums.library() is None:
+        pytest.skip("no C compiler")
+    return request.param
 
 
 @settings(deadline=None)
@@ -41,14 +52,52 @@ def test_weighted_mean_normalises_and_weighted_sum_does_not():
     torch.testing.assert_close(total["a"], a["a"] + 3 * b["a"])
 
 
-def test_sums_are_taken_in_double_precision():
+@pytest.mark.parametrize("number", [1, 9])  # of sums: one, and more than are taken at once
+@pytest.mark.parametrize("size", [1, 31, 200])  # columns that fill no register, and some that do
+def test_sums_in_c_and_by_torch_are_those_in_double_precision(way, size, number):
+    g = torch.Generator().manual_seed(size)
+    items = torch.randn(5, 1, size, generator=g)
+    w = torch.randn(number, 5, generator=g, dtype=torch.float64)
+    wanted = (w @ items.double().flatten(1)).view(number, 1, size)
+    found = P.weighted_sums([{"a": v} for v in items], w)
+    one = P.weighted_sum([{"a": v} for v in items], w[-1].tolist())["a"]
+    torch.testing.assert_close(torch.stack([f["a"] for f in found]), wanted.float(), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(one, wanted[-1].float(), rtol=1e-7, atol=1e-7)
+    assert one.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (5, 9), (4, 6)])
+@pytest.mark.parametrize("size", [3, 2100])  # less than a register, and more than two blocks
+def test_distances_in_c_and_by_torch_are_those_of_pairs(way, size, a, b):
+    items = torch.randn(a + b, size, generator=torch.Generator().manual_seed(size))
+    left, right = items[:a], items[a:]
+    wanted = (left[:, None].double() - right.double()).square().sum(2)
+    found = P.sq_dists([{"a": v, "c": v[:2]} for v in left], [{"a": v, "c": v[:2]} for v in right])
+    wanted += (left[:, None, :2].double() - right[:, :2].double()).square().sum(2)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_what_has_no_plain_memory_is_summed_by_torch(way):
+    """Transposed tensors, other types, rows of a stack under vmap, and what somebody differentiates."""
+    a = torch.arange(6.0).reshape(2, 3)
+    for items in ([a.T, a.T], [a.double(), a.double()], [a[:, ::2], a[:, 1:]]):
+        found = P.weighted_sum([{"w": v} for v in items], [2.0, -1.0])["w"]
+        torch.testing.assert_close(found, 2 * items[0] - items[1])
+    by_vmap = torch.vmap(lambda v: P.weighted_sum([{"w": v}, {"w": v}], [2.0, 1.0])["w"])(a)
+    torch.testing.assert_close(by_vmap, 3 * a)
+    leaf = a.clone().requires_grad_()
+    P.weighted_sum([{"w": leaf}, {"w": a}], [2.0, 1.0])["w"].sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.full((2, 3), 2.0))
+
+
+def test_sums_are_taken_in_double_precision(way):
     items = [{"a": torch.tensor([1e8])}, {"a": torch.tensor([1.0])}, {"a": torch.tensor([-1e8])}]
     assert P.weighted_sum(items, [1, 1, 1])["a"].item() == 1.0
     assert P.mean(items)["a"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("size", [3, 5000])
-def test_many_sums_and_distances_are_those_of_pairs(size, monkeypatch):
+def test_many_sums_and_distances_are_those_of_pairs(size, way, monkeypatch):
     monkeypatch.setattr(P, "AT_ONCE", 7)
     items = [tree(i, torch.float32) | {"c": torch.full((size,), 1.0 + i)} for i in range(4)]
     w = torch.tensor([[1.0, 0.0, -2.0, 0.5], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
@@ -67,7 +116,7 @@ def test_of_nothing_there_are_no_sums_and_no_distances():
     assert P.sq_dists([], a).shape == (0, 1) and P.sq_dists(a, []).shape == (1, 0)
 
 
-def test_the_distance_of_near_models_survives_its_rounding():
+def test_the_distance_of_near_models_survives_its_rounding(way):
     a = {"w": torch.randn(10_000, generator=torch.Generator().manual_seed(0))}
     b = {"w": a["w"] + 1e-4}
     wanted = float(P.sq_dist({"w": a["w"].double()}, {"w": b["w"].double()}))

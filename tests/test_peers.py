@@ -7,9 +7,19 @@ import torch
 
 from fedpers.core.rng import SameBatches, Stream
 from fedpers.families.peers.messages import sum_by_owner
-from fedpers.families.peers.weights import draw_peers, no_scores, posterior, ranks, reweighed, weighted
+from fedpers.families.peers.weights import (
+    Peer,
+    draw_peers,
+    model_step,
+    no_scores,
+    posterior,
+    ranks,
+    reweighed,
+    weighted,
+)
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import build_model
+from fedpers.learning.optimizers import LocalConfig, init_optimizer
 
 ALL = torch.ones(5, dtype=torch.bool)
 F64 = torch.float64
@@ -171,3 +181,29 @@ def test_the_same_batches_come_again():
     first, second = again.schedule(10, 4, 2, 0), again.schedule(10, 4, 2, 0)
     want = once.schedule(10, 4, 2, 0)
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, second, want, strict=True))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
+    """Also where there is no weight, or no number in what came for it."""
+    g = torch.Generator().manual_seed(0)
+    a, phi = ({"a": torch.randn(4, 2, 3, generator=g), "b": torch.randn(4, 2, generator=g)} for _ in range(2))
+    a["a"][1], a["b"][1] = torch.nan, torch.inf
+    w = torch.tensor([0.25, 0.0, 1e-4, 1.5], dtype=torch.float64)
+    shares = [0.25, 0.0, 1e-4, 1.5]
+
+    def both(a, w, phi):
+        stepped = model_step(Peer(phi, init_optimizer(phi, LocalConfig()), None), a, w, True).phi
+        return weighted(a, w), stepped
+
+    each = [
+        both(*({k: v[i] for k, v in t.items()} if isinstance(t, dict) else t[i] for t in (a, w, phi)))
+        for i in range(4)
+    ]
+    stack = torch.vmap(both)(a, w, phi)
+    for i, share in enumerate(shares):
+        times, step = each[i] if alone else ({k: v[i] for k, v in t.items()} for t in stack)
+        for k in a:
+            assert torch.equal(times[k], torch.zeros_like(times[k]) if not share else share * a[k][i])
+            wanted = a[k][i] / share if share >= 1e-3 else phi[k][i]
+            torch.testing.assert_close(step[k], wanted, rtol=1e-6, atol=0)

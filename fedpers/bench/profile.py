@@ -33,7 +33,10 @@ from fedpers.learning.flops import flops_of
 WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps")  # what the floor is made of, as in `core.work.Work`
-IN_C = ("call", "_assess")  # whose time is the kernels'
+IN_C = {  # functions whose time is the kernels', by their file
+    "kernels/native.py": ("call", "_assess"),
+    "core/sums.py": ("sums", "distances"),
+}
 Function = tuple[str, int, str]  # file, line, name: a function of pstats
 
 
@@ -134,7 +137,7 @@ def part_of(function: Function) -> str:
     """The part that a function belongs to; C functions have no file."""
     file, _, name = function
     where: dict[str, Callable[[], bool]] = {
-        "kernel": lambda: file.endswith("kernels/native.py") and name in IN_C,
+        "kernel": lambda: any(file.endswith(end) and name in names for end, names in IN_C.items()),
         "torch": lambda: "torch" in name if file == "~" else "/torch/" in file,
         "Flower": lambda: "/flwr/" in file or "fedpers/flower/" in file,
         "storage": lambda: "engines/memory/" in file,

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.random import Generator
+from torch import Tensor
 
 from fedpers.core.errors import DataError
 
@@ -27,6 +29,11 @@ def as_array(value: Any, where: str) -> np.ndarray:
         return np.asarray(value)
     except ValueError as error:
         raise DataError(f"{where}: its rows have different lengths; pad or cut them to one") from error
+
+
+def doubles(array: np.ndarray) -> Tensor:
+    """A float64 tensor; copied only from another type, or from memory that may not be written."""
+    return torch.from_numpy(np.require(array, np.float64, "W"))
 
 
 def usable(

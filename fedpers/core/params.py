@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
+from fedpers.core.sums import distances, sums
 
 Params = dict[str, Tensor]
 
@@ -84,6 +85,9 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
 
 
 def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -> Tensor:
+    found = sums(column, torch.tensor([factors], dtype=torch.float64))
+    if found is not None:
+        return found[0]
     total = torch.zeros_like(column[0], dtype=torch.float64)
     if not total.is_cuda:
         for v, factor in zip(column, factors, strict=True):
@@ -105,7 +109,7 @@ def _columns(items: Sequence[Params], name: str) -> Iterator[Tensor]:
 
 
 def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
-    """Σ_s weights[r, s]·items[s] for each r, as products of matrices in float64, in the items' dtype.
+    """Σ_s weights[r, s]·items[s] for each r, summed in float64, in the items' dtype.
 
     Args:
         items: S of the same names and shapes; at least one, if R > 0.
@@ -114,19 +118,26 @@ def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
     totals: list[Params] = [{} for _ in weights]
     for name, like in items[0].items() if totals else ():
         w = weights.to(like.device, torch.float64)
-        whole = torch.cat([(w @ part).to(like.dtype) for part in _columns(items, name)], 1)
+        whole = sums([item[name] for item in items], w)
+        if whole is None:
+            whole = torch.cat([(w @ part).to(like.dtype) for part in _columns(items, name)], 1)
         for total, row in zip(totals, whole, strict=True):
             total[name] = row.view(like.shape)
     return totals
 
 
 def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
-    """[R, S] ‖a_r - b_s‖² of R and S items, as ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64.
+    """[R, S] float64 ‖a_r - b_s‖² of R and S items.
 
-    That rounds by 1e-15 of ‖a_r‖² + ‖b_s‖², which is less than what float32 items are rounded by.
+    Without a kernel it is ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64, which rounds by 1e-15 of ‖a_r‖² + ‖b_s‖²:
+    less than what float32 items are rounded by.
     """
     found = torch.zeros(len(a), len(b), dtype=torch.float64)
     for name in a[0] if a and b else ():
+        part = distances([item[name] for item in a], [item[name] for item in b])
+        if part is not None:
+            found += part
+            continue
         for x, y in zip(_columns(a, name), _columns(b, name), strict=True):
             sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
             found += torch.addmm(sizes, x, y.T, alpha=-2).cpu()

@@ -24,6 +24,11 @@ def mapped_once() -> bool:
     return maybe_current_level() in (None, 1) and not torch.is_grad_enabled()
 
 
+def unwrapped() -> bool:
+    """Whether no vmap and no gradient of torch.func is open: every tensor has memory of its own."""
+    return maybe_current_level() is None
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether Python may branch on the value: it is no row of a stack."""
     return not is_batchedtensor(tensor)

@@ -5,12 +5,11 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from fedpers.core.arrays import doubles
 from fedpers.engines.cohort import Cohort
 from fedpers.flower.internals import begin_run, number
 from fedpers.flower.messages import Header, Outcome, Request, open_content, outcome, reply_message
@@ -85,11 +84,10 @@ class InProcessGrid(LocalGrid, DirectGrid):
     def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
         """({partition id: node id}, all clients), from the federation's own arrays."""
         federation = self.cohort.federation
-        counts = torch.from_numpy(np.asarray(federation.num_train, dtype=np.float64))
         known = {"label_counts": federation.label_counts}
-        properties = {n: torch.as_tensor(known[n]).double() for n in needs}
+        properties = {n: doubles(known[n]) for n in needs}
         nodes = Shifted(0, federation.num_clients, FIRST_NODE)
-        return nodes, Roster(range(federation.num_clients), counts, properties)
+        return nodes, Roster(range(federation.num_clients), doubles(federation.num_train), properties)
 
     def answer(self, requests: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
         """The outcomes, in the order of the requests; clients of this process take the time they need."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpers.core.arrays import doubles
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
@@ -48,7 +49,7 @@ class Population:
 
     def properties(self, k: int, needs: Sequence[str]) -> dict[str, Any]:
         """What the roster holds of client k: num_examples, and the properties in `needs`."""
-        known = {"label_counts": lambda: torch.as_tensor(self.federation.label_counts[k]).double()}
+        known = {"label_counts": lambda: doubles(self.federation.label_counts[k])}
         found: dict[str, Any] = {"num_examples": int(self.federation.num_train[k])}
         return found | {need: known[need]() for need in needs}
 

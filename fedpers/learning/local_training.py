@@ -39,16 +39,27 @@ def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConf
     """
     memory = memory_of(cfg)
     opt = memory.next(params, cfg) if memory else init_optimizer(params, cfg)
-    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr)
+    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr, keeps=bool(memory))
     if memory:
         memory.after.append(opt)
     return params
 
 
 def minimise_from(
-    loss: Loss, params: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None
+    loss: Loss,
+    params: Params,
+    opt: OptimizerState,
+    data: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    lr: Any = None,
+    *,
+    keeps: bool = True,
 ) -> tuple[Params, OptimizerState]:
-    """Local training that goes on with the optimiser's state; returns both."""
+    """Local training that goes on with the optimiser's state; returns both.
+
+    Without `keeps` nobody may use the state that is returned, and moments are not copied.
+    """
     if not params:  # nothing to train: a model may be all head, or all body
         return params, opt
     lr = cfg.lr if lr is None else lr
@@ -57,6 +68,7 @@ def minimise_from(
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is not None:
         plan, start = dense
+        plan = replace(plan, keeps=keeps)
         done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
         return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
     if _alone() and isinstance(lr, float):

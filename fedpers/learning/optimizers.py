@@ -72,10 +72,10 @@ class OptimizerState:
 
 
 def init_optimizer(params: Params, cfg: LocalConfig) -> OptimizerState:
-    """The optimiser's state before the first step."""
+    """The optimiser's state before the first step; of a stack of clients all share it."""
 
-    def zeros() -> Params:
-        return {k: torch.zeros_like(p) for k, p in params.items()}
+    def zeros() -> Params:  # not zeros_like, which under vmap would be a stack
+        return {k: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for k, p in params.items()}
 
     like = next(iter(params.values()), torch.zeros(()))  # a model may be all head, or all body
     uses_m = cfg.optimizer == "adam" or cfg.momentum > 0

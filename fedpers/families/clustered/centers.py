@@ -9,6 +9,7 @@ from torch.nn.functional import one_hot
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, combine, weighted_mean
+from fedpers.learning.kernels.dispatch import sample_losses_of
 from fedpers.learning.model import Model
 
 
@@ -24,7 +25,7 @@ def new_centers(model: Model, count: int, like: Params, rng: np.random.Generator
 
 def center_losses(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
     """The loss of each sample under each center, [S, n]; mask what is padding."""
-    return torch.stack([model.sample_losses(model(c, data.x), data.y) for c in centers])
+    return sample_losses_of(model, centers, data)
 
 
 def nearest_center(model: Model, centers: Sequence[Params], data: Data) -> Tensor:

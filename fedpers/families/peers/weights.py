@@ -1,5 +1,6 @@
 """What methods need whose clients own models and look at each other's: weights, choice, steps."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, add
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import all_at_once
 from fedpers.families.peers.messages import Newcomer
+from fedpers.learning.kernels.dispatch import sample_losses_of
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -78,15 +81,27 @@ def reweighed(old: Scores, ids: Tensor, losses: Tensor, beta: float | None, mask
     return Scores(s.last, average, s.seen, posterior(average, allowed))
 
 
-def score(model: Model, phi: Params, data: Data, kappa: float | None) -> Tensor:
-    """κ times the mean loss, or its sum over samples (None); a scalar in float64."""
-    losses, n = model.sample_losses(model(phi, data.x), data.y), data.num
-    return (n if kappa is None else kappa) * (losses.double() * data.mask).sum() / n
+def score(model: Model, phis: Sequence[Params], data: Data, kappa: float | None) -> Tensor:
+    """[J] float64, κ times the mean loss of each of J models, or its sum over samples (None)."""
+    losses, n = sample_losses_of(model, phis, data), data.num
+    return (n if kappa is None else kappa) * (losses.double() * data.mask).sum(1) / n
 
 
 def weighted(a: Params, w: Tensor) -> Params:
     """w·a; exactly 0 where w is 0, even if `a` is not finite."""
-    return {k: torch.where(w > 0, w.to(v.dtype) * v, 0.0) for k, v in a.items()}
+    return all_at_once(_weighted, a, w)  # type: ignore[no-any-return]
+
+
+def _weighted(a: Params, w: Tensor) -> Params:
+    found = {k: _like(w, v) * v for k, v in a.items()}
+    for v in found.values():
+        v[~(w > 0)] = 0.0  # few models or none, where torch.where would go through all again
+    return found
+
+
+def _like(w: Tensor, v: Tensor) -> Tensor:
+    """Numbers, one or one a client, in the type of v and to be multiplied with it."""
+    return w.to(v.dtype).reshape(*w.shape, *[1] * (v.dim() - w.dim()))
 
 
 def posterior(losses: Tensor, allowed: Tensor) -> Tensor:
@@ -138,9 +153,16 @@ def model_step(peer: Peer, total: Params, mass: Tensor, normalise: bool) -> Peer
     if not normalise:
         rest = (1 - mass).to(next(iter(total.values())))
         return replace(peer, phi=add(total, peer.phi, rest))
-    enough, mass = mass >= LEAST_MASS, mass.clamp(min=LEAST_MASS)
-    phi = {k: torch.where(enough, v / mass.to(v.dtype), peer.phi[k]) for k, v in total.items()}
-    return replace(peer, phi=phi)
+    return replace(peer, phi=all_at_once(_divided, total, mass, peer.phi))
+
+
+def _divided(total: Params, mass: Tensor, phi: Params) -> Params:
+    """total / mass, and phi where the mass is too small."""
+    found = {k: v / _like(mass.clamp(min=LEAST_MASS), v) for k, v in total.items()}
+    few = ~(mass >= LEAST_MASS)
+    for k, v in found.items():
+        v[few] = phi[k][few]
+    return found
 
 
 def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:

@@ -126,33 +126,38 @@ static void layer(const float *w, const float *b, const float *x, long hop, floa
 }
 
 /* Add up losses and correct predictions of n rows of outputs, as `Model` defines both; their targets start
-   at y[at]. Returns 2 if a label is no class. */
-static int score(int task, const float *z, long hop, const void *y, long at, long n, long K, double *sums) {
+   at y[at], and what each row loses goes to `each` if that is not null. Returns 2 if a label is no class. */
+static int score(int task, const float *z, long hop, const void *y, long at, long n, long K, double *sums,
+                 float *each) {
     for (long i = 0; i < n; i++, z += hop) {
         const float *t = (const float *)y + (at + i) * K;
         float top = -INFINITY;
+        double loss = 0;
         long guess = 0;
-        for (long k = 0; task == REGRESSION && k < K; k++) sums[0] += (z[k] - t[k]) * (z[k] - t[k]) / K;
+        for (long k = 0; task == REGRESSION && k < K; k++) loss += (z[k] - t[k]) * (z[k] - t[k]) / K;
         if (task == BINARY) {
-            sums[0] += (z[0] > 0 ? z[0] : 0) - t[0] * z[0] + log1pf(expf(-fabsf(z[0])));
+            loss = (z[0] > 0 ? z[0] : 0) - t[0] * z[0] + log1pf(expf(-fabsf(z[0])));
             sums[1] += (z[0] > 0) == t[0];
         }
-        if (task != CLASSES) continue;
-        int64_t label = ((const int64_t *)y)[at + i];
-        if (label < 0 || label >= K) return 2;
-        for (long k = 0; k < K && top == top; k++)
-            if (z[k] > top || z[k] != z[k]) top = z[guess = k];
-        sums[0] += logf(exp_sum(z, K, top)) - (z[label] - top);
-        sums[1] += guess == label;
+        if (task == CLASSES) {
+            int64_t label = ((const int64_t *)y)[at + i];
+            if (label < 0 || label >= K) return 2;
+            for (long k = 0; k < K && top == top; k++)
+                if (z[k] > top || z[k] != z[k]) top = z[guess = k];
+            loss = logf(exp_sum(z, K, top)) - (z[label] - top);
+            sums[1] += guess == label;
+        }
+        sums[0] += loss;
+        if (each) each[at + i] = (float)loss;
     }
     return 0;
 }
 
 /* out[c] = mean loss and accuracy (NaN for regression) on client c's size[c] samples. `from` [C][2L] says
    where weights and biases (or null) are, layer by layer; a layer that is where the last client's was is
-   packed once for both. Returns 0, 1 without memory, 2 for a label that is no class. */
+   packed once for both. `each` [C] is null, or says where the losses of a client's samples go. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long *size,
-                   const float **x, const void **y, float (*out)[2]) {
+                   const float **x, const void **y, float (*out)[2], float **each) {
     long all = V, widest = 0;
     int failed = 0;
     for (long l = 0; l < L; l++) {
@@ -184,7 +189,7 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
                 row = wide;
                 w += (ins + 1) * wide;
             }
-            failed = score(task, in, row, y[c], at, n, width[L], sums);
+            failed = score(task, in, row, y[c], at, n, width[L], sums, each ? each[c] : 0);
         }
         for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / size[c]);
     }

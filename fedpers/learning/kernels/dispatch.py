@@ -105,10 +105,10 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
         index, weight: minibatches [S, B], the rows of each step and their weights.
 
     Returns:
-        `given` after the training; `w`, `m` and `v` hold what was trained only.
+        `given` after the training; `w`, `m` and `v` hold what was trained only, or nothing the plan keeps.
     """
     leaves, form = flatten(given)
-    kinds = (given.w, given.m, given.v)
+    kinds = (given.w, given.m if plan.keeps else {}, given.v if plan.keeps else {})
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
         done = native.train(plan, rebuild(form, leaves), *_whole(block.parts, index), weight)
@@ -128,22 +128,49 @@ def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor
     return [p.of for p in parts], torch.stack(rows)  # type: ignore[attr-defined]
 
 
-def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
-    """(mean loss, accuracy) on a stacked client's samples, two scalars; None if there is no kernel for it."""
+def _scored_by(model: Model, params: Params, data: Data) -> tuple[list[str], Params] | None:
+    """(places, parameters there) of a stacked client's model that a kernel scores; None: torch does."""
     stacked = type(data) is not Data and data.block is not None  # one client alone: packing costs more
     layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
     if layers is None:
         return None
-    places, parts = places_of(layers), data.block.parts
+    places = places_of(layers)
     w = {k: params[k] for k in places if k in params}
-    if not native.knows(w, places, model.task, parts):
+    return (places, w) if native.knows(w, places, model.task, data.block.parts) else None
+
+
+def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
+    """(mean loss, accuracy) on a stacked client's samples, two scalars; None if there is no kernel for it."""
+    found = _scored_by(model, params, data)
+    if found is None:
         return None
+    places, w = found
+    parts = data.block.parts
 
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
         return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
 
     loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
     return loss, accuracy
+
+
+def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
+    """[J, n] the loss of each sample under J models; what it is for padding nobody may use.
+
+    By the kernel where there is one, in one call for all clients of a stack, else by torch.
+    """
+    found = _scored_by(model, models[0], data) if _alike(models) else None
+    if found is None:
+        return torch.stack([model.sample_losses(model(w, data.x), data.y) for w in models])
+    places, w = found
+    block, names = data.block, list(w)
+
+    def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
+        given = iter(leaves)
+        stacks = [{k: next(given) for k in names} for _ in models]
+        return [native.sample_losses(stacks, places, model.task, block.parts, len(data))]
+
+    return on_stacks(all_clients, data.num, *(w[k] for w in models for k in names))[0]
 
 
 def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
@@ -167,9 +194,9 @@ def _alike(models: Sequence[Params]) -> bool:
 
 
 def _scores_as_usual(model: Model) -> bool:
-    """Whether loss and right answers are those of `Model` and no subclass's."""
-    own = type(model)
-    return own.sample_losses is Model.sample_losses and own.correct is Model.correct
+    """Whether loss and right answers are those of `Model` on plain outputs, and no subclass's."""
+    own, plain = type(model), not model.network.squashes
+    return plain and own.sample_losses is Model.sample_losses and own.correct is Model.correct
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:

@@ -5,14 +5,7 @@ no sample is copied. They are optional: without a C compiler, or with FEDPERS_NA
 """
 
 import ctypes
-import hashlib
-import logging
 import math
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import compiled
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
-log = logging.getLogger("fedpers")
 SOURCES = [
     Path(__file__).with_name(name)
     for name in (
@@ -35,7 +28,6 @@ SOURCES = [
     )
 ]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
 Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
@@ -102,7 +94,7 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
 
     Returns:
-        `given` with the stacks of what was trained; of a GRADIENT, `m` holds it.
+        `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
 
     Raises:
         MemoryError: there is none for a minibatch.
@@ -110,7 +102,8 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     """
     kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
-    made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, given.m, given.v)
+    moments = (given.m, given.v) if plan.keeps else (none, none)
+    made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
@@ -191,10 +184,43 @@ def assess_each(
     return _assess(places, _widths(models[0], names), task, [data], len(models))
 
 
+def sample_losses(
+    models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], size: int
+) -> Tensor:
+    """[C, J, size] the loss of each sample of C clients under J models; 0 beyond a client's samples.
+
+    Args:
+        models: stacks [C, ...] of the parameters of each; what all clients share is packed once.
+        names, parts: as in `assess`.
+
+    Raises:
+        IndexError: a label is no class.
+    """
+    rows = [[_rows(w.get(name)) for name in names] for w in models]
+    places = [
+        None if t is None else t.data_ptr() + 4 * c * t.stride(0)
+        for w in rows
+        for c in range(len(parts))
+        for t in w
+    ]
+    found = torch.zeros(len(models), len(parts), size)
+    _assess(places, _widths(models[0], names), task, parts, len(models), found)
+    return found.movedim(1, 0)
+
+
 def _assess(
-    places: Sequence[int | None], widths: Sequence[int], task: str, parts: Sequence[Data], times: int = 1
+    places: Sequence[int | None],
+    widths: Sequence[int],
+    task: str,
+    parts: Sequence[Data],
+    times: int = 1,
+    each: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of models whose parameters are at `places`, model by model; `times` on the same data."""
+    """Of models whose parameters are at `places`, model by model; `times` on the same data.
+
+    Args:
+        each: [times, C, size], where the losses of samples go.
+    """
     targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
@@ -206,6 +232,7 @@ def _assess(
         _pointers([p.x for p in parts] * times),
         _pointers(targets * times),
         _pointer(found),
+        None if each is None else _pointers(each.flatten(0, 1).unbind(0)),
     )
     if failed:
         raise FAILURES[failed]
@@ -247,31 +274,4 @@ def _longs(values: Sequence[int]) -> Any:
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:
-        return None
-    try:
-        return ctypes.CDLL(str(_compiled(compiler)))
-    except (OSError, subprocess.CalledProcessError) as error:
-        log.info("the C kernels could not be compiled, torch is used instead: %s", error)
-        return None
-
-
-def _compiled(compiler: str) -> Path:
-    """The library of this source for this processor; compiled in a temporary folder, then renamed."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    text = "".join(s.read_text() for s in SOURCES) + flags + platform.machine() + " ".join(FLAGS)
-    name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
-    root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
-    path = Path(root).expanduser() / name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder) / name
-            code = [str(s) for s in SOURCES if s.suffix == ".c"]
-            command = [compiler, *FLAGS, *code, "-o", str(built), "-lm"]
-            subprocess.run(command, check=True, capture_output=True)
-            built.rename(path)
-    return path
+    return compiled(SOURCES)

@@ -29,11 +29,12 @@ static long ins_of(const net *n, long p) {
 static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
 
 /* Copy client c's parameters to the padded rows, what all share and nothing changes only for the first client;
-   or back to where they go. */
+   or back to where they go. Moments change with their parameter, also if they go nowhere. */
 static void copy(const net *n, long c, int back) {
     for (long at = 0; at < KINDS * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
-        if (back ? !n->to[at] : !n->from[at] || (c && !n->hop[at] && !n->to[at])) continue;
+        int same = !n->hop[at] && !(at < FIRST * n->P ? n->to[at] != 0 : trained(n, p));
+        if (back ? !n->to[at] : !n->from[at] || (c && same)) continue;
         for (long r = 0; r < outs; r++) {
             float *own = n->own[at] + r * wide;
             if (back) memcpy(n->to[at] + (c * outs + r) * ins, own, sizeof(float) * ins);

@@ -32,6 +32,7 @@ class Plan:
     decay: float = 0.0  # weight decay
     momentum: float = 0.0
     convs: tuple[Shape, ...] = ()  # of the first layers; the others are dense
+    keeps: bool = True  # whether somebody wants the moments after the last step
 
     @property
     def places(self) -> list[str]:

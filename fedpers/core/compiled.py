@@ -1,0 +1,48 @@
+"""C sources, compiled on this machine when they are first used."""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("fedpers")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
+
+
+def compiled(sources: Sequence[Path]) -> Any:
+    """The library of these sources, headers among them; None without a compiler, or with FEDPERS_NATIVE=0."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:
+        return None
+    try:
+        return ctypes.CDLL(str(_file(compiler, sources)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        log.info("the C kernels could not be compiled, torch is used instead: %s", error)
+        return None
+
+
+def _file(compiler: str, sources: Sequence[Path]) -> Path:
+    """The library of these sources for this processor; compiled in a temporary folder, then renamed."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    text = "".join(s.read_text() for s in sources) + flags + platform.machine() + " ".join(FLAGS)
+    name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+    root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
+    path = Path(root).expanduser() / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            built = Path(folder) / name
+            code = [str(s) for s in sources if s.suffix == ".c"]
+            command = [compiler, *FLAGS, *code, "-o", str(built), "-lm"]
+            subprocess.run(command, check=True, capture_output=True)
+            built.rename(path)
+    return path

@@ -1,0 +1,81 @@
+/* Sums and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
+#ifdef __AVX512F__
+#define V 16    /* floats of one register */
+#define ROWS 4  /* what is summed at a time, or compared with SIDE others: one register each */
+#else
+#define V 8
+#define ROWS 2
+#endif
+#define D (V / 2) /* doubles of one register */
+#define SIDE 4
+#define BLOCK 1024 /* entries of all models that are in the cache together */
+#define INLINE static inline __attribute__((always_inline))
+typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
+typedef float part __attribute__((vector_size(4 * D), aligned(4)));
+typedef double wide __attribute__((vector_size(8 * D)));
+
+/* SIDE * D entries of `rows` sums; those further on are fetched meanwhile */
+INLINE void columns(const int rows, long S, const float **item, long at, const double *weight, float **to,
+                    int fetch) {
+    wide a[ROWS][SIDE] = {0};
+    for (long s = 0; s < S; s++) {
+        const float *from = item[s] + at;
+        wide x[SIDE];
+        if (fetch) __builtin_prefetch(from + 4 * SIDE * D, 0, 3);
+        if (fetch && V == 16) __builtin_prefetch(from + 4 * SIDE * D + 16, 0, 3);
+        for (int v = 0; v < SIDE; v++) x[v] = __builtin_convertvector(*(const part *)(from + v * D), wide);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < SIDE; v++) a[r][v] += weight[r * S + s] * x[v];
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < SIDE; v++) *(part *)(to[r] + at + v * D) = __builtin_convertvector(a[r][v], part);
+}
+
+/* to[r][i] = Σ_s weight[r][s] item[s][i] of R sums of S items of n entries, in double precision */
+void fedpers_sums(long R, long S, long n, const float **item, const double *weight, float **to) {
+    long at = 0, r;
+    for (; at + SIDE * D <= n; at += SIDE * D) {
+        for (r = 0; r + ROWS <= R; r += ROWS) columns(ROWS, S, item, at, weight + r * S, to + r, !r);
+        for (; r < R; r++) columns(1, S, item, at, weight + r * S, to + r, !r);
+    }
+    for (; at < n; at++)
+        for (r = 0; r < R; r++) {
+            double total = 0;
+            for (long s = 0; s < S; s++) total += weight[r * S + s] * item[s][at];
+            to[r][at] = (float)total;
+        }
+}
+
+/* Add ‖x_r - y_c‖² of ROWS and SIDE items, over n entries, to `found`. */
+static void square(const float *const x[ROWS], const float *const y[SIDE], long n, double found[ROWS][SIDE]) {
+    vec sum[ROWS][SIDE] = {0};
+    long i = 0;
+    for (; i + V <= n; i += V) {
+        vec u[ROWS];
+        for (int r = 0; r < ROWS; r++) u[r] = *(const vec *)(x[r] + i);
+        for (int c = 0; c < SIDE; c++) {
+            vec v = *(const vec *)(y[c] + i);
+            for (int r = 0; r < ROWS; r++) sum[r][c] += (u[r] - v) * (u[r] - v);
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < SIDE; c++) {
+            for (int v = 0; v < V; v++) found[r][c] += sum[r][c][v];
+            for (long j = i; j < n; j++) found[r][c] += (double)(x[r][j] - y[c][j]) * (x[r][j] - y[c][j]);
+        }
+}
+
+/* found[r][s] += ‖a_r - b_s‖² of R and S items of n entries: differences in floats, their sum in doubles */
+void fedpers_distances(long R, long S, long n, const float **a, const float **b, double *found) {
+    for (long at = 0; at < n; at += BLOCK)
+        for (long r = 0; r < R; r += ROWS)
+            for (long s = 0; s < S; s += SIDE) {
+                const float *x[ROWS], *y[SIDE];
+                double sum[ROWS][SIDE] = {0};
+                for (long i = 0; i < ROWS; i++) x[i] = a[r + i < R ? r + i : R - 1] + at;
+                for (long i = 0; i < SIDE; i++) y[i] = b[s + i < S ? s + i : S - 1] + at;
+                square(x, y, n - at < BLOCK ? n - at : BLOCK, sum);
+                for (long i = 0; i < ROWS && r + i < R; i++)
+                    for (long j = 0; j < SIDE && s + j < S; j++) found[(r + i) * S + s + j] += sum[i][j];
+            }
+}
