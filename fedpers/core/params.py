@@ -23,9 +23,9 @@ def _same_names(a: Params, b: Params) -> None:
 def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
     """a + scale * b."""
     _same_names(a, b)
-    if isinstance(scale, Tensor):
-        return {k: a[k] + scale * b[k] for k in a}
-    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}  # one pass over memory, not two
+    if isinstance(scale, Tensor):  # one pass over memory, not two
+        return {k: torch.addcmul(a[k], scale, b[k]) for k in a}
+    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}
 
 
 def sub(a: Params, b: Params) -> Params:

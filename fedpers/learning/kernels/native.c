@@ -39,7 +39,7 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * size_of(&n);
             outputs(&n, &m, B);
             failed = derivatives(task, m.z[L], y[c], rows, share, each ? each + c * hop_each : 0,
-                                 (kind == PLAIN ? -lr : 1) / total, B, width[L], WIDE(width[L]));
+                                 (kind <= PROXIMAL ? -lr : 1) / total, B, width[L], WIDE(width[L]));
             count[c] += 1;
             h.rate = lr / (1 - pow(0.9, count[c]));
             h.root = 1 / (1 - pow(0.999, count[c]));

@@ -23,6 +23,16 @@ static void add_penalties(const rule *h, const float *restrict w, const float *r
         for (long i = 0; i < n; i++) g[i] -= h->lam * cbar[i];
 }
 
+/* Take a plain step by the gradients of weight decay and of the proximal term, in n parameters: one pass over them
+   less than by way of g. */
+static void shrink(const rule *h, float *restrict w, const float *restrict cbar, long n) {
+    float keep = 1 - h->lr * (h->decay + h->lam * h->ubar), pull = h->lr * h->lam;
+    if (cbar)
+        for (long i = 0; i < n; i++) w[i] = keep * w[i] + pull * cbar[i];
+    else if (keep != 1)
+        for (long i = 0; i < n; i++) w[i] *= keep;
+}
+
 /* One step of the optimiser in n parameters. */
 static void update(const rule *h, float *restrict w, float *restrict m, float *restrict v,
                    float *restrict g, long n) {
@@ -114,6 +124,11 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     }
     for (long r = 0; r < outs; r += OUTS) {
         long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
+        if (h->kind == PROXIMAL) {
+            shrink(h, w + at, c ? c + at : c, count * wide);
+            mix_in(d + r, lead, x, r ? 0 : next, w + at, B, count, wide);
+            continue;
+        }
         float *g = h->kind == GRADIENT ? u + at : m->g;
         mix(d + r, lead, x, g, B, count, wide);
         add_penalties(h, w + at, c ? c + at : c, g, count * wide);
@@ -137,6 +152,11 @@ static void settle(const net *n, space *m, const rule *h, long l, long client) {
         for (int t = 0; t < GOALS && h->kind == PLAIN; t++)
             for (long k = 0; n->goal[t] && k < count; k++) n->goal[t][p][k] += n->share[t] * g[k];
         if (h->kind == PLAIN) continue;
+        if (h->kind == PROXIMAL) {
+            shrink(h, w, b, count);
+            for (long k = 0; k < count; k++) w[k] += g[k];
+            continue;
+        }
         add_penalties(h, w, b, g, count);
         if (h->kind != GRADIENT) update(h, w, u, v, g, count);
     }
