@@ -45,6 +45,11 @@ def blend(a: Params, b: Params, share: float | Tensor) -> Params:
     return {k: torch.lerp(a[k], b[k], share) for k in a}
 
 
+def between(a: Params, b: Params, weights: Params) -> Params:
+    """a + (b - a) ⊙ weights, entry by entry, of the parameters that `weights` has."""
+    return {k: torch.lerp(a[k], b[k], w) for k, w in weights.items()}
+
+
 def zeros_like(a: Params) -> Params:
     """Zeros in the shape of `a`."""
     return {k: torch.zeros_like(v) for k, v in a.items()}

@@ -2,7 +2,7 @@
 #include "convolve.h"
 #include "products.h"
 
-enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
+enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND }; /* GRADIENT writes it where FIRST is; of BLEND see there */
 enum { GOALS = 2 };
 enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
 

@@ -49,6 +49,16 @@ static void update(const rule *h, float *restrict w, float *restrict m, float *r
     for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
 }
 
+/* One step of the weights m in [0, 1] of n parameters w = c + m v, entry by entry; g is the gradient in w. */
+static void blend(const rule *h, float *restrict w, const float *restrict c, float *restrict m,
+                  const float *restrict v, const float *restrict g, long n) {
+    for (long i = 0; i < n; i++) {
+        float to = m[i] - h->lr * g[i] * v[i];
+        m[i] = to < 0 ? 0 : to > 1 ? 1 : to; /* keeps NaN */
+        w[i] = c[i] + m[i] * v[i];
+    }
+}
+
 /* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
    the sample's row, if it is not null; 2 if a label is no class. */
 static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
@@ -131,6 +141,10 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
         }
         float *g = h->kind == GRADIENT ? u + at : m->g;
         mix(d + r, lead, x, g, B, count, wide);
+        if (h->kind == BLEND) {
+            blend(h, w + at, c + at, u + at, v + at, g, count * wide);
+            continue;
+        }
         add_penalties(h, w + at, c ? c + at : c, g, count * wide);
         if (h->kind != GRADIENT) update(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
     }
@@ -155,6 +169,10 @@ static void settle(const net *n, space *m, const rule *h, long l, long client) {
         if (h->kind == PROXIMAL) {
             shrink(h, w, b, count);
             for (long k = 0; k < count; k++) w[k] += g[k];
+            continue;
+        }
+        if (h->kind == BLEND) {
+            blend(h, w, b, u, v, g, count);
             continue;
         }
         add_penalties(h, w, b, g, count);

@@ -11,7 +11,7 @@ from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, 
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
 
-PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
+PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND = range(6)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 TAPS = 8192  # weights of a convolution that is small: its gradients, a register each, stay in the cache
 Shape = tuple[int, int, int, int, int, int, int]  # as `shape` in convolve.h
@@ -54,10 +54,10 @@ class Training:
     """The tensors of a local training, one client's or stacks [C, ...] of them."""
 
     w: Params  # weights, frozen ones too
-    cbar: Params  # c̄ of the proximal term; {} without
+    cbar: Params  # c̄ of the proximal term; {} without; of a BLEND where its way begins
     ubar: Tensor  # ū of the proximal term, scalar
-    m: Params  # momentum or first moment; the result of a GRADIENT
-    v: Params  # second moment
+    m: Params  # momentum or first moment; the result of a GRADIENT; the weights of a BLEND
+    v: Params  # second moment; the way that a BLEND weighs
     step: Tensor  # scalar, steps made before
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
