@@ -3,7 +3,7 @@
    Names: x inputs of a layer, z its outputs, d derivatives of the loss in z, g gradient of the loss in a
    parameter. A bias is a matrix of one row. */
 #pragma once
-#include "network.h"
+#include "extra.h"
 #include "softmax.h"
 
 typedef struct {
@@ -11,6 +11,7 @@ typedef struct {
     float lr, decay, momentum, lam, ubar; /* the proximal term's gradient is lam (ubar w - cbar) */
     float rate, root;                     /* bias corrections of Adam's current step */
     const float **pace;                   /* [L] a factor for each client's gradients, or null */
+    const extra *extra;                   /* what the loss has beside the model's own, or null */
 } rule;
 
 /* Add the gradients of weight decay and of the proximal term, in n parameters. */
@@ -213,6 +214,26 @@ static void share_out(const net *n, space *m, long p, const float *d, long lead,
     }
 }
 
+/* Take the step of the bias p. */
+static void step_bias(const net *n, space *m, const rule *h, long p, float *w, float *d, long B) {
+    for (long i = 0; i < B; i++) m->list[i] = d + i * WIDE(outs_of(n, p - 1));
+    step(n, m, h, p, w, m->ones, 1, m->list, 0, B);
+}
+
+/* Take the second head's step, and add what is to be added to the first head's outputs; 2 if a label is no class. */
+static int second_head(const net *n, space *m, const rule *h, int task, const void *y, long B) {
+    const extra *e = h->extra;
+    long L = n->L, K = n->width[L], zw = WIDE(K), p = n->P - 2;
+    float *z = m->z[L], *w = n->own[p], *b = n->own[p + 1];
+    forward(w, b, m->x[L - 1], m->sum, B, K, WIDE(n->width[L - 1]), zw, 0);
+    for (long i = 0; i < B * zw; i++) m->sum[i] += z[i];
+    for (long i = 0; i < B * K; i++) z[i / K * zw + i % K] += e->a[i % K];
+    if (derivatives(task, m->sum, y, e->rows, e->share, 0, e->scale, B, K, zw)) return 2;
+    step(n, m, h, p, w, m->sum, zw, m->x[L - 1], 0, B);
+    if (b) step_bias(n, m, h, p + 1, b, m->sum, B);
+    return 0;
+}
+
 /* Take the steps of dense layer l, in each goal its share; d is overwritten. */
 static void steps(const net *n, space *m, const rule *h, long l, float *d, long B) {
     long zw = WIDE(n->width[l + 1]), p = 2 * (n->N + l);
@@ -224,9 +245,7 @@ static void steps(const net *n, space *m, const rule *h, long l, float *d, long 
         for (long i = 0; n->share[t] != now && i < B * zw; i++) d[i] *= n->share[t] / now;
         now = n->share[t];
         if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
-        if (!trained(n, p + 1)) continue;
-        for (long i = 0; i < B; i++) m->list[i] = d + i * zw;
-        step(n, m, h, p + 1, n->goal[t][p + 1], m->ones, 1, m->list, 0, B);
+        if (trained(n, p + 1)) step_bias(n, m, h, p + 1, n->goal[t][p + 1], d, B);
     }
 }
 
@@ -241,6 +260,7 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
                 for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
             for (long k = 0; k < K; k++) w[k] = n->at[p] + k * ins;
             mix(m->turned, WIDE(B), w, m->d[l], K, B, ins);
+            if (h->extra && h->extra->kind != TWO_HEADS && l + 1 == n->L) on_features(n, m, h->extra, B);
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }

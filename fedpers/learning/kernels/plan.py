@@ -14,8 +14,24 @@ from fedpers.learning.optimizers import LocalConfig
 PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND = range(6)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 TAPS = 8192  # weights of a convolution that is small: its gradients, a register each, stay in the cache
+PULL, CONTRAST, TWO_HEADS = 1, 2, 3  # what a loss may have beside the model's own: extra.h
 Shape = tuple[int, int, int, int, int, int, int]  # as `shape` in convolve.h
 Step = tuple[str, Layer, tuple[int, ...]]  # of a `Stack`
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a loss has beside the model's own, as extra.h has it."""
+
+    kind: int = 0
+    weight: float = 0.0
+    tau: float = 1.0
+    prefix: str = ""  # before the names of a second head; "": there is none
+
+    def shapes(self, n: int, features: int, outputs: int) -> list[tuple[int, ...]]:
+        """Of its tensors a and b, for n samples."""
+        each = {PULL: [(n, features), (n,)], CONTRAST: [(n, features)] * 2, TWO_HEADS: [(outputs,)]}
+        return each[self.kind]
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,7 @@ class Plan:
     decay: float = 0.0  # weight decay
     momentum: float = 0.0
     convs: tuple[Shape, ...] = ()  # of the first layers; the others are dense
+    extra: Extra = Extra()
 
     @property
     def places(self) -> list[str]:
@@ -39,9 +56,15 @@ class Plan:
         return places_of(self.layers)
 
     @property
+    def second(self) -> list[str]:
+        """Names of the second head's weight and bias, whether it has one or not; [] without a second head."""
+        return [self.extra.prefix + name for name in self.places[-2:]] if self.extra.prefix else []
+
+    @property
     def names(self) -> list[str]:
         """The parameters that the network has."""
-        return self.places if self.bias else self.places[:-1]
+        kept = slice(None) if self.bias else slice(-1)
+        return self.places[kept] + self.second[kept]
 
     @property
     def moving(self) -> list[str]:
@@ -61,6 +84,7 @@ class Training:
     step: Tensor  # scalar, steps made before
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
+    extra: tuple[Tensor, ...] = ()  # a, or a and b, of the plan's Extra
 
 
 @dataclass(frozen=True)
