@@ -89,13 +89,12 @@ class FedALAClient(PersonalizedClient):
 
     def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, int]:
         """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
-        h, W = self.config, state.W
-        losses: list[float] = []
-        some = data.part(lambda n: rng.generator.permutation(n)[: max(1, int(h.share * n))])     # [C1]
+        h, W, losses = self.config, state.W, list[float]()
+        some = data.part(lambda n: rng.generator.permutation(n)[: max(1, int(h.share * n))])  # [C1]
         loss, some = problem_of(self.model, shared, W, some)
         one_pass = replace(h.local, epochs=1, steps=0)
         while True:
-            W = minimise_between(loss, state.own, shared, W, some, rng, one_pass, h.eta)       # [C2]
+            W = minimise_between(loss, state.own, shared, W, some, rng, one_pass, h.eta)    # [C2]
             if state.visits > 1:
                 return W, 1
             losses.append(float(loss(between(state.own, shared, W), some)))

@@ -106,16 +106,20 @@ def test_above_small_convolutions_they_are_autograds(kind, monkeypatch):
     close(fast, slow)
 
 
-def test_features_that_are_all_off_have_no_angle(monkeypatch):
-    """Neither the client's own nor another model's make a number that is none."""
+def test_features_that_are_off_or_nearly_so_have_no_angle():
+    """Nor do they make a number that is none, the client's own or another model's."""
     fed = toy_federation(1, (13,), dim=6)
     model, data = net(6, (9,), fed.num_classes), fed.client(0).train
     off = {"dense1.bias": torch.full((9,), -100.0)}
-    for own, shared in ((off, {}), ({}, off)):
+    tiny = {"dense1.weight": torch.zeros(9, 6), "dense1.bias": torch.full((9,), 1e-9)}
+    once = replace(SGD, epochs=0, steps=1)
+    for own, shared, local in ((off, {}, SGD), ({}, off, SGD), (tiny, {}, once)):
         loss = Contrastive(model, 3.0, 0.4, model.init(1) | shared, model.init(2))
-        params = model.init(0) | own
-        fast, slow = both(lambda loss=loss, params=params: trained(loss, params, data, SGD))
+        fast, slow = both(
+            lambda loss=loss, own=own, local=local: trained(loss, model.init(0) | own, data, local)
+        )
         close(fast, slow)
+        assert all(torch.isfinite(v).all() for v in fast.values())
 
 
 def test_one_step_of_a_pull_is_its_derivative_by_hand():

@@ -30,8 +30,9 @@ class Extra:
 
     def shapes(self, n: int, features: int, outputs: int) -> list[tuple[int, ...]]:
         """Of its tensors a and b, for n samples."""
-        each = {PULL: [(n, features), (n,)], CONTRAST: [(n, features)] * 2, TWO_HEADS: [(outputs,)]}
-        return each[self.kind]
+        if self.kind == TWO_HEADS:
+            return [(outputs,)]
+        return [(n, features), (n,) if self.kind == PULL else (n, features)]
 
 
 @dataclass(frozen=True)
