@@ -129,14 +129,11 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
     float *c = n->own[CBAR * P + p];
     float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-    if (h->kind == PLAIN) {
-        mix_in(d, lead, x, next, w, B, outs, wide);
-        return;
-    }
-    for (long r = 0; r < outs; r += OUTS) {
-        long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
-        if (h->kind == PROXIMAL) {
-            shrink(h, w + at, c ? c + at : c, count * wide);
+    long block = h->kind == PLAIN ? outs : OUTS;
+    for (long r = 0; r < outs; r += block) {
+        long count = outs - r < block ? outs - r : block, at = r * wide;
+        if (h->kind <= PROXIMAL) {
+            if (h->kind == PROXIMAL) shrink(h, w + at, c ? c + at : c, count * wide);
             mix_in(d + r, lead, x, r ? 0 : next, w + at, B, count, wide);
             continue;
         }
