@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from fedpers.core.bounds import above, bounds
+from fedpers.core.params import between
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import one_by_one
 from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
-from fedpers.families.split_models.upper_layers import mix, mixed, problem_of, upper
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minibatches, minimise, record
+from fedpers.families.split_models.upper_layers import mix, problem_of, upper
+from fedpers.learning.local_training import minimise_between
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
 
@@ -44,13 +47,23 @@ class ClientState:
     passes: Tensor                        # scalar, of the last learning of W_i
 
 
+def settled(losses: list[float], threshold: float) -> bool:
+    """Whether the last losses, of more than those, spread less than this."""
+    return len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < threshold
+
+
 class FedALAClient(PersonalizedClient):
     """Mixes the received model into its own, entry by entry as its data want it, and trains."""
 
     config: FedALAConfig
     disclosure = MODEL
     private = ("W",)
-    vectorized = False                    # learns for as long as its own losses move
+    apart = True                          # learns for as long as its own losses move
+
+    @property
+    def vectorized(self) -> bool:  # type: ignore[override]
+        """Not with momentum that is kept: it would be apart like the models."""
+        return not self.config.local.keep_momentum
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """The initial model, which the received one replaces whole."""
@@ -62,46 +75,45 @@ class FedALAClient(PersonalizedClient):
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """Learn the weights, mix, train."""
+        before = one_by_one(self._mixed, order, state, data.apart, rng.apart)
+        new = minimise(self.model.loss, before.own, data, rng, self.config.local)        # [C4]
+        return Weights(new), replace(before, own=new)                                    # [C5]
+
+    def _mixed(self, order: Weights, state: ClientState, data: Data, rng: Stream) -> ClientState:
+        """One client's state after its weights are learnt, with the mixture for its own model."""
         W, passes = state.W, 0
         if self.config.eta and state.visits > 0:       # at first there is no own model to mix with
             W, passes = self._learn(order.params, state, data, rng)
         start = mix(state.own, order.params, W)                                          # [C3]
-        new = minimise(self.model.loss, start, data, rng, self.config.local)             # [C4]
-        count = torch.full_like(state.visits, passes)
-        return Weights(new), ClientState(new, W, state.visits + 1, count)                # [C5]
+        return ClientState(start, W, state.visits + 1, torch.full_like(state.visits, passes))
 
     def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, int]:
         """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
-        h, W = self.config, state.W
-        losses: list[float] = []
-        rows = torch.from_numpy(rng.generator.permutation(len(data))[: max(1, int(h.share * len(data)))])
-        rows = rows.to(data.y.device)
-        some = Data(data.x[rows], data.y[rows], data.mask[rows])                         # [C1]
-        loss, slope, some = problem_of(self.model, shared, W, some)
-        way = {k: shared[k] - state.own[k] for k in W}
+        h, W, losses = self.config, state.W, list[float]()
+        some = data.part(lambda n: rng.generator.permutation(n)[: max(1, int(h.share * n))])  # [C1]
+        loss, some = problem_of(self.model, shared, W, some)
         one_pass = replace(h.local, epochs=1, steps=0)
-        while len(losses) < (1 if state.visits > 1 else MOST):
-            for batch in minibatches(some, rng, one_pass):
-                g = slope(mixed(state.own, shared, W), batch)
-                W = {k: (w - h.eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}   # [C2]
-            losses.append(float(loss(mixed(state.own, shared, W), some)))
-            if len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < h.threshold:
-                break
-        return W, len(losses)
+        while True:
+            W = minimise_between(loss, state.own, shared, W, some, rng, one_pass, h.eta)    # [C2]
+            if state.visits > 1:
+                return W, 1
+            losses.append(float(loss(between(state.own, shared, W), some)))
+            if len(losses) == MOST or settled(losses, h.threshold):
+                return W, len(losses)
 
     def personal(self, shared: Weights, state: ClientState) -> Params:
         """The client's own model."""
         return state.own
 
     def work(self, order: Weights, n: int, passes: int = 1) -> Work:
-        """The local training, and passes that learn W_i: a gradient and a loss of some samples each;
-        features are computed once."""
+        """The local training, and passes that learn W_i: a gradient of some samples each, and their loss if
+        there are several; features are computed once."""
         h, local = self.config, self.config.local.work(n)
         once = max(1, int(h.share * n)) if h.eta and passes else 0
         samples = passes * once
         if all(map(self.model.is_head, upper(order.params, self.config.layers))):
             return Work(local, forwards=once, head_steps=samples)
-        return Work(local + samples, forwards=samples)
+        return Work(local + samples, forwards=samples if passes > 1 else 0)
 
     def work_done(self, order: Weights, reply: Any, kept: ClientState, n: int) -> Work:
         """`work` with the passes that were made: none in the first visit, many in the second."""

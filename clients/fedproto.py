@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedpers.families.disclosures import PROTOTYPES
+from fedpers.learning.losses import Pull
 from fedpers.method import (
     Data,
     LocalConfig,
@@ -52,13 +53,22 @@ class Regularised:
 
     model: Model
     lam: float
-    known: Prototypes
+    prototypes: Prototypes
 
     def __call__(self, w: Params, batch: Data) -> Tensor:
-        z = self.model.body(w, batch.x)
-        of_class = batch.of_class(len(self.known.n)) * (self.known.n > 0)
-        away = (z - of_class @ self.known.C).square().mean(1) * of_class.sum(1)          # [C1]
+        z, (near, given) = self.model.body(w, batch.x), self.of_classes(batch)
+        away = (z - near).square().mean(1) * given                                       # [C1]
         return self.model.head_loss(w, z, batch) + self.lam * away.sum() / batch.num
+
+    def of_classes(self, batch: Data) -> tuple[Tensor, Tensor]:
+        """(prototype [n, M] of each sample's class, [n] 1 where there is one and no padding)"""
+        of_class = batch.of_class(len(self.prototypes.n)) * (self.prototypes.n > 0)
+        return of_class @ self.prototypes.C, of_class.sum(1)
+
+    @property
+    def beside(self) -> Pull:
+        """For the kernel."""
+        return Pull(self.lam, self.of_classes)
 
 
 class FedProtoClient(PersonalizedClient):

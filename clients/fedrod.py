@@ -8,6 +8,7 @@ from torch import Tensor
 from fedpers.core.params import zeros_like
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
+from fedpers.learning.losses import SecondHead
 from fedpers.method import (
     Data,
     LocalConfig,
@@ -55,6 +56,11 @@ class TwoHeads:
         both = g.detach() + self.model.head(personal_head(w), z.detach())
         empirical = self.model.sample_losses(both, batch.y)                              # [C2]
         return ((balanced + empirical) * batch.mask).sum() / batch.num
+
+    @property
+    def beside(self) -> SecondHead:
+        """For the kernel."""
+        return SecondHead(OWN, self.log_counts)
 
 
 def personal_head(w: Params) -> Params:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpers.families.global_model.client import GlobalModelClient, Weights
-from fedpers.learning.losses import Loss
+from fedpers.learning.losses import Contrast, Loss
 from fedpers.method import Data, LocalConfig, Model, Params, Stream, Work, above, bounds, minimise, record
 
 
@@ -43,11 +43,20 @@ class Contrastive:
 
     def __call__(self, w: Params, batch: Data) -> Tensor:
         z = self.model.body(w, batch.x)
-        near, far = (cosine(z, self.model.body(p, batch.x).detach()) / self.tau
-                     for p in (self.shared, self.previous))
+        near, far = (cosine(z, other) / self.tau for other in self.others(batch))
         losses = F.softplus(far - near)          # -log(e^near / (e^near + e^far))
         contrast = (losses * batch.mask).sum() / batch.num                               # [C2]
         return self.model.head_loss(w, z, batch) + self.mu * contrast
+
+    def others(self, batch: Data) -> tuple[Tensor, Tensor]:
+        """The features [n, M] under the global and under the previous model."""
+        near, far = (self.model.body(p, batch.x).detach() for p in (self.shared, self.previous))
+        return near, far
+
+    @property
+    def beside(self) -> Contrast:
+        """For the kernel, which asks for the features of all samples once."""
+        return Contrast(self.mu, self.tau, self.others)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from fedpers.method import (
     add,
     minimise,
     record,
-    scale,
     soft_proximal,
     sub,
 )
@@ -81,7 +80,7 @@ class ScaffoldClient(PersonalizedClient):
         corrected = soft_proximal(self.model.loss, 1.0, 0.0, drift)      # f_i(y) - ⟨c_i - c, y⟩
         y = minimise(corrected, order.x, data, rng, cfg)                                 # [C1]
         dx = sub(y, order.x)
-        c = add(drift, scale(dx, -1 / (num_steps(cfg, data) * cfg.lr)))                  # [C2]
+        c = add(drift, dx, -1 / (num_steps(cfg, data) * cfg.lr))                         # [C2]
         return Changes(dx, sub(c, state.c)), ClientState(c)                              # [C3]
 
     def personal(self, shared: ModelAndControl, state: ClientState) -> Params:

@@ -24,9 +24,9 @@ def _same_names(a: Params, b: Params) -> None:
 def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
     """a + scale * b."""
     _same_names(a, b)
-    if isinstance(scale, Tensor):
-        return {k: a[k] + scale * b[k] for k in a}
-    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}  # one pass over memory, not two
+    if isinstance(scale, Tensor):  # one pass over memory, not two
+        return {k: torch.addcmul(a[k], scale, b[k]) for k in a}
+    return {k: torch.add(a[k], b[k], alpha=scale) for k in a}
 
 
 def sub(a: Params, b: Params) -> Params:
@@ -44,6 +44,11 @@ def blend(a: Params, b: Params, share: float | Tensor) -> Params:
     """(1 - share) * a + share * b."""
     _same_names(a, b)
     return {k: torch.lerp(a[k], b[k], share) for k in a}
+
+
+def between(a: Params, b: Params, weights: Params) -> Params:
+    """a + (b - a) ⊙ weights, entry by entry, of the parameters that `weights` has."""
+    return {k: torch.lerp(a[k], b[k], w) for k, w in weights.items()}
 
 
 def zeros_like(a: Params) -> Params:

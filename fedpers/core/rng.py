@@ -36,6 +36,11 @@ class Stream:
             self._generator = np.random.default_rng(_entropy(self.key))
         return self._generator
 
+    @property
+    def apart(self) -> Any:
+        """The stream for `one_by_one`."""
+        return self
+
     def on(self, data: Any) -> "Stream":
         """This stream for minibatches of `data`, whose size may differ among stacked clients."""
         return self

@@ -197,6 +197,11 @@ class StackedStream(Stream):
         """The same streams outside vmap: what is drawn are stacks [C, ...]."""
         return StackedStream(stack_of(self.client), self.streams, self.sizes, self.top)
 
+    @property
+    def apart(self) -> Apart:
+        """Each client's own stream, for `one_by_one`."""
+        return Apart(self.streams)
+
     def on(self, data: Any) -> "StackedStream":
         """The same streams for other samples of these clients."""
         block = data.block

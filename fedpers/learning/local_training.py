@@ -13,12 +13,13 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params
+from fedpers.core.params import Params, between, sub
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import readable
 from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
-from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
+from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import (
     LocalConfig,
@@ -153,6 +154,29 @@ def minimise_ahead(
     return None if moved is None else (moved, opt)
 
 
+def minimise_between(
+    loss: Loss, own: Params, other: Params, W: Params, data: Data, rng: Stream, cfg: LocalConfig, eta: float
+) -> Params:
+    """W after plain steps of size eta on loss(own + (other - own) ⊙ W), each clipped to [0, 1].
+
+    Args:
+        own, other: what the weights W are between; parameters that W lacks are not read.
+        cfg: which minibatches; its optimiser is not used.
+    """
+    own, other = ({k: model[k] for k in W} for model in (own, other))
+    way, at = sub(other, own), between(own, other, W)
+    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, way)
+    dense = _without_autograd(loss, at, state, data, cfg, eta)
+    if dense is not None and not dense[0].lam:
+        plan, start = replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)
+        return minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg)).m
+    slope = grad(loss)
+    for batch in minibatches(data, rng, cfg):
+        g = slope(between(own, other, W), batch)
+        W = {k: (w - eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}
+    return W
+
+
 def _alone() -> bool:
     """One client, and nobody differentiates through its training: it may write in place."""
     return not _stacked.get() and not torch.is_grad_enabled()
@@ -162,7 +186,8 @@ def _without_autograd(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
-    if not kernels_allowed() or (_stacked.get() and type(data) is Data):
+    in_stack = type(data) is Data and not all(map(readable, (data.x, data.y, data.mask)))
+    if not kernels_allowed() or in_stack:
         return None
     return plan_of(loss, params, opt, data, cfg, lr)
 

@@ -5,11 +5,13 @@ They are objects and no closures, so that a kernel can see what they are made of
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, dot, sq_norm
+from fedpers.learning.kernels.plan import CONTRAST, PULL, TWO_HEADS, Extra
 
 Loss = Callable[[Params, Data], Tensor]
 
@@ -72,3 +74,65 @@ def taken_apart(loss: Loss) -> tuple[Proximal, Frozen]:
     """A loss as a proximal term (of weight 0 if it has none) on a loss with frozen parameters (or none)."""
     proximal = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
     return proximal, proximal.loss if isinstance(proximal.loss, Frozen) else Frozen(proximal.loss, {})
+
+
+# ---- what a loss may have beside its model's own, and a kernel computes as well -----------------------
+
+
+@dataclass(frozen=True)
+class Pull:
+    """weight · each_i · mean_k (z_ik - near_ik)² of features z, averaged over a batch's samples."""
+
+    weight: float
+    rows: Callable[[Data], tuple[Tensor, Tensor]]  # (near [n, M], each [n]) of n samples
+
+    @property
+    def extra(self) -> Extra:
+        """What a kernel is told beside the rows."""
+        return Extra(PULL, self.weight)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """weight · softplus((cos(z_i, far_i) - cos(z_i, near_i)) / τ) of features z, averaged over a batch."""
+
+    weight: float
+    tau: float
+    rows: Callable[[Data], tuple[Tensor, Tensor]]  # (near [n, M], far [n, M]) of n samples
+
+    @property
+    def extra(self) -> Extra:
+        """What a kernel is told beside the rows."""
+        return Extra(CONTRAST, self.weight, self.tau)
+
+
+@dataclass(frozen=True)
+class SecondHead:
+    """The model's own loss at outputs + shift, and of two heads' outputs together, which moves the second."""
+
+    prefix: str  # before the names of the second head
+    shift: Tensor  # [K]
+
+    def rows(self, data: Data) -> tuple[Tensor, ...]:
+        """The same shift for all samples."""
+        return (self.shift,)
+
+    @property
+    def extra(self) -> Extra:
+        """What a kernel is told beside the shift."""
+        return Extra(TWO_HEADS, prefix=self.prefix)
+
+
+class Known(Protocol):
+    """A loss of a model that a kernel can be told of."""
+
+    model: Any
+
+    @property
+    def beside(self) -> Pull | Contrast | SecondHead:
+        """What it has beside `model.loss`."""
+
+
+def is_known(loss: Any) -> TypeGuard[Known]:
+    """Whether a kernel can be told of the loss."""
+    return hasattr(loss, "beside")

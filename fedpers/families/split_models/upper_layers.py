@@ -1,18 +1,10 @@
 """The layers nearest to the outputs, mixed entry by entry of an own and a received model."""
 
-from collections.abc import Callable
-from functools import partial
-
-import torch
-
 from fedpers.core.data import Data
-from fedpers.core.params import Params
+from fedpers.core.params import Params, between
 from fedpers.families.split_models.heads import features
-from fedpers.learning.gradients import grad, head_gradient
 from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
-
-Slope = Callable[[Params, Data], Params]  # a gradient
 
 
 def upper(params: Params, p: int) -> list[str]:
@@ -22,22 +14,17 @@ def upper(params: Params, p: int) -> list[str]:
     return [name for name in params if layer[name] in last]
 
 
-def mixed(own: Params, shared: Params, W: Params) -> Params:
-    """own + (shared - own) ⊙ W, of the parameters that W has."""
-    return {k: torch.lerp(own[k], shared[k], w) for k, w in W.items()}
-
-
 def mix(own: Params, shared: Params, W: Params) -> Params:
-    """`shared`, with `mixed` where W has an entry."""
-    return shared | mixed(own, shared, W)
+    """`shared`, with own + (shared - own) ⊙ W where W has an entry."""
+    return shared | between(own, shared, W)
 
 
-def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Loss, Slope, Data]:
-    """(loss of the layers in W above `shared`, its gradient in them, samples for both).
+def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Loss, Data]:
+    """(loss of the layers in W above `shared`, samples for it).
 
     If they are the head alone, what is below gives the same features throughout: those are the samples.
     """
-    if all(map(model.is_head, W)):
-        return model.features_loss, partial(head_gradient, model), features(model, shared, data)
-    loss = Frozen(model.loss, {k: v for k, v in shared.items() if k not in W})
-    return loss, grad(loss), data
+    below = {k: v for k, v in shared.items() if k not in W}
+    if below and all(map(model.is_head, W)):
+        return model.features_loss, features(model, shared, data)
+    return Frozen(model.loss, below), data

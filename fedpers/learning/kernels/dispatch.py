@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data, Part
-from fedpers.core.params import Params
+from fedpers.core.params import Params, split
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
@@ -29,7 +29,7 @@ from fedpers.learning.kernels.plan import (
     rule_of,
     small_convs,
 )
-from fedpers.learning.losses import Loss, taken_apart
+from fedpers.learning.losses import Known, Loss, is_known, taken_apart
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
@@ -56,14 +56,39 @@ def plan_of(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
     """The plan of a local training without autograd and its tensors; None if there is no kernel for it."""
-    found = parts_of(loss, ON_DATA, params, opt.step)
-    if found is None or data.block is None or not isinstance(lr, float):
+    if data.block is None or not isinstance(lr, float):
+        return None
+    found = (
+        _known_parts(loss, params, opt, data) if is_known(loss) else parts_of(loss, ON_DATA, params, opt.step)
+    )
+    if found is None:
         return None
     plan, start = found
     rule = rule_of(cfg, plan.lam)
     plan = replace(plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum)
     start = replace(start, m=opt.m, v=opt.v, step=opt.step)
     return (plan, start) if native.fits(plan, start, data.block.parts) else None
+
+
+def _known_parts(
+    loss: Known, params: Params, opt: OptimizerState, data: Data
+) -> tuple[Plan, Training] | None:
+    """`parts_of` the model's own loss with all parameters trained, and what the loss has beside it."""
+    extra, parts = loss.beside.extra, data.block.parts
+    second, own = split(params, lambda k: bool(extra.prefix) and k.startswith(extra.prefix))
+    found = parts_of(loss.model.loss, ON_DATA, own, opt.step)
+    if found is None or isinstance(parts[0], Part):  # rows of a part are numbered otherwise
+        return None
+    plan = replace(found[0], extra=extra, trained=frozenset(params))
+    start = replace(found[1], w=params)
+    if set(plan.names) != params.keys() or not native.fits(plan, start, parts):
+        return None
+    if len(plan.layers) == 1 and not second:  # all is head, and nothing moves the features
+        return found
+    tensors = loss.beside.rows(data)
+    outputs, features = own[plan.places[-2]].shape
+    given = [tuple(t.shape) for t in tensors] == extra.shapes(len(data), features, outputs)
+    return (plan, replace(start, extra=tensors)) if given else None  # autograd says what is wrong
 
 
 def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> tuple[Plan, Training] | None:

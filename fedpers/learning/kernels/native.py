@@ -23,7 +23,7 @@ from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape,
 SOURCES = [
     Path(__file__).with_name(name)
     for name in (
-        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "passes.h"),
+        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "extra.h", "passes.h"),
         *("native.c", "couple.c", "assess.c"),
     )
 ]
@@ -38,12 +38,17 @@ def fits(plan: Plan, given: Training, parts: Sequence[Data]) -> bool:
     w, others = given.w, (given.cbar, given.m, given.v)
     needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
     return (
-        all(_known(t) for t in (given.ubar, given.step, *given.each, *given.pace.values()))
+        all(_known(t) for t in (given.ubar, given.step, *given.each, *given.extra, *given.pace.values()))
         and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
         and all(
             w[f"{name}.weight"].shape[-4:] == (s[3], s[0], s[4], s[4])
             for name, s in zip(plan.layers, plan.convs, strict=False)
+        )
+        and all(
+            _known(w[k]) and w[k].shape == w[k.removeprefix(plan.extra.prefix)].shape
+            for k in plan.second
+            if k in w
         )
         and knows(w, plan.places, plan.task, parts, plan.convs)
     )
@@ -107,6 +112,7 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     step = given.step.clone(memory_format=torch.contiguous_format)
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
+    a, b = (*map(_rows, given.extra), None, None)[:2]
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     call(
         library().fedpers_train,
@@ -118,7 +124,10 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         _pointer(step),
         _pointers(pace),
         _pointer(each),
-        ctypes.c_long(0 if each is None else each.stride(0)),
+        ctypes.c_long(*_hops([each])),
+        plan.extra.kind,
+        *map(ctypes.c_float, (plan.extra.weight, plan.extra.tau)),
+        *(field for t in (a, b) for field in (_pointer(t), ctypes.c_long(*_hops([t])))),
     )
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
@@ -131,9 +140,9 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
         IndexError: a label is no class.
     """
     kinds, fresh, parts, index, weight = given
-    names = plan.places
+    names = plan.places + plan.second
     tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
-    widths = _widths(kinds[0], names[2 * len(plan.convs) :])
+    widths = _widths(kinds[0], plan.places[2 * len(plan.convs) :])
     index, weight = _packed(index), _packed(weight.to(torch.float32))
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = function(

@@ -1,13 +1,14 @@
 /* The layers of a network, a client's parameters and the memory of a call, for native.c. */
+#pragma once
 #include "convolve.h"
 #include "products.h"
 
-enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT }; /* GRADIENT writes it where FIRST is */
+enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND }; /* GRADIENT writes it where FIRST is; of BLEND see there */
 enum { GOALS = 2 };
 enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
 
 typedef struct {
-    long L, P;            /* dense layers, parameters of all: weight and bias of each layer in turn */
+    long L, P;            /* dense layers, parameters of all: weight and bias of each layer in turn; of two heads, too */
     const long *width;    /* [L + 1] of inputs and of each dense layer's outputs */
     long N;               /* convolutions, whose parameters are first */
     conv *conv;           /* [N] */
@@ -21,9 +22,10 @@ typedef struct {
 } net;
 
 static long channels(const net *n, long l) { return l < n->N ? n->conv[l].s.out : n->width[l - n->N + 1]; }
-static long outs_of(const net *n, long p) { return p % 2 ? 1 : channels(n, p / 2); }
+static long layer_of(const net *n, long p) { return p / 2 < n->N + n->L ? p / 2 : n->N + n->L - 1; } /* both heads' */
+static long outs_of(const net *n, long p) { return p % 2 ? 1 : channels(n, layer_of(n, p)); }
 static long ins_of(const net *n, long p) {
-    long l = p / 2;
+    long l = layer_of(n, p);
     return p % 2 ? channels(n, l) : l < n->N ? n->conv[l].taps : n->width[l - n->N];
 }
 static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
@@ -51,7 +53,7 @@ static long size_of(const net *n) {
 
 /* The memory of a call, zeros at first: padded parameters, outputs and derivatives of layers. */
 typedef struct {
-    float *all, *ones, *turned, *g;
+    float *all, *ones, *turned, *sum, *g; /* sum: outputs of two heads together */
     float **z, **d;       /* [L + 1] outputs and derivatives; z[0] holds inputs that had to be padded */
     const float ***x;     /* [L + 1] rows of z */
     const float **next, **list; /* rows to fetch; a list of rows for whoever needs one */
@@ -80,7 +82,7 @@ static int reserve(net *n, space *m, const shape *shapes, long B) {
     for (long p = 0; p < P; p++)
         for (int k = 0; k < KINDS; k++)
             if (n->from[k * P + p] || n->to[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
-    total += 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
+    total += Bp * WIDE(n->width[L]) + 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
     m->all = calloc(total, sizeof(float));
     n->own = calloc(KINDS * P, sizeof(float *));
     m->z = calloc(2 * (L + 1), sizeof(float *));
@@ -105,6 +107,7 @@ static int reserve(net *n, space *m, const shape *shapes, long B) {
         for (int k = 0; k < KINDS; k++)
             if (n->from[k * P + p] || n->to[k * P + p])
                 n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
+    m->sum = take(&at, Bp * WIDE(n->width[L]));
     m->ones = take(&at, B);
     for (long i = 0; i < B; i++) m->ones[i] = 1;
     m->turned = take(&at, most * WIDE(Bp));

@@ -3,7 +3,7 @@
    Names: x inputs of a layer, z its outputs, d derivatives of the loss in z, g gradient of the loss in a
    parameter. A bias is a matrix of one row. */
 #pragma once
-#include "network.h"
+#include "extra.h"
 #include "softmax.h"
 
 typedef struct {
@@ -11,6 +11,7 @@ typedef struct {
     float lr, decay, momentum, lam, ubar; /* the proximal term's gradient is lam (ubar w - cbar) */
     float rate, root;                     /* bias corrections of Adam's current step */
     const float **pace;                   /* [L] a factor for each client's gradients, or null */
+    const extra *extra;                   /* what the loss has beside the model's own, or null */
 } rule;
 
 /* Add the gradients of weight decay and of the proximal term, in n parameters. */
@@ -21,6 +22,16 @@ static void add_penalties(const rule *h, const float *restrict w, const float *r
         for (long i = 0; i < n; i++) g[i] += shrink * w[i];
     if (cbar)
         for (long i = 0; i < n; i++) g[i] -= h->lam * cbar[i];
+}
+
+/* Take a plain step by the gradients of weight decay and of the proximal term, in n parameters: one pass over them
+   less than by way of g. */
+static void shrink(const rule *h, float *restrict w, const float *restrict cbar, long n) {
+    float keep = 1 - h->lr * (h->decay + h->lam * h->ubar), pull = h->lr * h->lam;
+    if (cbar)
+        for (long i = 0; i < n; i++) w[i] = keep * w[i] + pull * cbar[i];
+    else if (keep != 1)
+        for (long i = 0; i < n; i++) w[i] *= keep;
 }
 
 /* One step of the optimiser in n parameters. */
@@ -37,6 +48,16 @@ static void update(const rule *h, float *restrict w, float *restrict m, float *r
     if (h->kind == MOMENTUM)
         for (long i = 0; i < n; i++) g[i] = m[i] = h->momentum * m[i] + g[i];
     for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
+}
+
+/* One step of the weights m in [0, 1] of n parameters w = c + m v, entry by entry; g is the gradient in w. */
+static void blend(const rule *h, float *restrict w, const float *restrict c, float *restrict m,
+                  const float *restrict v, const float *restrict g, long n) {
+    for (long i = 0; i < n; i++) {
+        float to = m[i] - h->lr * g[i] * v[i];
+        m[i] = to < 0 ? 0 : to > 1 ? 1 : to; /* keeps NaN */
+        w[i] = c[i] + m[i] * v[i];
+    }
 }
 
 /* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
@@ -108,14 +129,20 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
     float *c = n->own[CBAR * P + p];
     float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-    if (h->kind == PLAIN) {
-        mix_in(d, lead, x, next, w, B, outs, wide);
-        return;
-    }
-    for (long r = 0; r < outs; r += OUTS) {
-        long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
+    long block = h->kind == PLAIN ? outs : OUTS;
+    for (long r = 0; r < outs; r += block) {
+        long count = outs - r < block ? outs - r : block, at = r * wide;
+        if (h->kind <= PROXIMAL) {
+            if (h->kind == PROXIMAL) shrink(h, w + at, c ? c + at : c, count * wide);
+            mix_in(d + r, lead, x, r ? 0 : next, w + at, B, count, wide);
+            continue;
+        }
         float *g = h->kind == GRADIENT ? u + at : m->g;
         mix(d + r, lead, x, g, B, count, wide);
+        if (h->kind == BLEND) {
+            blend(h, w + at, c + at, u + at, v + at, g, count * wide);
+            continue;
+        }
         add_penalties(h, w + at, c ? c + at : c, g, count * wide);
         if (h->kind != GRADIENT) update(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
     }
@@ -137,6 +164,15 @@ static void settle(const net *n, space *m, const rule *h, long l, long client) {
         for (int t = 0; t < GOALS && h->kind == PLAIN; t++)
             for (long k = 0; n->goal[t] && k < count; k++) n->goal[t][p][k] += n->share[t] * g[k];
         if (h->kind == PLAIN) continue;
+        if (h->kind == PROXIMAL) {
+            shrink(h, w, b, count);
+            for (long k = 0; k < count; k++) w[k] += g[k];
+            continue;
+        }
+        if (h->kind == BLEND) {
+            blend(h, w, b, u, v, g, count);
+            continue;
+        }
         add_penalties(h, w, b, g, count);
         if (h->kind != GRADIENT) update(h, w, u, v, g, count);
     }
@@ -175,6 +211,26 @@ static void share_out(const net *n, space *m, long p, const float *d, long lead,
     }
 }
 
+/* Take the step of the bias p. */
+static void step_bias(const net *n, space *m, const rule *h, long p, float *w, float *d, long B) {
+    for (long i = 0; i < B; i++) m->list[i] = d + i * WIDE(outs_of(n, p - 1));
+    step(n, m, h, p, w, m->ones, 1, m->list, 0, B);
+}
+
+/* Take the second head's step, and add what is to be added to the first head's outputs; 2 if a label is no class. */
+static int second_head(const net *n, space *m, const rule *h, int task, const void *y, long B) {
+    const extra *e = h->extra;
+    long L = n->L, K = n->width[L], zw = WIDE(K), p = n->P - 2;
+    float *z = m->z[L], *w = n->own[p], *b = n->own[p + 1];
+    forward(w, b, m->x[L - 1], m->sum, B, K, WIDE(n->width[L - 1]), zw, 0);
+    for (long i = 0; i < B * zw; i++) m->sum[i] += z[i];
+    for (long i = 0; i < B * K; i++) z[i / K * zw + i % K] += e->a[i % K];
+    if (derivatives(task, m->sum, y, e->rows, e->share, 0, e->scale, B, K, zw)) return 2;
+    step(n, m, h, p, w, m->sum, zw, m->x[L - 1], 0, B);
+    if (b) step_bias(n, m, h, p + 1, b, m->sum, B);
+    return 0;
+}
+
 /* Take the steps of dense layer l, in each goal its share; d is overwritten. */
 static void steps(const net *n, space *m, const rule *h, long l, float *d, long B) {
     long zw = WIDE(n->width[l + 1]), p = 2 * (n->N + l);
@@ -186,9 +242,7 @@ static void steps(const net *n, space *m, const rule *h, long l, float *d, long 
         for (long i = 0; n->share[t] != now && i < B * zw; i++) d[i] *= n->share[t] / now;
         now = n->share[t];
         if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
-        if (!trained(n, p + 1)) continue;
-        for (long i = 0; i < B; i++) m->list[i] = d + i * zw;
-        step(n, m, h, p + 1, n->goal[t][p + 1], m->ones, 1, m->list, 0, B);
+        if (trained(n, p + 1)) step_bias(n, m, h, p + 1, n->goal[t][p + 1], d, B);
     }
 }
 
@@ -203,6 +257,7 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
                 for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
             for (long k = 0; k < K; k++) w[k] = n->at[p] + k * ins;
             mix(m->turned, WIDE(B), w, m->d[l], K, B, ins);
+            if (h->extra && h->extra->kind != TWO_HEADS && l + 1 == n->L) on_features(n, m, h->extra, B);
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }

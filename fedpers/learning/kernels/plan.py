@@ -11,11 +11,28 @@ from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, 
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
 
-PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT = range(5)  # the kernel's rules for a step
+PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND = range(6)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 TAPS = 8192  # weights of a convolution that is small: its gradients, a register each, stay in the cache
+PULL, CONTRAST, TWO_HEADS = 1, 2, 3  # what a loss may have beside the model's own: extra.h
 Shape = tuple[int, int, int, int, int, int, int]  # as `shape` in convolve.h
 Step = tuple[str, Layer, tuple[int, ...]]  # of a `Stack`
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a loss has beside the model's own, as extra.h has it."""
+
+    kind: int = 0
+    weight: float = 0.0
+    tau: float = 1.0
+    prefix: str = ""  # before the names of a second head; "": there is none
+
+    def shapes(self, n: int, features: int, outputs: int) -> list[tuple[int, ...]]:
+        """Of its tensors a and b, for n samples."""
+        if self.kind == TWO_HEADS:
+            return [(outputs,)]
+        return [(n, features), (n,) if self.kind == PULL else (n, features)]
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,7 @@ class Plan:
     momentum: float = 0.0
     convs: tuple[Shape, ...] = ()  # of the first layers; the others are dense
     keeps: bool = True  # whether somebody wants the moments after the last step
+    extra: Extra = Extra()
 
     @property
     def places(self) -> list[str]:
@@ -40,9 +58,15 @@ class Plan:
         return places_of(self.layers)
 
     @property
+    def second(self) -> list[str]:
+        """Names of the second head's weight and bias, whether it has one or not; [] without a second head."""
+        return [self.extra.prefix + name for name in self.places[-2:]] if self.extra.prefix else []
+
+    @property
     def names(self) -> list[str]:
         """The parameters that the network has."""
-        return self.places if self.bias else self.places[:-1]
+        kept = slice(None) if self.bias else slice(-1)
+        return self.places[kept] + self.second[kept]
 
     @property
     def moving(self) -> list[str]:
@@ -55,13 +79,14 @@ class Training:
     """The tensors of a local training, one client's or stacks [C, ...] of them."""
 
     w: Params  # weights, frozen ones too
-    cbar: Params  # c̄ of the proximal term; {} without
+    cbar: Params  # c̄ of the proximal term; {} without; of a BLEND where its way begins
     ubar: Tensor  # ū of the proximal term, scalar
-    m: Params  # momentum or first moment; the result of a GRADIENT
-    v: Params  # second moment
+    m: Params  # momentum or first moment; the result of a GRADIENT; the weights of a BLEND
+    v: Params  # second moment; the way that a BLEND weighs
     step: Tensor  # scalar, steps made before
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
+    extra: tuple[Tensor, ...] = ()  # a, or a and b, of the plan's Extra
 
 
 @dataclass(frozen=True)
