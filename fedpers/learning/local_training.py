@@ -198,13 +198,15 @@ def _descend(
     """`sgd_step` after `sgd_step`, in place on a copy: the same numbers, less time."""
     names = list(params)
     weights = [layout(params[k]).requires_grad_() for k in names]
-    m, v = ([layout(own[k]) for k in names] if own else [] for own in (opt.m, opt.v))
+    adam = cfg.optimizer == "adam"
+    m = [layout(opt.m[k]) for k in names] if adam or cfg.momentum else []
+    v = [layout(opt.v[k]) for k in names] if adam else []
     own = dict(zip(names, weights, strict=True))
-    step, in_place = opt.step.clone(), adam_in_place if cfg.optimizer == "adam" else sgd_in_place
+    step, in_place = opt.step.clone(), adam_in_place if adam else sgd_in_place
     for batch in batches:
         in_place(weights, slopes(loss, own, pieces(loss, batch)), m, v, step.add_(1), cfg, lr)
     done = {k: w.detach().contiguous() for k, w in own.items()}
-    if opt.m:
+    if m:
         opt = OptimizerState(step, *(dict(zip(names, x, strict=False)) for x in (m, v)))
     return done, opt
 
