@@ -7,7 +7,7 @@ import torch
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
-from fedpers.families.split_models.heads import features
+from fedpers.learning.features import Features
 from fedpers.learning.gradients import grad, head_gradient
 from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
@@ -38,6 +38,6 @@ def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Los
     If they are the head alone, what is below gives the same features throughout: those are the samples.
     """
     if all(map(model.is_head, W)):
-        return model.features_loss, partial(head_gradient, model), features(model, shared, data)
+        return model.features_loss, partial(head_gradient, model), Features(model, shared, data).data
     loss = Frozen(model.loss, {k: v for k, v in shared.items() if k not in W})
     return loss, grad(loss), data

@@ -5,7 +5,7 @@
    of its minibatches, and are written out at the end. Clients share nothing that is written, so neither
    their order nor their number changes a bit. A bias is a matrix of one row. Names: x inputs of a layer,
    z its outputs, d derivatives of the loss in z, g gradient of the loss in a parameter. */
-#include "passes.h"
+#include "features.h"
 
 /* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
    whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `count` [C]
@@ -19,25 +19,29 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
                   const float *each, long hop_each) {
     net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     rule h = {kind, lr, decay, momentum, lam, 0, 0, 0, pace};
+    batches all = {S, B, index, weight, ih, wh};
     space m = {0};
-    int failed = reserve(&n, &m, shapes, B);
+    kept k = {0};
     long lowest = 0;
     while (lowest < N + L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
+    int failed = reserve(&n, &m, shapes, B) || reserve_features(&k, &n, &all, C, lowest);
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         h.ubar = ubar[c];
+        if (k.rows) keep(&k, &n, &m, &all, x[c], c);
         for (long s = 0; s < S && !failed; s++) {
             int last = s + 1 == S;
-            const int64_t *rows = index + c * ih[0] + s * ih[1];
-            const int64_t *after = last ? index + (c + 1) * ih[0] : rows + ih[1];
-            const float *share = weight + c * wh[0] + s * wh[1];
+            const int64_t *rows = rows_of(&all, c, s);
+            const int64_t *after = last ? rows_of(&all, c + 1, 0) : rows + ih[1];
+            const float *share = shares_of(&all, c, s);
             float total = 0;
             for (long i = 0; i < B; i++) total += share[i];
             if (!(total > 0) && kind != GRADIENT) continue; /* the gradient of nothing is no number */
-            if (n.N || !s || ih[1] || wh[1]) inputs(&n, &m, x[c], rows, share, B); /* else those of the step before */
+            if (k.rows) recall(&k, &n, &m, rows, share, B);
+            else if (n.N || !s || !repeats(&all)) inputs(&n, &m, x[c], rows, share, B); /* else those of before */
             for (long i = 0; i < B; i++)
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * size_of(&n);
-            outputs(&n, &m, B);
+            outputs(&n, &m, B, k.rows ? k.low : 0, L);
             failed = derivatives(task, m.z[L], y[c], rows, share, each ? each + c * hop_each : 0,
                                  (kind == PLAIN ? -lr : 1) / total, B, width[L], WIDE(width[L]));
             count[c] += 1;
@@ -48,5 +52,6 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
         copy(&n, c, 1);
     }
     release(&n, &m);
+    release_features(&k);
     return failed;
 }

@@ -30,7 +30,7 @@ log = logging.getLogger("fedpers")
 SOURCES = [
     Path(__file__).with_name(name)
     for name in (
-        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "passes.h"),
+        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "passes.h", "features.h"),
         *("native.c", "couple.c", "assess.c"),
     )
 ]

@@ -94,8 +94,9 @@ static void inputs(const net *n, space *m, const float *x, const int64_t *index,
     }
 }
 
-static void outputs(const net *n, space *m, long B) {
-    for (long l = 0; l < n->L; l++) {
+/* Go through the dense layers from `first` up to `last`, which is left out. */
+static void outputs(const net *n, space *m, long B, long first, long last) {
+    for (long l = first; l < last; l++) {
         float *w = n->at[2 * (n->N + l)], *b = n->at[2 * (n->N + l) + 1];
         forward(w, b, m->x[l], m->z[l + 1], B, n->width[l + 1], WIDE(n->width[l]), WIDE(n->width[l + 1]),
                 l + 1 < n->L);
