@@ -83,6 +83,7 @@ int fedpers_couple(long N, const shape *shapes, long L, const long *width, const
             batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B, 0};
             for (long i = 0; i < B; i++) b.total += b.share[i];
             if (!(b.total > 0)) continue;
+            b.B = filled(b.share, B);
             failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, other + c * oh[0] + s * oh[1])
                                   : mixed(&n, &m, &h, &b, (const term *)numbers, count);
         }

@@ -8,14 +8,14 @@
 #include "features.h"
 
 /* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
-   whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `count` [C]
+   whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `done` [C]
    Adam's steps so far, `ubar` [C], `pace` [N + L] of [C] or null: factors of the loss's gradients; `each` null or a
    factor for each row of a client's samples, those of the next client `hop_each` further on. Returns 0, 1 without
    memory, 2 for a label that is no class. */
 int fedpers_train(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, int kind, float lr,
-                  float decay, float momentum, float lam, const float *ubar, float *count, const float **pace,
+                  float decay, float momentum, float lam, const float *ubar, float *done, const float **pace,
                   const float *each, long hop_each) {
     net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     rule h = {kind, lr, decay, momentum, lam, 0, 0, 0, pace};
@@ -37,17 +37,18 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
             float total = 0;
             for (long i = 0; i < B; i++) total += share[i];
             if (!(total > 0) && kind != GRADIENT) continue; /* the gradient of nothing is no number */
-            if (k.rows) recall(&k, &n, &m, rows, share, B);
-            else if (n.N || !s || !repeats(&all)) inputs(&n, &m, x[c], rows, share, B); /* else those of before */
-            for (long i = 0; i < B; i++)
+            long count = total > 0 ? filled(share, B) : B;
+            if (k.rows) recall(&k, &n, &m, rows, share, count);
+            else if (n.N || !s || !repeats(&all)) inputs(&n, &m, x[c], rows, share, count); /* else those of before */
+            for (long i = 0; i < count; i++)
                 m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * size_of(&n);
-            outputs(&n, &m, B, k.rows ? k.low : 0, L);
+            outputs(&n, &m, count, k.rows ? k.low : 0, L);
             failed = derivatives(task, m.z[L], y[c], rows, share, each ? each + c * hop_each : 0,
-                                 (kind == PLAIN ? -lr : 1) / total, B, width[L], WIDE(width[L]));
-            count[c] += 1;
-            h.rate = lr / (1 - pow(0.9, count[c]));
-            h.root = 1 / (1 - pow(0.999, count[c]));
-            if (!failed) backward(&n, &m, &h, lowest, B, c);
+                                 (kind == PLAIN ? -lr : 1) / total, count, width[L], WIDE(width[L]));
+            done[c] += 1;
+            h.rate = lr / (1 - pow(0.9, done[c]));
+            h.root = 1 / (1 - pow(0.999, done[c]));
+            if (!failed) backward(&n, &m, &h, lowest, count, c);
         }
         copy(&n, c, 1);
     }

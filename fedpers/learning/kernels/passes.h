@@ -39,6 +39,12 @@ static void update(const rule *h, float *restrict w, float *restrict m, float *r
     for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
 }
 
+/* Samples of a minibatch up to the last of a weight; 0 if there is none. What pads it need not be computed. */
+static long filled(const float *weight, long B) {
+    while (B && weight[B - 1] == 0) B--;
+    return B;
+}
+
 /* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
    the sample's row, if it is not null; 2 if a label is no class. */
 static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
