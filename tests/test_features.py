@@ -1,4 +1,4 @@
-"""Where the lowest layers are not trained a kernel goes through them once a client: the same steps as autograd's."""
+"""Where the lowest layers stay a kernel goes through them once a client: the same steps as autograd's."""
 
 import numpy as np
 import pytest

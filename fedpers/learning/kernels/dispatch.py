@@ -189,7 +189,7 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
 
 
 def _gradient_in_place(plan: Plan, start: Training, data: Data) -> Params | None:
-    """Of a stack's samples where they lie, of others as they are given; None if there is no kernel for them."""
+    """Of a stack's samples where they lie, of others as they are given; None without a kernel."""
     block = data.block
     if block is None or block is data or any(isinstance(p, Part) for p in block.parts):
         return _gradient_at(plan, start, data.x, data)

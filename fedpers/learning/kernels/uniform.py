@@ -14,7 +14,7 @@ Ranges = Sequence[tuple[tuple[int, ...], float]]  # shapes, and bounds b of numb
 
 
 def uniform(seed: int, ranges: Ranges) -> list[Tensor]:
-    """Tensors drawn one after the other as by `uniform_` after `torch.manual_seed(seed)`, float32, on the CPU."""
+    """Tensors drawn one after the other as by `uniform_` after `torch.manual_seed(seed)`; float32, CPU."""
     kernels = library()
     known = kernels is not None and _same_bits(kernels)
     return _by_kernel(kernels, seed, ranges) if known else _by_torch(seed, ranges)
