@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from fedpers.core.params import add, split
 from fedpers.families.disclosures import BODY_GRADIENT
-from fedpers.families.split_models.heads import HeadInit, features, first_head, head_losses, head_steps
+from fedpers.families.split_models.heads import HeadInit, first_head, head_losses, head_steps
+from fedpers.learning.features import Features
 from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, bounds, grad, record
 
 
@@ -71,9 +72,9 @@ class PFLEGOClient(PersonalizedClient):
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
         h, theta, head, told = self.config, order.theta, state.head, {}
         if h.tau > 1 or h.report:
-            F = features(self.model, theta, data)                                        # [C1]
-            head = head_steps(self.model, head, F, rng, h.beta, h.tau - 1)               # [C2]
-            told = head_losses(self.model, state.head, head, F) if h.report else {}
+            F = Features(self.model, theta, data)                                        # [C1]
+            head = head_steps(F, head, rng, h.beta, h.tau - 1)                           # [C2]
+            told = head_losses(F, state.head, head) if h.report else {}
         g = grad(self.model.loss)(head | theta, data)                                    # [C3]
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
@@ -89,8 +90,8 @@ class PFLEGOClient(PersonalizedClient):
         self, shared: TakeSteps, state: ClientState, data: Data, rng: Stream
     ) -> tuple[TakeSteps, ClientState]:
         """Head steps on the training data, as in a round; nothing is kept."""
-        h, F = self.config, features(self.model, shared.theta, data)
-        return shared, ClientState(head_steps(self.model, state.head, F, rng, h.beta, h.adapt_steps))
+        h, F = self.config, Features(self.model, shared.theta, data)
+        return shared, ClientState(head_steps(F, state.head, rng, h.beta, h.adapt_steps))
 
     @classmethod
     def exposed(cls, config: PFLEGOConfig) -> list[str]:

@@ -325,7 +325,7 @@ def test_a_picture_that_fails_loses_no_number(tmp_path, monkeypatch):
         there.append((folder / "summary.json").exists())
         raise ValueError("no font")
 
-    monkeypatch.setattr("fedpers.results.recorder.curves.draw_run", fail)
+    monkeypatch.setattr("fedpers.results.plots.curves.draw_run", fail)
     recorder = Recorder(tmp_path, CONFIG, FEDERATION)
     play(recorder, range(1, 3))
     recorder.close()

@@ -39,6 +39,7 @@ class Population:
         self._order: Any = None  # the last, and what it costs a client with so many samples
         self._costs: dict[int, Work] = {}
         self.padded_sizes = lru_cache(2**16)(self._padded_sizes)  # asked for each request
+        self._padded_to = lru_cache(2**12)(self._padded_from)  # of most clients, since few differ
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
         """The answer of one client, run alone, or its exception; its state is read unless it is given."""
@@ -84,8 +85,11 @@ class Population:
 
     def _padded_sizes(self, k: int) -> tuple[int, int, int]:
         """What the splits of client k are padded to in a stack."""
-        parts, (top_train, top_test) = self.data(k), self._tops
-        train, valid, test = len(parts.train), len(parts.valid), len(parts.test)
+        parts = self.data(k)
+        return self._padded_to(len(parts.train), len(parts.valid), len(parts.test))
+
+    def _padded_from(self, train: int, valid: int, test: int) -> tuple[int, int, int]:
+        top_train, top_test = self._tops
         return padded_size(train, top_train), padded_size(valid), padded_size(test, top_test)
 
     @cached_property

@@ -9,7 +9,6 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import InMemoryGrid
 
 _NUMBERS = itertools.count()
 
@@ -39,4 +38,6 @@ def begin_run(run_id: int = 1) -> Run:
 
 def is_simulation(grid: Grid) -> bool:
     """Whether a grid is that of Flower's simulation engine, not one to a SuperLink."""
+    from flwr.superlink.grid import InMemoryGrid  # the whole SuperLink comes along: databases, a web server
+
     return isinstance(grid, InMemoryGrid)

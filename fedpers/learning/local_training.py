@@ -66,12 +66,8 @@ def minimise_from(
     lr = cfg.lr if lr is None else lr
     if knows_training(loss) and (found := loss.minimise(params, opt, data, rng, cfg, lr)) is not None:
         return found
-    dense = _without_autograd(loss, params, opt, data, cfg, lr)
-    if dense is not None:
-        plan, start = dense
-        plan = replace(plan, keeps=keeps)
-        done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
-        return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
+    if (found := minimise_by_kernel(loss, params, opt, data, rng, cfg, lr, keeps=keeps)) is not None:
+        return found
     if _alone() and isinstance(lr, float):
         return _descend(loss, params, opt, minibatches(data, rng, cfg), cfg, lr)
     gradient = grad(loss)
@@ -80,6 +76,30 @@ def minimise_from(
         stepped = sgd_step(params, g, opt, cfg, lr)
         params, opt = where_any(rng, batch.mask, stepped, (params, opt))
     return params, opt
+
+
+def minimise_by_kernel(
+    loss: Loss,
+    params: Params,
+    opt: OptimizerState,
+    data: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    lr: Any,
+    each: tuple[Tensor, ...] = (),
+    keeps: bool = True,
+) -> tuple[Params, OptimizerState] | None:
+    """`minimise_from` in one call of a kernel; None if there is none for it.
+
+    Args:
+        each: ([n],) a factor for each sample's loss; () for none.
+    """
+    dense = _without_autograd(loss, params, opt, data, cfg, lr)
+    if dense is None:
+        return None
+    plan, start = replace(dense[0], keeps=keeps), replace(dense[1], each=each)
+    done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
+    return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
 
 
 def minimise_paced(
@@ -122,12 +142,9 @@ def minimise_weighed(
 
     A batch of B samples has the loss 1/B Σ_i each_i l_i: factors do not count in its size.
     """
-    dense = _without_autograd(loss, params, opt, data, cfg, lr)
-    if dense is None or each.dtype != torch.float32:
+    if each.dtype != torch.float32:
         return None
-    plan, start = dense
-    done = minimise_dense(plan, replace(start, each=(each,)), data.block, *_schedule(data, rng, cfg))
-    return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
+    return minimise_by_kernel(loss, params, opt, data, rng, cfg, lr, (each,))
 
 
 def minimise_ahead(

@@ -23,7 +23,6 @@ from fedpers.flower.strategy import Observer, RoundLog
 from fedpers.results import files, membership_recovery, summary
 from fedpers.results.array_history import ArrayHistory
 from fedpers.results.files import CsvRow
-from fedpers.results.plots import curves
 
 BETWEEN = "between_seconds"
 COLUMNS = ("round", "split", "seconds", BETWEEN, "loss", "accuracy", "accuracy_mean", "worst_decile",
@@ -118,6 +117,8 @@ class Recorder(Observer):
             result["new_clients"] |= {"count": cfg.new_clients, "epochs": cfg.new_epochs, "lr": cfg.new_lr}
         try:
             arrays = self.arrays.last()
+            from fedpers.results.plots import curves  # no run waits for matplotlib before its first round
+
             pictures = curves.draw_run(self.out, self.federation, arrays) if self.pictures else []
             result["plots"] = [str(p.relative_to(self.out)) for p in pictures]
         except Exception as error:  # whatever a drawing library trips over: no number is lost by it

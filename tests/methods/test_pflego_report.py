@@ -8,7 +8,8 @@ import torch
 
 from fedpers.clients.pflego import ClientState, PFLEGOClient, PFLEGOConfig, TakeSteps
 from fedpers.core.params import split
-from fedpers.families.split_models.heads import features, head_curvature
+from fedpers.families.split_models.heads import head_curvature
+from fedpers.learning.features import Features
 from fedpers.learning.model import build_model
 from fedpers.method import Stream, Work
 from tests.methods.helpers import smoke
@@ -62,7 +63,7 @@ def test_curvature_bounds_the_hessian_of_a_heads_loss(task, bias):
     head, body = split({k: v.double() for k, v in model.init(3).items()}, model.is_head)
     data = FED.client(2).train
     y = {"classification": data.y, "binary": data.y % 2, "regression": data.y.double()[:, None]}[task]
-    F = features(model, body, type(data)(data.x, y, data.mask))
+    F = Features(model, body, type(data)(data.x, y, data.mask)).data
     X = torch.cat([F.x, torch.ones_like(F.x[:, :1])], 1) if bias else F.x
     bound = {"classification": 0.5, "binary": 0.25, "regression": 2.0}[task]
     largest = float(torch.linalg.eigvalsh(X.T @ X / len(X))[-1])

@@ -9,7 +9,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, split
 from fedpers.core.rng import Stream
-from fedpers.learning.local_training import minimise
+from fedpers.learning.features import Features
 from fedpers.learning.losses import second_derivative
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
@@ -70,11 +70,6 @@ def check_heads(model: Model, own_classes: bool) -> None:
         )
 
 
-def features(model: Model, body: Params, data: Data) -> Data:
-    """The samples with their features [n, M] for inputs."""
-    return data.with_inputs(model.body(body, data.x))
-
-
 def head_curvature(model: Model, data: Data, steps: int = 10) -> Tensor:
     """L of a head's loss on features, a scalar: gradient steps of a rate below 2/L do not raise the loss.
 
@@ -91,23 +86,17 @@ def head_curvature(model: Model, data: Data, steps: int = 10) -> Tensor:
     return second_derivative(model.task, model.num_outputs) * (x @ v).square().sum() / data.num
 
 
-def head_steps(model: Model, head: Params, data: Data, rng: Stream, rate: float, steps: int) -> Params:
-    """The head after so many full-batch gradient steps on samples whose inputs are features."""
-    if not steps:
-        return head
-    return minimise(model.features_loss, head, data, rng, LocalConfig(rate, steps=steps, batch_size=0))
+def head_steps(features: Features, head: Params, rng: Stream, rate: float, steps: int) -> Params:
+    """The head after so many gradient steps on all samples."""
+    return features.fit(head, rng, LocalConfig(rate, steps=steps, batch_size=0)) if steps else head
 
 
-def head_losses(model: Model, before: Params, after: Params, data: Data) -> Params:
+def head_losses(features: Features, before: Params, after: Params) -> Params:
     """Scalars: the losses of two heads on features, and L of that loss."""
-    loss = model.features_loss
-    return {"before": loss(before, data), "after": loss(after, data), "L": head_curvature(model, data)}
+    curvature = head_curvature(features.model, features.data)
+    return {"before": features.loss(before), "after": features.loss(after), "L": curvature}
 
 
 def fit_head(model: Model, body: Params, head: Params, data: Data, rng: Stream, cfg: LocalConfig) -> Params:
-    """The head after local training on the features of `data`, which are computed once.
-
-    The same steps as with a fresh pass through the body each time, since a sample's features depend on
-    nothing but the sample and the body.
-    """
-    return minimise(model.features_loss, head, features(model, body, data), rng, cfg)
+    """The head after local training on the features of `data`, which are computed once."""
+    return Features(model, body, data).fit(head, rng, cfg)

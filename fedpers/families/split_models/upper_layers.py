@@ -2,7 +2,7 @@
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, between
-from fedpers.families.split_models.heads import features
+from fedpers.learning.features import Features
 from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
 
@@ -26,5 +26,5 @@ def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Los
     """
     below = {k: v for k, v in shared.items() if k not in W}
     if below and all(map(model.is_head, W)):
-        return model.features_loss, features(model, shared, data)
+        return model.features_loss, Features(model, shared, data).data
     return Frozen(model.loss, below), data

@@ -21,7 +21,7 @@ static int pass(net *n, space *m, const rule *h, const batch *b, int fetch) {
     long K = n->width[n->L];
     if (fetch || n->N) inputs(n, m, b->x, b->rows, b->share, b->B);
     for (long i = 0; i < b->B; i++) m->next[i] = m->x[0][i];
-    outputs(n, m, b->B);
+    outputs(n, m, b->B, 0, n->L);
     if (derivatives(b->task, m->z[n->L], b->y, b->rows, b->share, 0, -1 / b->total, b->B, K, WIDE(K))) return 2;
     backward(n, m, h, 0, b->B, 0);
     return 0;
@@ -83,6 +83,7 @@ int fedpers_couple(long N, const shape *shapes, long L, const long *width, const
             batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B, 0};
             for (long i = 0; i < B; i++) b.total += b.share[i];
             if (!(b.total > 0)) continue;
+            b.B = filled(b.share, B);
             failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, other + c * oh[0] + s * oh[1])
                                   : mixed(&n, &m, &h, &b, (const term *)numbers, count);
         }

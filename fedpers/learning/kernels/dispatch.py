@@ -233,18 +233,42 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
     *inner, data = args
     if not inner or not isinstance(data, Data) or not isinstance(inner[0], dict) or not inner[0]:
         return None
-    kinds, x = (ON_DATA, data.x) if len(inner) == 1 else ((Model.head_loss,), inner[1])
+    kinds = ON_DATA if len(inner) == 1 else (Model.head_loss,)
     found = parts_of(loss, kinds, inner[0], next(iter(inner[0].values())))
-    if found is None or not native.fits(*found, [Data(x, data.y, data.mask)]):
+    if found is None:
         return None
-    plan, start = found
+    return _gradient_in_place(*found, data) if len(inner) == 1 else _gradient_at(*found, inner[1], data)
+
+
+def _gradient_in_place(plan: Plan, start: Training, data: Data) -> Params | None:
+    """Of a stack's samples where they lie, of others as they are given; None without a kernel."""
+    block = data.block
+    if block is None or block is data or any(isinstance(p, Part) for p in block.parts):
+        return _gradient_at(plan, start, data.x, data)
+    return _gradient(plan, start, block.parts, data.mask) if native.fits(plan, start, block.parts) else None
+
+
+def _gradient_at(plan: Plan, start: Training, x: Tensor, data: Data) -> Params | None:
+    """Of samples whose inputs are x; None if there is no kernel for them."""
+    if not native.fits(plan, start, [Data(x, data.y, data.mask)]):
+        return None
+    parts: list[Data] = []
+
+    def all_clients(x: Tensor, y: Tensor, mask: Tensor) -> list[Tensor]:
+        parts.extend(Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True))
+        return []
+
+    on_stacks(all_clients, x, data.y, data.mask)
+    return _gradient(plan, start, parts, data.mask)
+
+
+def _gradient(plan: Plan, start: Training, parts: Sequence[Data], mask: Tensor) -> Params:
+    """One client's gradient on samples of a `mask` [n]; alone or under vmap."""
     leaves, form = flatten(start)
 
-    def all_clients(x: Tensor, y: Tensor, mask: Tensor, *leaves: Tensor) -> list[Tensor]:
-        parts = [Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True)]
+    def all_clients(mask: Tensor, *leaves: Tensor) -> list[Tensor]:
         every = torch.arange(mask.shape[1]).expand(len(mask), 1, -1)
         gradients = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1)).m
         return [gradients[k] for k in plan.moving]
 
-    gradients = on_stacks(all_clients, x, data.y, data.mask, *leaves)
-    return dict(zip(plan.moving, gradients, strict=True))
+    return dict(zip(plan.moving, on_stacks(all_clients, mask, *leaves), strict=True))

@@ -17,6 +17,7 @@ typedef float half __attribute__((vector_size(2 * V), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * V)));
 typedef int32_t ihalf __attribute__((vector_size(2 * V)));
 typedef float four __attribute__((vector_size(16)));
+typedef int32_t ifour __attribute__((vector_size(16)));
 #if defined(__AVX2__) || defined(__AVX512F__)
 #define HELD(x) __asm__("" : "+v"(x)) /* keep x in a register: a load for each product would be the bottleneck */
 #else
@@ -24,11 +25,30 @@ typedef float four __attribute__((vector_size(16)));
 #endif
 enum { CLASSES, BINARY, REGRESSION }; /* tasks */
 
-INLINE float add_up(vec v) {
+#ifdef __clang__
+#define FOUR(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define FOUR(a, b, ...) __builtin_shuffle(a, b, (ifour){__VA_ARGS__})
+#endif
+
+INLINE four quarter(vec v) {
     union { vec v; four q[V / 4]; } u = {v};
     four s = u.q[0] + u.q[1];
     if (V == 16) s += u.q[2 % (V / 4)] + u.q[3 % (V / 4)];
+    return s;
+}
+
+/* The sum of a register's floats. */
+INLINE float add_up(vec v) {
+    four s = quarter(v);
     return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+/* The same of four registers. */
+INLINE four add_up_four(const vec *v) {
+    four a = quarter(v[0]), b = quarter(v[1]), c = quarter(v[2]), d = quarter(v[3]);
+    four ab = FOUR(a, b, 0, 2, 4, 6) + FOUR(a, b, 1, 3, 5, 7), cd = FOUR(c, d, 0, 2, 4, 6) + FOUR(c, d, 1, 3, 5, 7);
+    return FOUR(ab, cd, 0, 2, 4, 6) + FOUR(ab, cd, 1, 3, 5, 7);
 }
 
 INLINE vec pick(ivec yes, vec a, vec b) { return (vec)(((ivec)a & yes) | ((ivec)b & ~yes)); }

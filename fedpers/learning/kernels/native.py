@@ -1,32 +1,23 @@
-"""The C kernels for dense networks, compiled on this machine when they are first used.
+"""The C kernels for dense networks, from Python.
 
 They compute what autograd does, three to seven times as fast: a client's weights stay in the cache, and
-no sample is copied. They are optional: without a C compiler, or with FEDPERS_NATIVE=0, torch is used.
+no sample is copied.
 """
 
 import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import compiled
 from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
-SOURCES = [
-    Path(__file__).with_name(name)
-    for name in (
-        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "extra.h", "passes.h"),
-        *("native.c", "couple.c", "assess.c"),
-    )
-]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
 Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
@@ -278,9 +269,3 @@ def _hops(stacks: Sequence[Tensor | None]) -> Any:
 
 def _longs(values: Sequence[int]) -> Any:
     return (ctypes.c_long * len(values))(*values)
-
-
-@lru_cache(maxsize=1)
-def library() -> Any:
-    """The compiled kernels; None without a compiler, or if they are switched off."""
-    return compiled(SOURCES)

@@ -60,6 +60,12 @@ static void blend(const rule *h, float *restrict w, const float *restrict c, flo
     }
 }
 
+/* Samples of a minibatch up to the last of a weight; 0 if there is none. What pads it need not be computed. */
+static long filled(const float *weight, long B) {
+    while (B && weight[B - 1] == 0) B--;
+    return B;
+}
+
 /* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
    the sample's row, if it is not null; 2 if a label is no class. */
 static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
@@ -115,8 +121,9 @@ static void inputs(const net *n, space *m, const float *x, const int64_t *index,
     }
 }
 
-static void outputs(const net *n, space *m, long B) {
-    for (long l = 0; l < n->L; l++) {
+/* Go through the dense layers from `first` up to `last`, which is left out. */
+static void outputs(const net *n, space *m, long B, long first, long last) {
+    for (long l = first; l < last; l++) {
         float *w = n->at[2 * (n->N + l)], *b = n->at[2 * (n->N + l) + 1];
         forward(w, b, m->x[l], m->z[l + 1], B, n->width[l + 1], WIDE(n->width[l]), WIDE(n->width[l + 1]),
                 l + 1 < n->L);

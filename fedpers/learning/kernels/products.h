@@ -13,7 +13,7 @@
 /* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x */
 INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
                  long zw, int relu) {
-    vec a[ROWS][DOTS] = {0};
+    vec a[(ROWS * DOTS + 3) / 4 * 4] = {0}; /* row by row */
     for (long j = 0; j < wide; j += V) {
         vec u[ROWS];
         for (int r = 0; r < ROWS; r++) {
@@ -23,12 +23,14 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
         for (int k = 0; k < outs; k++) {
             vec v = *(const vec *)(w + k * wide + j);
             HELD(v);
-            for (int r = 0; r < ROWS; r++) a[r][k] += u[r] * v;
+            for (int r = 0; r < ROWS; r++) a[r * outs + k] += u[r] * v;
         }
     }
+    float sums[(ROWS * DOTS + 3) / 4 * 4];
+    for (int i = 0; i < ROWS * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
     for (int r = 0; r < ROWS; r++)
         for (int k = 0; k < outs; k++) {
-            float s = add_up(a[r][k]) + (b ? b[k] : 0);
+            float s = sums[r * outs + k] + (b ? b[k] : 0);
             z[r * zw + k] = relu && s < 0 ? 0 : s; /* keeps NaN */
         }
 }
