@@ -112,12 +112,16 @@ class BlockClient(PersonalizedClient, ABC):
 
     def samples(self, order: Iterate, data: Data, rng: Stream) -> list[Data]:
         """A uniformly drawn sample for each iteration, as batches of size 1; or all data, each time."""
-        count = order.T + order.event
         if not self.per_step:
-            return [data] * count
+            return [data] * (order.T + order.event)
+        index, weight = self.drawn(order, data, rng)
+        return data.take(index, weight) if index.numel() else []
+
+    def drawn(self, order: Iterate, data: Data, rng: Stream) -> tuple[Tensor, Tensor]:
+        """(index, weight 1) of these samples, each [T, 1], or one row more."""
         if order.seed is not None:
             rng = Stream(order.seed, 0, 0)
-        return batches(data, rng.uniform(count).unsqueeze(-1))
+        return rows_at(data, rng.uniform(order.T + order.event).unsqueeze(-1))
 
     def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""

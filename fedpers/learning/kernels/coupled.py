@@ -28,7 +28,7 @@ def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, dr
         other: [n] the row that a sample's step looks ahead with.
         draw: gives minibatches, index and weight [S, B]; it is not asked if there is no kernel.
     """
-    found = None if block is None else _plain_parts(loss, w, block.parts)
+    found = None if block is None else plain_parts(loss, w, block.parts)
     if found is None:
         return None
     plan, start = found
@@ -52,7 +52,7 @@ def steps_mixed(
         block: `Data.block` of the client.
         draw: as in `steps_ahead`.
     """
-    found = None if block is None or w.keys() != v.keys() else _plain_parts(loss, w, block.parts)
+    found = None if block is None or w.keys() != v.keys() else plain_parts(loss, w, block.parts)
     if found is None or not all(v[k].dtype == w[k].dtype and v[k].shape == w[k].shape for k in w):
         return None
     plan, start = found
@@ -67,7 +67,7 @@ def steps_mixed(
     return first, second
 
 
-def _plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Training] | None:
+def plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Training] | None:
     """The parts of a model's own loss, of whose parameters all are trained; None if a kernel lacks them."""
     found = parts_of(loss, ON_DATA, w, next(iter(w.values()))) if kernels_allowed() else None
     if found is None or found[0].lam or set(found[0].names) != w.keys():

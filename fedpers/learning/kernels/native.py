@@ -30,8 +30,8 @@ log = logging.getLogger("fedpers")
 SOURCES = [
     Path(__file__).with_name(name)
     for name in (
-        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "passes.h"),
-        *("native.c", "couple.c", "assess.c"),
+        *("native.h", "convolve.h", "network.h", "products.h", "softmax.h", "passes.h", "recur.h"),
+        *("native.c", "couple.c", "recur.c", "assess.c"),
     )
 ]
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
