@@ -10,7 +10,8 @@ from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
 from fedpers.families.disclosures import OWN_MODELS
 from fedpers.families.unified.client import batches
 from fedpers.families.unified.messages import Measure, Value
-from fedpers.learning.gradients import model_gradient
+from fedpers.learning.model import Model
+from fedpers.learning.sample_gradients import sample_gradients
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
 
 
@@ -61,7 +62,7 @@ class Models:
 
 @record
 class ClientState:
-    """The client's model, the pull it felt last, and each sample's last gradient [n, ...]."""
+    """The client's model, the pull it felt last, and each sample's last gradient, as `SampleGradients` keeps it."""
 
     x: Params
     psi: Params
@@ -76,9 +77,13 @@ class L2SGDClient(PersonalizedClient):
     disclosure = OWN_MODELS
     private = ("psi", "J", "J_mean")
 
+    def __init__(self, config: Any, model: Model) -> None:
+        super().__init__(config, model)
+        self.table = sample_gradients(model)
+
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
-        J = {k: v.new_zeros(len(data), *v.shape) for k, v in params.items()}
+        J = self.table.zeros(params, len(data))
         return ClientState(params, zeros_like(params), J, zeros_like(params))
 
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
@@ -96,13 +101,13 @@ class L2SGDClient(PersonalizedClient):
         return Models(s.x if order.average else {}), s                                   # [C4]
 
     def _local(self, s: ClientState, j: Tensor, batch: Data, n: Tensor, M: int) -> ClientState:
-        """A step on sample j [1]; J is changed in place, for it is as large as n models."""
-        h, g = self.config, model_gradient(self.model, s.x, batch)
-        change = sub(g, {k: v[j][0] for k, v in s.J.items()})
-        step = add(add(scale(change, 1 / (1 - h.p)), s.J_mean), s.psi)
-        x = add(s.x, step, -h.eta / M)                                                   # [C2]
+        """A step on sample j [1]; J is changed in place, on a copy of the round's own."""
+        h, g = self.config, self.table.take(s.x, batch)
+        change = self.table.difference(g, {k: v[j] for k, v in s.J.items()}, batch)
+        x = add(add(s.x, change, -h.eta / (M * (1 - h.p))), s.J_mean, -h.eta / M)
+        x = add(x, s.psi, -h.eta / M)                                                    # [C2]
         for k, v in s.J.items():
-            v.index_put_((j,), g[k][None])                                               # [C3]
+            v.index_put_((j,), g[k])                                                     # [C3]
         return ClientState(x, s.psi, s.J, add(s.J_mean, change, 1 / n))
 
     def _average(self, order: Average, s: ClientState) -> ClientState:
