@@ -14,7 +14,7 @@ from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of
-from fedpers.learning.kernels.plan import Ahead, Mixed, Plan, Training
+from fedpers.learning.kernels.plan import Ahead, Mixed, Plan, Summed, Training
 from fedpers.learning.losses import Loss
 
 Draw = Callable[[], tuple[Tensor, Tensor]]  # gives minibatches, index and weight [S, B]
@@ -44,9 +44,9 @@ def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, dr
 
 
 def steps_mixed(
-    loss: Loss, how: Mixed, w: Params, v: Params, block: Any, draw: Draw
+    loss: Loss, how: Mixed | Summed, w: Params, v: Params, block: Any, draw: Draw
 ) -> tuple[Params, Params] | None:
-    """Both models after S steps with gradients at mixtures of them; None if there is no kernel for it.
+    """Both models after S steps with gradients at mixtures of them, or at their sum; None if there is no kernel.
 
     Args:
         block: `Data.block` of the client.
@@ -56,6 +56,8 @@ def steps_mixed(
     if found is None or not all(v[k].dtype == w[k].dtype and v[k].shape == w[k].shape for k in w):
         return None
     plan, start = found
+    if plan.convs and isinstance(how, Summed):
+        return None
     leaves, form = flatten(replace(start, cbar=v))
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
@@ -78,7 +80,7 @@ def plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Tra
 def couple(
     plan: Plan,
     given: Training,
-    how: Ahead | Mixed,
+    how: Ahead | Mixed | Summed,
     parts: Sequence[Data],
     index: Tensor,
     weight: Tensor,
