@@ -62,7 +62,7 @@ class Models:
 
 @record
 class ClientState:
-    """The client's model, the pull it felt last, and each sample's last gradient, as `SampleGradients` keeps it."""
+    """The client's model, the pull it felt last, and each sample's last gradient by `sample_gradients`."""
 
     x: Params
     psi: Params

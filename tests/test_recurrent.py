@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler"
 FED = toy_federation(num_clients=6, sizes=(12, 9, 15))
 SHAPES = {"logistic": {}, "mlp": {"hidden": [7, 6]}}
 METHODS = ("scd", "ascd", "svrcd", "asvrcd")
+COPIES = (MX2Settings(lam=2.0), APFL2Settings(Lambda=0.0, l2=0.1), Settings(name="full", mu=0.1))
 ROUNDS = 3
 SOON = {"p_w": 0.04, "max_local": 40}  # rounds of about 20 iterations, more than are made at once
 
@@ -63,8 +64,8 @@ def calls(monkeypatch):
 def run(name, network, fed=FED, runner="stack", dtype="float32", **options):
     """The server's variables and the clients' states after some rounds."""
     halves, plan = method(name), Plan(seed=3, eval_every=0, dtype=dtype)
-    more = {} if name == "scd" else {"rho": 0.02}
-    cfg = halves.config_class()(**{**SOON, **more, **options})
+    own = {"lsgd": {}, "scd": SOON}.get(name, {**SOON, "rho": 0.02})
+    cfg = halves.config_class()(**{**own, **options})
     strategy, client = halves.strategy_class()(cfg, network, plan), halves.client_class()(cfg, network)
     cohort = Cohort(client, fed, RamStore(), plan, RunnerConfig(runner))
     strategy.start(InProcessGrid(cohort), num_rounds=ROUNDS)
@@ -127,6 +128,21 @@ def test_the_part_without_anchors(calls):
     assert close(fast, slow, 1e-5)
 
 
+@pytest.mark.parametrize("runner", ["stack", "loop"])
+@pytest.mark.parametrize("objective", COPIES)
+def test_local_sgd_of_one_sample_a_step(objective, runner, calls):
+    fast, slow = both("lsgd", model(), runner=runner, objective=objective, tau=7)
+    assert calls
+    assert close(fast, slow, 1e-5)
+
+
+@pytest.mark.parametrize("options", [{"objective": MT2Settings()}, {"batch_size": 3}])
+def test_local_sgd_that_no_kernel_has(options, calls):
+    fast, slow = both("lsgd", model(), **options)
+    assert not calls
+    assert close(fast, slow, 1e-5)
+
+
 @pytest.mark.parametrize("task", ["regression", "binary"])
 def test_other_tasks(task, calls):
     fed = toy_federation(num_clients=6, sizes=(12, 9, 15), task=task)
@@ -139,7 +155,9 @@ def test_other_tasks(task, calls):
     "options", [{"dtype": "float64"}, {"objective": WS2Settings(name="ws2")}, {"max_local": 1, "p_w": 0.999}]
 )
 def test_what_no_kernel_has(options, calls):
-    fed = toy_federation(num_clients=6, sizes=(12, 9, 15), dtype=getattr(torch, options.get("dtype", "float32")))
+    fed = toy_federation(
+        num_clients=6, sizes=(12, 9, 15), dtype=getattr(torch, options.get("dtype", "float32"))
+    )
     fast, slow = both("scd", model(), fed, **options)
     assert len(calls) == 0 or options.get("max_local") == 1
     assert close(fast, slow, 1e-5)

@@ -1,7 +1,8 @@
 """Gradients of single samples, as they are stored: of dense networks by their factors.
 
-The gradient in a layer's weight is d h', h the layer's inputs for that sample and d the derivative of its loss
-in the layer's outputs. So of a hundred thousand numbers a few hundred are kept, of the first layer d alone.
+The gradient in a layer's weight is d h', h the layer's inputs for that sample and d the derivative of its
+loss in the layer's outputs. So of a hundred thousand numbers a few hundred are kept, of the first layer d
+alone.
 """
 
 from abc import ABC, abstractmethod
@@ -54,7 +55,7 @@ class Whole(SampleGradients):
 
 @dataclass(frozen=True)
 class Factors(SampleGradients):
-    """Of a dense network: layer.d [n, outs], and layer.h [n, ins] but for the first layer, whose h is the sample."""
+    """Of a dense network: layer.d [n, outs] and layer.h [n, ins]; the first layer's h is the sample."""
 
     model: Model
     layers: tuple[str, ...]  # prefixes of the parameters' names, the head last
@@ -89,7 +90,9 @@ class Factors(SampleGradients):
             d = torch.cat([new[f"{k}.d"], -old[f"{k}.d"]])
             h = torch.cat([new[f"{k}.h"], old[f"{k}.h"]])
             found |= {f"{k}.weight": d.mT @ h, f"{k}.bias": d.sum(0)}
-        return found if self.model.bias else {k: v for k, v in found.items() if k != f"{self.layers[-1]}.bias"}
+        return (
+            found if self.model.bias else {k: v for k, v in found.items() if k != f"{self.layers[-1]}.bias"}
+        )
 
 
 def sample_gradients(model: Model) -> SampleGradients:

@@ -226,7 +226,7 @@ def test_trajectory_is_the_oracles(name, make_fed, monkeypatch):
 
 @pytest.mark.parametrize("name", [*COORDINATE, "acd"])
 def test_iterations_of_one_call_are_those_of_many(name):
-    """T β-iterations at once, and one at a time with w moved by the server in between: to rounding (float64)."""
+    """T β-iterations at once, and one at a time with w moved by the server in between (float64)."""
     fed = logistic(n=6)
     strategy, cohort, grid = make(name, fed, **SCALARS)
     strategy.config = replace(strategy.config, max_local=50)

@@ -14,6 +14,7 @@ from fedpers.core.vmap import all_at_once
 from fedpers.core.work import Work
 from fedpers.families.disclosures import COIN_STEPS
 from fedpers.families.unified.config import BlockConfig
+from fedpers.families.unified.linear import Sequences, Step, recurrence_of
 from fedpers.families.unified.messages import (
     Anchor,
     Block,
@@ -29,6 +30,8 @@ from fedpers.families.unified.messages import (
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.newcomers import Unseen
+from fedpers.learning.kernels.dispatch import kernels_allowed
+from fedpers.learning.kernels.recurrent import Recurrence
 from fedpers.learning.model import Model
 
 
@@ -46,6 +49,7 @@ class BlockClient(PersonalizedClient, ABC):
         linear = model.name in ("linear", "logistic")
         self.origin = {} if linear else model.init(0)  # where curvature is estimated
         self._objectives: dict[tuple[int, int], Objective] = {}  # asked for several times a round
+        self._recurrences: dict[Any, Recurrence | None] = {}
 
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
@@ -105,6 +109,15 @@ class BlockClient(PersonalizedClient, ABC):
         if (M, m) not in self._objectives:
             self._objectives[M, m] = make_objective(self.config.objective, self.model, M).of(m)
         return self._objectives[M, m]
+
+    def recurrence(self, step: Step, f: Objective, sequences: Sequences, *key: Any) -> Recurrence | None:
+        """`recurrence_of` the step, found once for each `key`, on which it depends; None without kernels."""
+        if not (f.sums_gradients and kernels_allowed()):
+            return None
+        key = (*key, f.M, *sequences.names)
+        if key not in self._recurrences:
+            self._recurrences[key] = recurrence_of(step, f, sequences)
+        return self._recurrences[key]
 
     def first_block(self, params: Params) -> Params:
         """β_m before the first iteration; it does not depend on M."""

@@ -8,20 +8,14 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream
 from fedpers.families.unified.client import BlockClient
-from fedpers.families.unified.linear import Sequences, recurrence_of
+from fedpers.families.unified.linear import Sequences
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.objective import Objective
-from fedpers.learning.kernels.dispatch import kernels_allowed
 from fedpers.learning.kernels.recurrent import Recurrence, steps_recurrent
-from fedpers.learning.model import Model
 
 
 class CoinClient(BlockClient):
     """T iterations of the private block, then perhaps one that communicates."""
-
-    def __init__(self, config: Any, model: Model) -> None:
-        super().__init__(config, model)
-        self._recurrences: dict[Any, Recurrence | None] = {}  # by what iterations depend on
 
     @abstractmethod
     def beta_step(self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data) -> tuple[Block, Block]:
@@ -36,7 +30,7 @@ class CoinClient(BlockClient):
     def in_one_call(
         self, f: Objective, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block] | None:
-        """The private block's iterations by a kernel, where all in them but the model's gradients is linear."""
+        """`iterate` by a kernel, where all in an iteration but the model's gradients is linear."""
         sequences, rows = Sequences(order.w, state), list[tuple[Tensor, Tensor]]()
         how = self._recurrence(f, order, sequences)
         if how is None:
@@ -54,18 +48,16 @@ class CoinClient(BlockClient):
         return self._ended(f, order, w, beta, last, data)
 
     def _recurrence(self, f: Objective, order: Iterate, sequences: Sequences) -> Recurrence | None:
-        if not (self.per_step and order.T and f.sums_gradients and kernels_allowed()):
+        if not (self.per_step and order.T):
             return None
-        key = (type(order), order.rates, order.M, order.m, *sequences.names)
-        if key not in self._recurrences:
-            nothing: Any = None
-            step = lambda f, w, beta: self.beta_step(f, order, w, beta, nothing)  # noqa: E731
-            self._recurrences[key] = recurrence_of(step, f, sequences)
-        return self._recurrences[key]
+        nothing: Any = None  # in place of the sample
 
-    def iterate(
-        self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[BlockGradients, Block]:
+        def step(f: Objective, w: Block, beta: Block) -> tuple[Block, Block]:
+            return self.beta_step(f, order, w, beta, nothing)
+
+        return self.recurrence(step, f, sequences, type(order), order.rates, order.m)
+
+    def iterate(self, order: Iterate, state: Block, data: Data, rng: Stream) -> tuple[BlockGradients, Block]:
         """The iterations of one order."""
         f, w, beta, samples = self.objective(order.M, order.m), order.w, state, self.samples(order, data, rng)
         for j in samples[: order.T]:

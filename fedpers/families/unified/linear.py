@@ -36,9 +36,9 @@ class Sequences:
         """(w, β) after so many iterations, those of `kept` being `moved` then."""
         power = torch.linalg.matrix_power(how.moves, times)
         values = dict(zip(self.kept(how), moved, strict=True))
-        return self.blocks([
-            values[i] if i in values else combination(row, self.values) for i, row in enumerate(power)
-        ])
+        return self.blocks(
+            [values[i] if i in values else combination(row, self.values) for i, row in enumerate(power)]
+        )
 
     def blocks(self, values: Sequence[Params]) -> tuple[Block, Block]:
         """(w, β) with other values of the sequences."""
@@ -90,10 +90,10 @@ def repeated(step: Callable[[Block], Block], a: Block, times: int) -> Block:
 def combination(row: Tensor, values: Sequence[Params]) -> Params:
     """Σ_k row[k]·values[k]; the object itself where it is one of them."""
     parts = [(factor, value) for factor, value in zip(row.tolist(), values, strict=True) if factor]
-    total: Params = {}
-    for factor, value in parts:
-        if total:
-            total = add(total, value, factor)
-        else:
-            total = value if factor == 1 else scale(value, factor)
-    return total or scale(values[0], 0.0)
+    if not parts:
+        return scale(values[0], 0.0)
+    (factor, value), *others = parts
+    total = value if factor == 1 else scale(value, factor)
+    for factor, value in others:
+        total = add(total, value, factor)
+    return total

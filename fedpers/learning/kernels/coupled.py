@@ -46,7 +46,7 @@ def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, dr
 def steps_mixed(
     loss: Loss, how: Mixed | Summed, w: Params, v: Params, block: Any, draw: Draw
 ) -> tuple[Params, Params] | None:
-    """Both models after S steps with gradients at mixtures of them, or at their sum; None if there is no kernel.
+    """Both models after S steps with gradients at mixtures or at the sum of them; None without a kernel.
 
     Args:
         block: `Data.block` of the client.

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,9 +21,9 @@ Rows = Callable[[], Tensor]  # gives the samples [S] of S steps
 
 @dataclass(frozen=True)
 class Recurrence:
-    """How models s_1..s_m move: s_i' = Σ_k moves[i, k] s_k + gains[i] g for the gradient g of a sample's loss f.
+    """How models s_1..s_m move: s_i' = Σ_k moves[i, k] s_k + gains[i] g.
 
-    g = Σ_q signs[q] ∇f(Σ_k points[q, k] s_k); all are float64.
+    g = Σ_q signs[q] ∇f(Σ_k points[q, k] s_k), f being a sample's loss; all are float64.
     """
 
     moves: Tensor  # [m, m]
@@ -30,14 +31,14 @@ class Recurrence:
     signs: Tensor  # [Q]
     gains: Tensor  # [m]
 
-    @property
+    @cached_property
     def moving(self) -> list[int]:
         """The models that change."""
         still = torch.eye(len(self.moves), dtype=self.moves.dtype)
         changed = (self.moves != still).any(1) | (self.gains != 0)
         return [i for i, c in enumerate(changed.tolist()) if c]
 
-    @property
+    @cached_property
     def numbers(self) -> Tensor:
         """What the kernel is told."""
         return torch.cat([t.reshape(-1) for t in (self.moves, self.points, self.signs, self.gains)])
