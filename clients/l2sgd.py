@@ -1,6 +1,7 @@
 """L2SGD+, client half. The algorithm box is in strategies/l2sgd.py."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
 from fedpers.families.disclosures import OWN_MODELS
 from fedpers.families.unified.client import batches
 from fedpers.families.unified.messages import Measure, Value
-from fedpers.learning.model import Model
 from fedpers.learning.sample_gradients import sample_gradients
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
 
@@ -76,10 +76,7 @@ class L2SGDClient(PersonalizedClient):
     config: L2SGDConfig
     disclosure = OWN_MODELS
     private = ("psi", "J", "J_mean")
-
-    def __init__(self, config: Any, model: Model) -> None:
-        super().__init__(config, model)
-        self.table = sample_gradients(model)
+    table = cached_property(lambda self: sample_gradients(self.model))
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
@@ -91,8 +88,7 @@ class L2SGDClient(PersonalizedClient):
         if isinstance(order, Average):
             return Models({}), self._average(order, state)
         if isinstance(order, Measure):
-            pull = self.config.lam / 2 * sq_dist(order.w, state.x)
-            return Value(self.model.loss(state.x, data) + pull), state
+            return Value(self.model.loss(state.x, data) + self.config.lam / 2 * sq_dist(order.w, state.x)), state
         u, n = rng.uniform(order.T), data.num
         index = (u.to(data.x.device, torch.float64) * n).long()
         s = replace(state, J={k: v.clone() for k, v in state.J.items()}) if order.T else state
@@ -104,8 +100,7 @@ class L2SGDClient(PersonalizedClient):
         """A step on sample j [1]; J is changed in place, on a copy of the round's own."""
         h, g = self.config, self.table.take(s.x, batch)
         change = self.table.difference(g, {k: v[j] for k, v in s.J.items()}, batch)
-        x = add(add(s.x, change, -h.eta / (M * (1 - h.p))), s.J_mean, -h.eta / M)
-        x = add(x, s.psi, -h.eta / M)                                                    # [C2]
+        x = add(s.x, add(add(s.J_mean, s.psi), change, 1 / (1 - h.p)), -h.eta / M)       # [C2]
         for k, v in s.J.items():
             v.index_put_((j,), g[k])                                                     # [C3]
         return ClientState(x, s.psi, s.J, add(s.J_mean, change, 1 / n))

@@ -10,11 +10,9 @@ from fedpers.families.disclosures import BLOCK
 from fedpers.families.unified.client import BlockClient, batches, rows_at
 from fedpers.families.unified.composed import FRSettings
 from fedpers.families.unified.config import BlockConfig
-from fedpers.families.unified.linear import Sequences
 from fedpers.families.unified.messages import Block, LocalSteps, SharedCopy
 from fedpers.families.unified.mixture import APFL2Settings
 from fedpers.families.unified.objective import Objective, Settings
-from fedpers.learning.kernels.recurrent import Rows, steps_recurrent
 from fedpers.method import Data, Params, Stream, Work
 
 
@@ -97,28 +95,8 @@ class LSGDClient(BlockClient):
         found = f.descend(order.w, state.y, data, draw, (of_w, of_b))
         if found is None and h.batch_size == 1:
             rows = lambda: draw()[0][:, 0]                                               # noqa: E731
-            found = self._sample_by_sample(f, order, state.y, data, rows, (of_w, of_b))
+            found = self.sample_by_sample(f, order, state.y, data, rows, (of_w, of_b))
         return None if found is None else (SharedCopy(found[0], order.mean), Block(found[1], state.z))
-
-    def _sample_by_sample(
-        self, f: Objective, order: LocalSteps, beta: Params, data: Data, rows: Rows, of: tuple[float, float]
-    ) -> tuple[Params, Params] | None:
-        """Steps of these sizes on one sample each, where all in them but the model's gradient is linear."""
-        sequences = Sequences(Block(order.w), Block(beta))
-
-        def step(f: Any, w: Block, beta: Block) -> tuple[Block, Block]:
-            g_w, g_b = f.grads(w.y, beta.y, None)
-            return Block(add(w.y, g_w, -of[0])), Block(add(beta.y, g_b, -of[1]))
-
-        how = self.recurrence(step, f, sequences, of, order.m)
-        if how is None:
-            return None
-        moved = steps_recurrent(f.model.loss, how, sequences.values, how.moving, data.block, rows)
-        if moved is None:
-            return None
-        now = dict(enumerate(sequences.values)) | dict(zip(how.moving, moved, strict=True))
-        w_now, b_now = sequences.blocks(list(now.values()))
-        return w_now.y, b_now.y
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Block:
         """β_m, and its average where one is asked for."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData, Data
-from fedpers.core.params import Params, scale, sq_dist, zeros_like
+from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import all_at_once
 from fedpers.core.work import Work
@@ -22,6 +22,7 @@ from fedpers.families.unified.messages import (
     Describe,
     Described,
     Iterate,
+    LocalSteps,
     Measure,
     Plain,
     SharedBlock,
@@ -31,7 +32,7 @@ from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.newcomers import Unseen
 from fedpers.learning.kernels.dispatch import kernels_allowed
-from fedpers.learning.kernels.recurrent import Recurrence
+from fedpers.learning.kernels.recurrent import Recurrence, Rows, steps_recurrent
 from fedpers.learning.model import Model
 
 
@@ -118,6 +119,26 @@ class BlockClient(PersonalizedClient, ABC):
         if key not in self._recurrences:
             self._recurrences[key] = recurrence_of(step, f, sequences)
         return self._recurrences[key]
+
+    def sample_by_sample(
+        self, f: Objective, order: LocalSteps, beta: Params, data: Data, rows: Rows, of: tuple[float, float]
+    ) -> tuple[Params, Params] | None:
+        """Steps of these sizes on one sample each, where all in them but the model's gradient is linear."""
+        sequences = Sequences(Block(order.w), Block(beta))
+
+        def step(f: Any, w: Block, beta: Block) -> tuple[Block, Block]:
+            g_w, g_b = f.grads(w.y, beta.y, None)
+            return Block(add(w.y, g_w, -of[0])), Block(add(beta.y, g_b, -of[1]))
+
+        how = self.recurrence(step, f, sequences, of, order.m)
+        if how is None:
+            return None
+        moved = steps_recurrent(f.model.loss, how, sequences.values, how.moving, data.block, rows)
+        if moved is None:
+            return None
+        now = dict(enumerate(sequences.values)) | dict(zip(how.moving, moved, strict=True))
+        w_now, b_now = sequences.blocks(list(now.values()))
+        return w_now.y, b_now.y
 
     def first_block(self, params: Params) -> Params:
         """β_m before the first iteration; it does not depend on M."""
