@@ -80,15 +80,15 @@ class L2SGDClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
-        J = self.table.zeros(params, len(data))
-        return ClientState(params, zeros_like(params), J, zeros_like(params))
+        return ClientState(params, zeros_like(params), self.table.zeros(params, len(data)), zeros_like(params))
 
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Local steps, the averaging step, or the objective."""
         if isinstance(order, Average):
             return Models({}), self._average(order, state)
         if isinstance(order, Measure):
-            return Value(self.model.loss(state.x, data) + self.config.lam / 2 * sq_dist(order.w, state.x)), state
+            pull = self.config.lam / 2 * sq_dist(order.w, state.x)
+            return Value(self.model.loss(state.x, data) + pull), state
         u, n = rng.uniform(order.T), data.num
         index = (u.to(data.x.device, torch.float64) * n).long()
         s = replace(state, J={k: v.clone() for k, v in state.J.items()}) if order.T else state
