@@ -4,12 +4,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
 from fedpers.families.disclosures import OWN_MODELS
-from fedpers.families.unified.client import batches
+from fedpers.families.unified.client import batches, rows_at
 from fedpers.families.unified.messages import Measure, Value
 from fedpers.learning.sample_gradients import sample_gradients
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
@@ -80,20 +79,20 @@ class L2SGDClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
-        return ClientState(params, zeros_like(params), self.table.zeros(params, len(data)), zeros_like(params))
+        zero = zeros_like(params)
+        return ClientState(params, zero, self.table.zeros(params, len(data)), zero)
 
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Local steps, the averaging step, or the objective."""
         if isinstance(order, Average):
             return Models({}), self._average(order, state)
         if isinstance(order, Measure):
-            pull = self.config.lam / 2 * sq_dist(order.w, state.x)
-            return Value(self.model.loss(state.x, data) + pull), state
-        u, n = rng.uniform(order.T), data.num
-        index = (u.to(data.x.device, torch.float64) * n).long()
+            away, loss = sq_dist(order.w, state.x), self.model.loss(state.x, data)
+            return Value(loss + self.config.lam / 2 * away), state
+        u = rng.uniform(order.T)[:, None]
         s = replace(state, J={k: v.clone() for k, v in state.J.items()}) if order.T else state
-        for j, batch in zip(index.unbind(0), batches(data, u[:, None]), strict=True):    # [C1]
-            s = self._local(s, j[None], batch, n, order.M)
+        for j, batch in zip(rows_at(data, u)[0].unbind(0), batches(data, u), strict=True):   # [C1]
+            s = self._local(s, j, batch, data.num, order.M)
         return Models(s.x if order.average else {}), s                                   # [C4]
 
     def _local(self, s: ClientState, j: Tensor, batch: Data, n: Tensor, M: int) -> ClientState:
