@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from fedpers.core.params import add, blend, scale
-from fedpers.families.unified.client import BlockClient
+from fedpers.families.unified.coin_client import CoinClient
 from fedpers.families.unified.config import CoinConfig
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
+from fedpers.families.unified.objective import Objective
 from fedpers.families.unified.step_sizes import ACDRates
-from fedpers.method import Data, Params, Stream
+from fedpers.method import Data, Params
 
 
 @dataclass(frozen=True)
@@ -34,25 +35,26 @@ def descend(a: Block, x: Params, g: Params, p: float, L: float, h: ACDRates) -> 
     return Block(add(x, g, -1 / L), scale(add(add(a.z, x, k), g, -h.eta * p / L), 1 / (1 + k)))
 
 
-class ACDClient(BlockClient):
+class ACDClient(CoinClient):
     """Moves its block alone; gives a gradient in w when it is asked."""
 
     config: ACDConfig
     keeps = "yz"
     per_step = 0
 
-    def iterate(
-        self, order: Iterate, state: Block, data: Data, rng: Stream
+    def beta_step(
+        self, f: Objective, order: Iterate, w: Block, beta: Block, data: Data
+    ) -> tuple[Block, Block]:
+        """An iteration of the private block."""
+        h, w_x, x = order.rates, middle(w, order.rates), middle(beta, order.rates)
+        g = scale(f.grad_beta(w_x, x, data), 1 / f.M)                                    # [C1]
+        beta = descend(beta, x, g, 1 - h.p_w, h.L_b, h)                                  # [C2]
+        return drift(w, w_x, h), beta                                                    # [C3]
+
+    def event(
+        self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data, data: Data
     ) -> tuple[BlockGradients, Block]:
-        """T iterations of the private block, then the gradient in w."""
-        f, h, w, beta, g_m = self.objective(order.M, order.m), order.rates, order.w, state, {}
-        for zeta, _ in order.coins:
-            w_x, x = middle(w, h), middle(beta, h)
-            if zeta:
-                g_m = f.grad_w(w_x, x, data)                                             # [C4]
-                beta = drift(beta, x, h)                                                 # [C5]
-            else:
-                g = scale(f.grad_beta(w_x, x, data), 1 / f.M)                            # [C1]
-                beta = descend(beta, x, g, 1 - h.p_w, h.L_b, h)                          # [C2]
-                w = drift(w, w_x, h)                                                     # [C3]
-        return BlockGradients(g_m, {}), beta
+        """The gradient in w."""
+        h, x = order.rates, middle(beta, order.rates)
+        g_m = f.grad_w(middle(w, h), x, data)                                            # [C4]
+        return BlockGradients(g_m, {}), drift(beta, x, h)                                # [C5]

@@ -5,12 +5,12 @@ from typing import Literal
 
 from fedpers.core.bounds import above
 from fedpers.core.params import add, blend, scale
-from fedpers.families.unified.client import BlockClient
+from fedpers.families.unified.coin_client import CoinClient
 from fedpers.families.unified.config import AnchorConfig, probabilities
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.objective import Objective
 from fedpers.families.unified.step_sizes import Rates
-from fedpers.method import Data, Params, Stream
+from fedpers.method import Data, Params
 
 
 @dataclass(frozen=True)
@@ -44,32 +44,36 @@ def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
     return Block(add(x, g, -h.eta), add(blend(x, a.z, h.nu), g, -h.gamma))
 
 
-def steps(
-    f: Objective, order: Iterate, beta: Block, samples: list[Data], unsampled: str
+def beta_step(
+    f: Objective, order: Iterate, w: Block, beta: Block, j: Data, unsampled: str
+) -> tuple[Block, Block]:
+    """An iteration of the private block."""
+    h, w_x, x = order.rates, middle(w, order.rates), middle(beta, order.rates)           # [C1]
+    g = scale(f.grad_beta(w_x, x, j), 1 / ((1 - h.p_w) * f.M))                           # [C2]
+    return rest(w, w_x, h, unsampled), descend(beta, x, g, h)                            # [C3]
+
+
+def event(
+    f: Objective, order: Iterate, w: Block, beta: Block, j: Data, unsampled: str
 ) -> tuple[BlockGradients, Block]:
-    """T steps on the private block, then a gradient in w."""
-    h, w, g_m = order.rates, order.w, {}
-    for j, zeta, _ in order.steps(samples):                                              # [C1]
-        w_x, x = middle(w, h), middle(beta, h)
-        if zeta:
-            g_m = f.grad_w(w_x, x, j)                                                    # [C4]
-            beta = rest(beta, x, h, unsampled)                                           # [C5]
-        else:
-            g = scale(f.grad_beta(w_x, x, j), 1 / ((1 - h.p_w) * f.M))                   # [C2]
-            beta = descend(beta, x, g, h)                                                # [C3]
-            w = rest(w, w_x, h, unsampled)
-    return BlockGradients(g_m, {}), beta
+    """The gradient in w."""
+    x = middle(beta, order.rates)
+    g_m = f.grad_w(middle(w, order.rates), x, j)                                         # [C4]
+    return BlockGradients(g_m, {}), rest(beta, x, order.rates, unsampled)                # [C5]
 
 
-class ASCDClient(BlockClient):
+class ASCDClient(CoinClient):
     """Moves its block alone, a sample at a time; gives a sample's gradient in w."""
 
     config: ASCDConfig
     keeps = "yz"
 
-    def iterate(
-        self, order: Iterate, state: Block, data: Data, rng: Stream
+    def beta_step(self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data) -> tuple[Block, Block]:
+        """An iteration of the private block."""
+        return beta_step(f, order, w, beta, j, self.config.unsampled)
+
+    def event(
+        self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data, data: Data
     ) -> tuple[BlockGradients, Block]:
-        """The iterations of one order."""
-        samples = self.samples(order, data, rng)
-        return steps(self.objective(order.M, order.m), order, state, samples, self.config.unsampled)
+        """The gradient in w."""
+        return event(f, order, w, beta, j, self.config.unsampled)

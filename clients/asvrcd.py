@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass, replace
 
-from fedpers.clients.ascd import steps
+from fedpers.clients import ascd
 from fedpers.core.bounds import above, bounds
 from fedpers.core.params import add, blend, scale, sub
-from fedpers.families.unified.client import BlockClient, gradients_at
+from fedpers.families.unified.client import gradients_at
+from fedpers.families.unified.coin_client import CoinClient
 from fedpers.families.unified.config import AnchorConfig, probabilities
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate, Plain
-from fedpers.families.unified.objective import objective_class
+from fedpers.families.unified.objective import Objective, objective_class
 from fedpers.families.unified.step_sizes import Rates
-from fedpers.method import Data, Params, Stream
+from fedpers.method import Data, Params
 
 
 @dataclass(frozen=True)
@@ -41,35 +42,39 @@ def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
     return Block(add(x, g, -h.eta), add(blend(x, a.z, h.nu), g, -h.gamma), a.v, a.G)
 
 
-class ASVRCDClient(BlockClient):
+class ASVRCDClient(CoinClient):
     """Moves its block alone, with control variates; gives differences of gradients in w."""
 
     config: ASVRCDConfig
     keeps = "yzvG"
     per_step = 2
 
-    def iterate(
-        self, order: Iterate, state: Block, data: Data, rng: Stream
-    ) -> tuple[BlockGradients, Block]:
-        """T steps on the private block, then the iteration that communicates."""
+    def beta_step(self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data) -> tuple[Block, Block]:
+        """An iteration of the private block, with which the shared one moves."""
         if isinstance(order, Plain):                                                     # [C0]
-            samples = self.samples(order, data, rng)
-            reply, new = steps(self.objective(order.M, order.m), order, state, samples, "freeze")
-            return reply, replace(state, y=new.y, z=new.z)
-        f, h, w, beta = self.objective(order.M, order.m), order.rates, order.w, state
+            w_now, now = ascd.beta_step(f, order, w, beta, j, "freeze")
+            return replace(w, y=w_now.y, z=w_now.z), replace(beta, y=now.y, z=now.z)
+        h, w_x, x = order.rates, middle(w, order.rates), middle(beta, order.rates)       # [C2]
+        d = sub(f.grad_beta(w_x, x, j), f.grad_beta(w.v, beta.v, j))                     # [C1]
+        g = add(beta.G, d, 1 / ((1 - h.p_w) * f.M))                                      # [C4]
+        return descend(w, w_x, w.G, h), descend(beta, x, g, h)                           # [C5]
+
+    def event(
+        self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data, data: Data
+    ) -> tuple[BlockGradients, Block]:
+        """The difference of gradients in w, a new anchor, or both."""
+        if isinstance(order, Plain):
+            reply, now = ascd.event(f, order, w, beta, j, "freeze")
+            return reply, replace(beta, y=now.y, z=now.z)
         D: Params = {}
         at_v: Params = {}
-        for j, zeta, refresh in order.steps(self.samples(order, data, rng)):             # [C1]
-            w_old, old, g = w, beta, beta.G
-            w_x, x = middle(w, h), middle(beta, h)                                       # [C2]
-            if zeta:
-                D = sub(f.grad_w(w_x, x, j), f.grad_w(w.v, beta.v, j))                   # [C3]
-            else:
-                d = sub(f.grad_beta(w_x, x, j), f.grad_beta(w.v, beta.v, j))             # [C4]
-                g = add(beta.G, d, 1 / ((1 - h.p_w) * f.M))
-                w = descend(w, w_x, w.G, h)                                              # [C5]
-            beta = descend(beta, x, g, h)                                                # [C6]
-            if refresh:
-                at_v, G = gradients_at(f, w_old.y, old.y, data)                          # [C7]
-                beta = Block(beta.y, beta.z, old.y, G)                                   # [C8]
-        return BlockGradients(D, at_v), beta
+        if order.w_step:
+            x = middle(beta, order.rates)
+            D = sub(f.grad_w(middle(w, order.rates), x, j), f.grad_w(w.v, beta.v, j))    # [C3]
+            new = descend(beta, x, beta.G, order.rates)                                  # [C6]
+        else:
+            new = self.beta_step(f, order, w, beta, j)[1]
+        if order.refresh:
+            at_v, G = gradients_at(f, w.y, beta.y, data)                                 # [C7]
+            new = Block(new.y, new.z, beta.y, G)                                         # [C8]
+        return BlockGradients(D, at_v), new

@@ -1,16 +1,16 @@
 """L2SGD+, client half. The algorithm box is in strategies/l2sgd.py."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
 from fedpers.families.disclosures import OWN_MODELS
-from fedpers.families.unified.client import batches
+from fedpers.families.unified.client import batches, rows_at
 from fedpers.families.unified.messages import Measure, Value
-from fedpers.learning.gradients import model_gradient
+from fedpers.learning.sample_gradients import sample_gradients
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
 
 
@@ -61,7 +61,7 @@ class Models:
 
 @record
 class ClientState:
-    """The client's model, the pull it felt last, and each sample's last gradient [n, ...]."""
+    """The client's model, the pull it felt last, and each sample's last gradient by `sample_gradients`."""
 
     x: Params
     psi: Params
@@ -75,34 +75,33 @@ class L2SGDClient(PersonalizedClient):
     config: L2SGDConfig
     disclosure = OWN_MODELS
     private = ("psi", "J", "J_mean")
+    table = cached_property(lambda self: sample_gradients(self.model))
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
-        J = {k: v.new_zeros(len(data), *v.shape) for k, v in params.items()}
-        return ClientState(params, zeros_like(params), J, zeros_like(params))
+        zero = zeros_like(params)
+        return ClientState(params, zero, self.table.zeros(params, len(data)), zero)
 
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Local steps, the averaging step, or the objective."""
         if isinstance(order, Average):
             return Models({}), self._average(order, state)
         if isinstance(order, Measure):
-            pull = self.config.lam / 2 * sq_dist(order.w, state.x)
-            return Value(self.model.loss(state.x, data) + pull), state
-        u, n = rng.uniform(order.T), data.num
-        index = (u.to(data.x.device, torch.float64) * n).long()
+            away, loss = sq_dist(order.w, state.x), self.model.loss(state.x, data)
+            return Value(loss + self.config.lam / 2 * away), state
+        u = rng.uniform(order.T)[:, None]
         s = replace(state, J={k: v.clone() for k, v in state.J.items()}) if order.T else state
-        for j, batch in zip(index.unbind(0), batches(data, u[:, None]), strict=True):    # [C1]
-            s = self._local(s, j[None], batch, n, order.M)
+        for j, batch in zip(rows_at(data, u)[0].unbind(0), batches(data, u), strict=True):   # [C1]
+            s = self._local(s, j, batch, data.num, order.M)
         return Models(s.x if order.average else {}), s                                   # [C4]
 
     def _local(self, s: ClientState, j: Tensor, batch: Data, n: Tensor, M: int) -> ClientState:
-        """A step on sample j [1]; J is changed in place, for it is as large as n models."""
-        h, g = self.config, model_gradient(self.model, s.x, batch)
-        change = sub(g, {k: v[j][0] for k, v in s.J.items()})
-        step = add(add(scale(change, 1 / (1 - h.p)), s.J_mean), s.psi)
-        x = add(s.x, step, -h.eta / M)                                                   # [C2]
+        """A step on sample j [1]; J is changed in place, on a copy of the round's own."""
+        h, g = self.config, self.table.take(s.x, batch)
+        change = self.table.difference(g, {k: v[j] for k, v in s.J.items()}, batch)
+        x = add(s.x, add(add(s.J_mean, s.psi), change, 1 / (1 - h.p)), -h.eta / M)       # [C2]
         for k, v in s.J.items():
-            v.index_put_((j,), g[k][None])                                               # [C3]
+            v.index_put_((j,), g[k])                                                     # [C3]
         return ClientState(x, s.psi, s.J, add(s.J_mean, change, 1 / n))
 
     def _average(self, order: Average, s: ClientState) -> ClientState:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 from fedpers.core.params import add, sub
-from fedpers.families.unified.client import BlockClient, gradients_at
+from fedpers.families.unified.client import gradients_at
+from fedpers.families.unified.coin_client import CoinClient
 from fedpers.families.unified.config import AnchorConfig
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
+from fedpers.families.unified.objective import Objective
 from fedpers.families.unified.step_sizes import Rates
-from fedpers.method import Data, Params, Stream
+from fedpers.method import Data, Params
 
 
 @dataclass(frozen=True)
@@ -20,30 +22,32 @@ def descend(a: Block, g: Params, h: Rates) -> Block:
     return Block(add(a.y, g, -h.eta), {}, a.v, a.G)
 
 
-class SVRCDClient(BlockClient):
+class SVRCDClient(CoinClient):
     """Moves its block alone, with control variates; gives differences of gradients in w."""
 
     config: SVRCDConfig
     keeps = "yvG"
     per_step = 2
 
-    def iterate(
-        self, order: Iterate, state: Block, data: Data, rng: Stream
+    def beta_step(self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data) -> tuple[Block, Block]:
+        """A step on the private block, with which the shared one moves."""
+        h = order.rates
+        d = sub(f.grad_beta(w.y, beta.y, j), f.grad_beta(w.v, beta.v, j))                # [C1]
+        g = add(beta.G, d, 1 / ((1 - h.p_w) * f.M))                                      # [C3]
+        return descend(w, w.G, h), descend(beta, g, h)                                   # [C4]
+
+    def event(
+        self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data, data: Data
     ) -> tuple[BlockGradients, Block]:
-        """T steps on the private block, then the iteration that communicates."""
-        f, h, w, beta = self.objective(order.M, order.m), order.rates, order.w, state
+        """The difference of gradients in w, a new anchor, or both."""
         D: Params = {}
         at_v: Params = {}
-        for j, zeta, refresh in order.steps(self.samples(order, data, rng)):             # [C1]
-            w_old, old, g = w, beta, beta.G
-            if zeta:
-                D = sub(f.grad_w(w.y, beta.y, j), f.grad_w(w.v, beta.v, j))              # [C2]
-            else:
-                d = sub(f.grad_beta(w.y, beta.y, j), f.grad_beta(w.v, beta.v, j))        # [C3]
-                g = add(beta.G, d, 1 / ((1 - h.p_w) * f.M))
-                w = descend(w, w.G, h)                                                   # [C4]
-            beta = descend(beta, g, h)                                                   # [C5]
-            if refresh:
-                at_v, G = gradients_at(f, w_old.y, old.y, data)                          # [C7]
-                beta = Block(beta.y, {}, old.y, G)                                       # [C6]
-        return BlockGradients(D, at_v), beta
+        if order.w_step:
+            D = sub(f.grad_w(w.y, beta.y, j), f.grad_w(w.v, beta.v, j))                  # [C2]
+            new = descend(beta, beta.G, order.rates)                                     # [C5]
+        else:
+            new = self.beta_step(f, order, w, beta, j)[1]
+        if order.refresh:
+            at_v, G = gradients_at(f, w.y, beta.y, data)                                 # [C7]
+            new = Block(new.y, {}, beta.y, G)                                            # [C6]
+        return BlockGradients(D, at_v), new

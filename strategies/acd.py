@@ -30,6 +30,7 @@ is Nesterov's method; with nothing shared (full) each client runs it alone, and 
 import numpy as np
 
 from fedpers.clients.acd import ACDClient, ACDConfig, descend, drift, middle
+from fedpers.families.unified.linear import repeated
 from fedpers.families.unified.objective import Constants
 from fedpers.families.unified.step_sizes import ACDRates, acd_rates
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
@@ -50,11 +51,8 @@ class ACD(BlockStrategy):
         """Iterations up to one of the w-block."""
         order, h, w = self.next_event(s, rng, s.rates.p_w), s.rates, s.w                 # [S1]
         replies = yield self.everyone(order)                                             # [S2]
-        for zeta, _ in order.coins:
-            x = middle(w, h)
-            if not zeta:
-                w = drift(w, x, h)                                                       # [S3]
-                continue
+        w = repeated(lambda a: drift(a, middle(a, h), h), w, order.T)                    # [S3]
+        if order.event:
             g = average(replies)                                                         # [S4]
-            w = descend(w, x, g, h.p_w, h.L_w, h)                                        # [S5]
+            w = descend(w, middle(w, h), g, h.p_w, h.L_w, h)                             # [S5]
         return self.done(s, w, order)

@@ -27,6 +27,7 @@ import numpy as np
 
 from fedpers.clients.ascd import ASCDClient, ASCDConfig, descend, middle, rest
 from fedpers.core.params import scale
+from fedpers.families.unified.linear import repeated
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.step_sizes import Rates
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
@@ -48,11 +49,8 @@ class ASCD(BlockStrategy):
 
 def moved(w: Block, order: Iterate, replies: dict[int, BlockGradients], h: Rates, unsampled: str) -> Block:
     """w after the iterations of an order."""
-    for zeta, _ in order.coins:
-        x = middle(w, h)
-        if zeta:
-            g = scale(average(replies), 1 / h.p_w)                                       # [S4]
-            w = descend(w, x, g, h)                                                      # [S5]
-        else:
-            w = rest(w, x, h, unsampled)                                                 # [S3]
+    w = repeated(lambda a: rest(a, middle(a, h), h, unsampled), w, order.T)              # [S3]
+    if order.event:
+        g = scale(average(replies), 1 / h.p_w)                                           # [S4]
+        w = descend(w, middle(w, h), g, h)                                               # [S5]
     return w

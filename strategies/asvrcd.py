@@ -45,7 +45,8 @@ import numpy as np
 
 from fedpers.clients.asvrcd import ASVRCDClient, ASVRCDConfig, descend, middle
 from fedpers.core.params import add
-from fedpers.families.unified.messages import Block, as_plain
+from fedpers.families.unified.linear import repeated
+from fedpers.families.unified.messages import as_plain
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 from fedpers.strategies.ascd import moved
 
@@ -64,13 +65,12 @@ class ASVRCD(BlockStrategy):
         s = yield from self.first_anchor(s)                                              # [S1]
         order, h, w = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates, s.w    # [S2]
         replies = yield self.everyone(order)                                             # [S3]
-        for zeta, refresh in order.coins:
-            old, g = w, w.G                                                              # [S4]
-            if zeta:
-                g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
-            w = descend(w, middle(w, h), g, h)
-            if refresh:
-                w = Block(w.y, w.z, old.y, average(replies, "g_v"))                      # [S6]
+        w = repeated(lambda a: descend(a, middle(a, h), a.G, h), w, order.T)             # [S4]
+        if order.event:
+            g = add(w.G, average(replies), 1 / h.p_w) if order.w_step else w.G           # [S5]
+            now = descend(w, middle(w, h), g, h)
+            anchor = {"v": w.y, "G": average(replies, "g_v")} if order.refresh else {}   # [S6]
+            w = replace(now, **anchor)
         return self.done(s, w, order)
 
     def anchored(self, rounds: int) -> int:

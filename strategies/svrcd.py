@@ -29,11 +29,13 @@ the samples' gradients at v; without that the estimate is biased and its noise i
 they are subtracted, as in Algorithm 4. D_m and ∇_w f_m(v) travel together where both are due.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedpers.clients.svrcd import SVRCDClient, SVRCDConfig, descend
 from fedpers.core.params import add
-from fedpers.families.unified.messages import Block
+from fedpers.families.unified.linear import repeated
 from fedpers.families.unified.strategy import BlockStrategy, State, Steps, average
 
 
@@ -48,11 +50,10 @@ class SVRCD(BlockStrategy):
         s = yield from self.first_anchor(s)                                              # [S1]
         order, h, w = self.next_event(s, rng, s.rates.p_w, s.rates.rho), s.rates, s.w    # [S2]
         replies = yield self.everyone(order)                                             # [S3]
-        for zeta, refresh in order.coins:
-            old, g = w, w.G                                                              # [S4]
-            if zeta:
-                g = add(g, average(replies), 1 / h.p_w)                                  # [S5]
-            w = descend(w, g, h)
-            if refresh:
-                w = Block(w.y, {}, old.y, average(replies, "g_v"))                       # [S6]
+        w = repeated(lambda a: descend(a, a.G, h), w, order.T)                           # [S4]
+        if order.event:
+            g = add(w.G, average(replies), 1 / h.p_w) if order.w_step else w.G           # [S5]
+            now = descend(w, g, h)
+            anchor = {"v": w.y, "G": average(replies, "g_v")} if order.refresh else {}   # [S6]
+            w = replace(now, **anchor)
         return self.done(s, w, order)

@@ -15,6 +15,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
+from fedpers.families.unified.composed import FRSettings
 from fedpers.families.unified.mixture import APFL2Settings, Mixture, MT2Settings, Term
 from fedpers.families.unified.objective import Settings
 from fedpers.learning.kernels import coupled, native
@@ -150,6 +151,23 @@ def test_any_mixture_of_two_models(objective, calls):
 )
 def test_what_no_kernel_has_is_autograds(options, calls):
     fast, slow = both(lambda: apfl(model("mlp"), **options))
+    assert not calls
+    assert close(fast, slow, 2e-5)
+
+
+@pytest.mark.parametrize("runner", ["stack", "loop"])
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_sums_of_two_models_outputs(scaled, name, runner, calls):
+    objective = FRSettings(reparametrise=scaled)
+    fast, slow = both(lambda: apfl(model(name), runner=runner, objective=objective, w_scale="mean"))
+    assert calls
+    assert close(fast, slow, 2e-5)
+
+
+@pytest.mark.parametrize("options", [{"l2": 0.1}, {"shared_features": 3}, {"private_features": 2}])
+def test_sums_that_no_kernel_has(options, calls):
+    fast, slow = both(lambda: apfl(model("mlp"), objective=FRSettings(**options)))
     assert not calls
     assert close(fast, slow, 2e-5)
 

@@ -19,6 +19,7 @@ HALVES = {  # the abstract bases, also those of a family in fedpers/families
         "PersonalizedClient",
         "PeerClient",
         "BlockClient",
+        "CoinClient",
         "GlobalModelClient",
         "MixtureClient",
         "SplitClient",

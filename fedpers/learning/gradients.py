@@ -145,12 +145,12 @@ def head_gradient(model: Model, params: Params, data: Data) -> Params:
     z = x @ params[WEIGHT].mT
     if BIAS in params:
         z = z + params[BIAS].unsqueeze(-2)
-    delta = _derivative(model, z, data.y) * (data.mask / data.mask.sum(-1, keepdim=True)).unsqueeze(-1)
+    delta = derivative(model, z, data.y) * (data.mask / data.mask.sum(-1, keepdim=True)).unsqueeze(-1)
     weight = delta.mT @ x
     return {WEIGHT: weight, BIAS: delta.sum(-2)} if BIAS in params else {WEIGHT: weight}
 
 
-def _derivative(model: Model, z: Tensor, y: Tensor) -> Tensor:
+def derivative(model: Model, z: Tensor, y: Tensor) -> Tensor:
     """The derivative of each sample's loss in its outputs z [..., n, K], [..., n, K]."""
     if model.task == "classification":
         return torch.softmax(z, -1) - F.one_hot(y, z.shape[-1])

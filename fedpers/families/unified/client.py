@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData, Data
-from fedpers.core.params import Params, scale, sq_dist, zeros_like
+from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import all_at_once
 from fedpers.core.work import Work
 from fedpers.families.disclosures import COIN_STEPS
 from fedpers.families.unified.config import BlockConfig
+from fedpers.families.unified.linear import Sequences, Step, recurrence_of
 from fedpers.families.unified.messages import (
     Anchor,
     Block,
@@ -21,6 +22,7 @@ from fedpers.families.unified.messages import (
     Describe,
     Described,
     Iterate,
+    LocalSteps,
     Measure,
     Plain,
     SharedBlock,
@@ -29,6 +31,8 @@ from fedpers.families.unified.messages import (
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.newcomers import Unseen
+from fedpers.learning.kernels.dispatch import kernels_allowed
+from fedpers.learning.kernels.recurrent import Recurrence, Rows, steps_recurrent
 from fedpers.learning.model import Model
 
 
@@ -46,6 +50,7 @@ class BlockClient(PersonalizedClient, ABC):
         linear = model.name in ("linear", "logistic")
         self.origin = {} if linear else model.init(0)  # where curvature is estimated
         self._objectives: dict[tuple[int, int], Objective] = {}  # asked for several times a round
+        self._recurrences: dict[Any, Recurrence | None] = {}
 
     @abstractmethod
     def iterate(self, order: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
@@ -106,18 +111,51 @@ class BlockClient(PersonalizedClient, ABC):
             self._objectives[M, m] = make_objective(self.config.objective, self.model, M).of(m)
         return self._objectives[M, m]
 
+    def recurrence(self, step: Step, f: Objective, sequences: Sequences, *key: Any) -> Recurrence | None:
+        """`recurrence_of` the step, found once for each `key`, on which it depends; None without kernels."""
+        if not (f.sums_gradients and kernels_allowed()):
+            return None
+        key = (*key, f.M, *sequences.names)
+        if key not in self._recurrences:
+            self._recurrences[key] = recurrence_of(step, f, sequences)
+        return self._recurrences[key]
+
+    def sample_by_sample(
+        self, f: Objective, order: LocalSteps, beta: Params, data: Data, rows: Rows, of: tuple[float, float]
+    ) -> tuple[Params, Params] | None:
+        """Steps of these sizes on one sample each, where all in them but the model's gradient is linear."""
+        sequences = Sequences(Block(order.w), Block(beta))
+
+        def step(f: Any, w: Block, beta: Block) -> tuple[Block, Block]:
+            g_w, g_b = f.grads(w.y, beta.y, None)
+            return Block(add(w.y, g_w, -of[0])), Block(add(beta.y, g_b, -of[1]))
+
+        how = self.recurrence(step, f, sequences, of, order.m)
+        if how is None:
+            return None
+        moved = steps_recurrent(f.model.loss, how, sequences.values, how.moving, data.block, rows)
+        if moved is None:
+            return None
+        now = dict(enumerate(sequences.values)) | dict(zip(how.moving, moved, strict=True))
+        w_now, b_now = sequences.blocks(list(now.values()))
+        return w_now.y, b_now.y
+
     def first_block(self, params: Params) -> Params:
         """β_m before the first iteration; it does not depend on M."""
         return self.objective(1).start(params)[1]
 
     def samples(self, order: Iterate, data: Data, rng: Stream) -> list[Data]:
         """A uniformly drawn sample for each iteration, as batches of size 1; or all data, each time."""
-        count = order.T + order.event
         if not self.per_step:
-            return [data] * count
+            return [data] * (order.T + order.event)
+        index, weight = self.drawn(order, data, rng)
+        return data.take(index, weight) if index.numel() else []
+
+    def drawn(self, order: Iterate, data: Data, rng: Stream) -> tuple[Tensor, Tensor]:
+        """(index, weight 1) of these samples, each [T, 1], or one row more."""
         if order.seed is not None:
             rng = Stream(order.seed, 0, 0)
-        return batches(data, rng.uniform(count).unsqueeze(-1))
+        return rows_at(data, rng.uniform(order.T + order.event).unsqueeze(-1))
 
     def personal(self, shared: SharedBlock, state: Any) -> Params | None:
         """The personal model, where the objective has one."""

@@ -12,6 +12,9 @@ from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, scale, split, sq_norm
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised
+from fedpers.learning.gradients import LINEAR
+from fedpers.learning.kernels.coupled import Draw, steps_mixed
+from fedpers.learning.kernels.plan import Mixed, Summed
 from fedpers.learning.model import HEAD
 
 WEIGHT = HEAD + "weight"
@@ -124,6 +127,20 @@ class FR(Objective):
         x_w, x_b = self._seen(x)
         return self.model(self.shared(w), x_w) + self.model(beta, x_b)
 
+    def descend(
+        self, w: Params, beta: Params, data: Data, draw: Draw, steps: tuple[float, float]
+    ) -> tuple[Params, Params] | None:
+        """In one call where both models see all inputs; of linear ones the sum is a model too, u + β_m."""
+        h, (of_w, of_b) = self.config, steps
+        if not self._as_written or h.l2 or h.shared_features or h.private_features:
+            return None
+        if self.model.name in LINEAR:
+            how: Mixed | Summed = Mixed(((self.s, 1.0, of_w * self.s, of_b),))
+            return steps_mixed(self.model.loss, how, w, beta, data.block, draw)
+        how = Summed(of_w * self.s**2, of_b)
+        found = steps_mixed(self.model.loss, how, self.shared(w), beta, data.block, draw)
+        return found and (scale(found[0], 1 / self.s), found[1])
+
     def gradient_work(self, of: Of) -> Work:
         """The other model passes forward where one alone has a gradient."""
         return Work(2) if of == "both" else Work(1, forwards=1)
@@ -137,6 +154,11 @@ class FR(Objective):
     def constants(self, base: Base) -> Constants:
         """Assumed in the paper; these are right for models that are linear in their parameters."""
         return self._constants(base.mu, base.L_w, base.L_b, base.cL_w, base.cL_b)
+
+    @property
+    def _as_written(self) -> bool:
+        """Whether the objective is that of this class."""
+        return all(getattr(type(self), name) is getattr(FR, name) for name in ("value", "outputs", "grads"))
 
     def _seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
         first, last = self.config.shared_features, self.config.private_features

@@ -1,12 +1,10 @@
 """What server and clients of the unified framework's optimisers tell each other, and its cost."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import field, fields
 from typing import Any
 
 from torch import Tensor
 
-from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.families.unified.objective import Base, Objective
@@ -94,15 +92,6 @@ class Iterate:
     def event(self) -> bool:
         """Whether there is a communicating iteration."""
         return self.w_step or self.refresh
-
-    @property
-    def coins(self) -> list[tuple[bool, bool]]:
-        """(ζ, refresh) of each iteration: whether w is drawn, and whether a new anchor is set."""
-        return [(False, False)] * self.T + [(self.w_step, self.refresh)] * self.event
-
-    def steps(self, samples: Sequence[Data]) -> Iterator[tuple[Data, bool, bool]]:
-        """(sample, ζ, refresh) of each iteration."""
-        return ((j, *coin) for j, coin in zip(samples, self.coins, strict=True))
 
 
 @record("unified.Plain")

@@ -57,11 +57,11 @@ class Mixture(Objective):
     @property
     def stacks(self) -> bool:
         """Where the model's gradient is written out, unless a subclass has other gradients."""
-        return self._as_written and self.model.name in LINEAR
+        return self.sums_gradients and self.model.name in LINEAR
 
     @property
-    def _as_written(self) -> bool:
-        """Whether the gradients are those of this class."""
+    def sums_gradients(self) -> bool:
+        """Where the gradients are those of this class."""
         own = ("grad_w", "grad_beta", "grads", "loss_gradient")
         return all(getattr(type(self), name) is getattr(Mixture, name) for name in own)
 
@@ -69,7 +69,7 @@ class Mixture(Objective):
         self, w: Params, beta: Params, data: Data, draw: Draw, steps: tuple[float, float]
     ) -> tuple[Params, Params] | None:
         """In one call where there are two models, u = w, and nothing but the terms."""
-        if not self._as_written or self.lam or self.s != 1 or self.config.l2 or not (w and beta):
+        if not self.sums_gradients or self.lam or self.s != 1 or self.config.l2 or not (w and beta):
             return None
         of_w, of_b = steps
         terms = sorted(self.terms, key=lambda t: (t.a, t.b) != (1, 0))  # w itself is stepped on in place

@@ -193,6 +193,11 @@ class Objective(ABC):
         """Whether gradients may be taken of a whole stack, with a dimension of clients in front."""
         return False
 
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether gradients are linear in w, β_m and what `loss_gradient` gives at points linear in these."""
+        return False
+
     def descend(
         self, w: Params, beta: Params, data: Data, draw: Draw, steps: tuple[float, float]
     ) -> tuple[Params, Params] | None:

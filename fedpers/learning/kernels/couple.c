@@ -1,8 +1,9 @@
 /* Plain steps with gradients that are taken at other points than at the model which they change, for many
-   clients in one call. Either one step ahead of it, or at mixtures of two models w and v, which both change. */
+   clients in one call. One step ahead of it, or at mixtures of two models w and v, which both change, or at the sum of
+   these two models' outputs. */
 #include "passes.h"
 
-enum { AHEAD, MIXTURE };
+enum { AHEAD, MIXTURE, SUM };
 typedef struct {
     float a, b, to_w, to_v; /* at a w + b v; how much of the gradient is subtracted from w, from v */
 } term;
@@ -65,18 +66,42 @@ static int mixed(net *n, space *m, const rule *h, const batch *b, const term *te
     return failed;
 }
 
+/* Both models' steps, from the derivatives of the loss in the sum of their outputs; v goes through `other`. */
+static int summed(net *n, space *m, space *other, const rule *h, const batch *b, const float *sizes) {
+    long L = n->L, K = n->width[L], wide = WIDE(K);
+    float **v = n->own + CBAR * n->P;
+    space *both[] = {other, m};
+    for (int i = 0; i < 2; i++) {
+        n->at = i ? n->own : v;
+        inputs(n, both[i], b->x, b->rows, b->share, b->B);
+        for (long r = 0; r < b->B; r++) both[i]->next[r] = both[i]->x[0][r];
+        outputs(n, both[i], b->B, 0, L);
+    }
+    for (long k = 0; k < b->B * wide; k++) m->z[L][k] += other->z[L][k];
+    if (derivatives(b->task, m->z[L], b->y, b->rows, b->share, 0, -1 / b->total, b->B, K, wide)) return 2;
+    memcpy(other->z[L], m->z[L], sizeof(float) * b->B * wide);
+    for (int i = 0; i < 2; i++) {
+        n->at = n->goal[0] = i ? n->own : v;
+        n->share[0] = sizes[!i];
+        backward(n, both[i], h, 0, b->B, 0);
+    }
+    return 0;
+}
+
 /* Take S such steps for each of C clients; arguments as in fedpers_train. AHEAD: `numbers` are alpha and lr,
-   and `other` [C, S, B] the rows of D. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
-   FIRST and SECOND are for points. Returns 0, 1 without memory, 2 for a label that is no class. */
+   and `pairs` [C, S, B] the rows of D. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
+   FIRST and SECOND are for points. SUM: `numbers` are how much of the gradients is subtracted from w and from v, and
+   there are dense layers only. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_couple(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                    float **to, int task, long C, long S, long B, const float **x, const void **y,
                    const int64_t *index, const long *ih, const float *weight, const long *wh, int how,
-                   const float *numbers, long count, const int64_t *other, const long *oh) {
+                   const float *numbers, long count, const int64_t *pairs, const long *oh) {
     net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     const float **pace = calloc(N + L, sizeof(float *));
     rule h = {PLAIN, 0, 0, 0, 0, 0, 0, 0, pace};
-    space m = {0};
-    int failed = reserve(&n, &m, shapes, B) || !pace;
+    net second = n; /* has the memory for v's outputs */
+    space m = {0}, other = {0};
+    int failed = reserve(&n, &m, shapes, B) || !pace || (how == SUM && reserve(&second, &other, shapes, B));
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         for (long s = 0; s < S && !failed; s++) {
@@ -84,12 +109,14 @@ int fedpers_couple(long N, const shape *shapes, long L, const long *width, const
             for (long i = 0; i < B; i++) b.total += b.share[i];
             if (!(b.total > 0)) continue;
             b.B = filled(b.share, B);
-            failed = how == AHEAD ? ahead(&n, &m, &h, &b, numbers, other + c * oh[0] + s * oh[1])
-                                  : mixed(&n, &m, &h, &b, (const term *)numbers, count);
+            if (how == AHEAD) failed = ahead(&n, &m, &h, &b, numbers, pairs + c * oh[0] + s * oh[1]);
+            if (how == MIXTURE) failed = mixed(&n, &m, &h, &b, (const term *)numbers, count);
+            if (how == SUM) failed = summed(&n, &m, &other, &h, &b, numbers);
         }
         copy(&n, c, 1);
     }
     free(pace);
     release(&n, &m);
+    release(&second, &other);
     return failed;
 }

@@ -14,7 +14,7 @@ from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of
-from fedpers.learning.kernels.plan import Ahead, Mixed, Plan, Training
+from fedpers.learning.kernels.plan import Ahead, Mixed, Plan, Summed, Training
 from fedpers.learning.losses import Loss
 
 Draw = Callable[[], tuple[Tensor, Tensor]]  # gives minibatches, index and weight [S, B]
@@ -28,7 +28,7 @@ def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, dr
         other: [n] the row that a sample's step looks ahead with.
         draw: gives minibatches, index and weight [S, B]; it is not asked if there is no kernel.
     """
-    found = None if block is None else _plain_parts(loss, w, block.parts)
+    found = None if block is None else plain_parts(loss, w, block.parts)
     if found is None:
         return None
     plan, start = found
@@ -44,18 +44,20 @@ def steps_ahead(loss: Loss, how: Ahead, w: Params, block: Any, other: Tensor, dr
 
 
 def steps_mixed(
-    loss: Loss, how: Mixed, w: Params, v: Params, block: Any, draw: Draw
+    loss: Loss, how: Mixed | Summed, w: Params, v: Params, block: Any, draw: Draw
 ) -> tuple[Params, Params] | None:
-    """Both models after S steps with gradients at mixtures of them; None if there is no kernel for it.
+    """Both models after S steps with gradients at mixtures or at the sum of them; None without a kernel.
 
     Args:
         block: `Data.block` of the client.
         draw: as in `steps_ahead`.
     """
-    found = None if block is None or w.keys() != v.keys() else _plain_parts(loss, w, block.parts)
+    found = None if block is None or w.keys() != v.keys() else plain_parts(loss, w, block.parts)
     if found is None or not all(v[k].dtype == w[k].dtype and v[k].shape == w[k].shape for k in w):
         return None
     plan, start = found
+    if plan.convs and isinstance(how, Summed):
+        return None
     leaves, form = flatten(replace(start, cbar=v))
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
@@ -67,7 +69,7 @@ def steps_mixed(
     return first, second
 
 
-def _plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Training] | None:
+def plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Training] | None:
     """The parts of a model's own loss, of whose parameters all are trained; None if a kernel lacks them."""
     found = parts_of(loss, ON_DATA, w, next(iter(w.values()))) if kernels_allowed() else None
     if found is None or found[0].lam or set(found[0].names) != w.keys():
@@ -78,7 +80,7 @@ def _plain_parts(loss: Loss, w: Params, parts: Sequence[Data]) -> tuple[Plan, Tr
 def couple(
     plan: Plan,
     given: Training,
-    how: Ahead | Mixed,
+    how: Ahead | Mixed | Summed,
     parts: Sequence[Data],
     index: Tensor,
     weight: Tensor,

@@ -118,6 +118,20 @@ class Mixed:
         return tuple(v for term in self.terms for v in term)
 
 
+@dataclass(frozen=True)
+class Summed:
+    """Steps of two models w and v with gradients of the loss of the sum of their outputs."""
+
+    to_w: float
+    to_v: float
+    kind = 2
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What the kernel is told."""
+        return self.to_w, self.to_v
+
+
 def rule_of(cfg: LocalConfig, lam: float) -> int:
     """The rule for a step of an optimiser, with a proximal term of weight `lam`."""
     if cfg.optimizer == "adam" or cfg.momentum:
