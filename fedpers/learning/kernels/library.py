@@ -6,21 +6,12 @@ from typing import Any
 
 from fedpers.core.compiled import compiled
 
+HEADERS = "native convolve network products softmax extra passes features recur"
+CODE = "native couple recur assess uniform"
 SOURCES = [
-    Path(__file__).with_name(name)
-    for name in (
-        *(
-            "native.h",
-            "convolve.h",
-            "network.h",
-            "products.h",
-            "softmax.h",
-            "extra.h",
-            "passes.h",
-            "features.h",
-        ),
-        *("native.c", "couple.c", "assess.c", "uniform.c"),
-    )
+    Path(__file__).with_name(f"{name}.{kind}")
+    for kind, names in (("h", HEADERS), ("c", CODE))
+    for name in names.split()
 ]
 
 

@@ -16,13 +16,6 @@ INLINE void plus(float *restrict y, float factor, const float *restrict x, long 
         for (long i = 0; i < n; i++) y[i] = factor * x[i];
 }
 
-/* n is of whole registers */
-INLINE float inner(const float *a, const float *b, long n) {
-    vec s = {0};
-    for (long i = 0; i < n; i += V) s += *(const vec *)(a + i) * *(const vec *)(b + i);
-    return add_up(s);
-}
-
 /* What the models' own first layers give for `count` samples, and the samples' inner products. */
 __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long count) {
     long wide = WIDE(n->width[0]), K = n->width[1], zw = WIDE(K), gw = WIDE(h->H);
