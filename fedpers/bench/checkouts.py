@@ -49,8 +49,8 @@ class PFLlib:
     """https://github.com/TsingZ0/PFLlib, which reads a client's file each time that it trains."""
 
     in_ram: bool = False  # read each file once: what is left if it kept its data
-    main = "system/main.py"
-    models: ClassVar = {"logistic": "MLR", "mlp": "DNN", "cnn": "CNN"}
+    main: ClassVar[str] = "system/main.py"
+    models: ClassVar[dict[str, str]] = {"logistic": "MLR", "mlp": "DNN", "cnn": "CNN"}
     methods: ClassVar[Names] = {
         "fedavg": ["FedAvg"],
         "fedprox": ["FedProx", "-mu", "0.1"],
@@ -107,8 +107,8 @@ class PFLlib:
 class FLBench:
     """https://github.com/KarhouTam/FL-bench, which keeps its data in RAM, and says the mean of all rounds."""
 
-    main = "src/server/fedavg.py"
-    models: ClassVar = {"mlp-200-200": "2nn", "cnn": "avgcnn"}
+    main: ClassVar[str] = "src/server/fedavg.py"
+    models: ClassVar[dict[str, str]] = {"mlp-200-200": "2nn", "cnn": "avgcnn"}
     methods: ClassVar[Names] = {
         "fedavg": ["fedavg"],
         "fedprox": ["fedprox", "fedprox.mu=0.1"],

@@ -73,7 +73,8 @@ def rounds(name: str, way: str, work: Work, device: str, sync: Callable[[], None
     number = work.C if halves.strategy_class().takes_all else work.M
     network = make_model(work)
     plan = Plan(clients_per_round=min(work.C, number), eval_every=0, device=device)
-    fed = federation(*(t.to(device) for t in tensors(replace(work, M=number))), test=slice(work.n // 10))
+    x, y = (t.to(device) for t in tensors(replace(work, M=number)))
+    fed = federation(x, y, test=slice(work.n // 10))
     clock = Clock()
 
     def done(t: int, log: Any) -> None:
@@ -82,5 +83,13 @@ def rounds(name: str, way: str, work: Work, device: str, sync: Callable[[], None
 
     strategy = halves.strategy_class()(config, network, plan)
     client = halves.client_class()(config, network)
-    play(strategy, client, fed, RamStore(), RunnerConfig(way), work.rounds, done)
+    play(
+        strategy,
+        client,
+        fed,
+        RamStore(),
+        RunnerConfig("loop" if way == "loop" else "stack"),
+        work.rounds,
+        done,
+    )
     return clock.seconds
