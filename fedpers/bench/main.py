@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--methods", default="", help="methods: which; all")
     found.add_argument("--profile", action="store_true", help="methods: where a round goes, and its floor")
     found.add_argument(
-        "--clients", type=int, default=0, help="clients a round, of 100: methods --profile (20), cuda (100)"
+        "--clients", type=int, help="clients a round, of 100: methods --profile (20), cuda (100)"
     )
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
@@ -105,9 +105,11 @@ def mistakes(args: argparse.Namespace) -> list[str]:
         found.append(f"--profile {args.suite}: it is for `methods`")
     if args.suite == "libraries":
         found += checkouts(args.pflib, args.fl_bench)
-    least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 0}
+    least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 1}
     found += [
-        f"--{k} {getattr(args, k)}: must be at least {v}" for k, v in least.items() if getattr(args, k) < v
+        f"--{k} {value}: must be at least {v}"
+        for k, v in least.items()
+        if (value := getattr(args, k)) is not None and value < v
     ]
     others = (*PEERS, "pflib", "fl_bench")
     wrong = [p for p in args.python if p.partition("=")[0] not in others or "=" not in p]
