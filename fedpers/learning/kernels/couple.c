@@ -33,7 +33,8 @@ static void mixture(const net *n, float a, float b, float **to) {
     for (long p = 0; p < n->P; p++) {
         const float *restrict w = n->own[p], *restrict v = n->own[CBAR * n->P + p];
         float *restrict y = to[p];
-        for (long i = 0; i < outs_of(n, p) * WIDE(ins_of(n, p)); i++) y[i] = a * w[i] + b * v[i];
+        long count = outs_of(n, p) * WIDE(ins_of(n, p)); /* outside of the loop, which is not vectorised else */
+        for (long i = 0; i < count; i++) y[i] = a * w[i] + b * v[i];
     }
 }
 

@@ -125,8 +125,10 @@ static void inputs(const net *n, space *m, const float *x, const int64_t *index,
 static void outputs(const net *n, space *m, long B, long first, long last) {
     for (long l = first; l < last; l++) {
         float *w = n->at[2 * (n->N + l)], *b = n->at[2 * (n->N + l) + 1];
-        forward(w, b, m->x[l], m->z[l + 1], B, n->width[l + 1], WIDE(n->width[l]), WIDE(n->width[l + 1]),
-                l + 1 < n->L);
+        long zw = WIDE(n->width[l + 1]), count = l + 1 < n->L ? B * zw : 0;
+        float *z = m->z[l + 1];
+        forward(w, b, m->x[l], z, B, n->width[l + 1], WIDE(n->width[l]), zw);
+        for (long i = 0; i < count; i++) z[i] = z[i] < 0 ? 0 : z[i]; /* no branches; keeps NaN */
     }
 }
 
@@ -229,7 +231,7 @@ static int second_head(const net *n, space *m, const rule *h, int task, const vo
     const extra *e = h->extra;
     long L = n->L, K = n->width[L], zw = WIDE(K), p = n->P - 2;
     float *z = m->z[L], *w = n->own[p], *b = n->own[p + 1];
-    forward(w, b, m->x[L - 1], m->sum, B, K, WIDE(n->width[L - 1]), zw, 0);
+    forward(w, b, m->x[L - 1], m->sum, B, K, WIDE(n->width[L - 1]), zw);
     for (long i = 0; i < B * zw; i++) m->sum[i] += z[i];
     for (long i = 0; i < B * K; i++) z[i / K * zw + i % K] += e->a[i % K];
     if (derivatives(task, m->sum, y, e->rows, e->share, 0, e->scale, B, K, zw)) return 2;
@@ -246,7 +248,8 @@ static void steps(const net *n, space *m, const rule *h, long l, float *d, long 
     float now = 1;
     for (int t = 0; t < GOALS; t++) {
         if (!n->goal[t] || n->share[t] == 0) continue;
-        for (long i = 0; n->share[t] != now && i < B * zw; i++) d[i] *= n->share[t] / now;
+        float factor = n->share[t] / now;
+        for (long i = 0; i < B * zw; i++) d[i] *= factor;
         now = n->share[t];
         if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
         if (trained(n, p + 1)) step_bias(n, m, h, p + 1, n->goal[t][p + 1], d, B);

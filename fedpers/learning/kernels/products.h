@@ -12,7 +12,7 @@
 
 /* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x */
 INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
-                 long zw, int relu) {
+                 long zw) {
     vec a[(ROWS * DOTS + 3) / 4 * 4] = {0}; /* row by row */
     for (long j = 0; j < wide; j += V) {
         vec u[ROWS];
@@ -29,23 +29,20 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
     float sums[(ROWS * DOTS + 3) / 4 * 4];
     for (int i = 0; i < ROWS * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
     for (int r = 0; r < ROWS; r++)
-        for (int k = 0; k < outs; k++) {
-            float s = sums[r * outs + k] + (b ? b[k] : 0);
-            z[r * zw + k] = relu && s < 0 ? 0 : s; /* keeps NaN */
-        }
+        for (int k = 0; k < outs; k++) z[r * zw + k] = sums[r * outs + k] + (b ? b[k] : 0);
 }
 
 /* Outputs of a layer for n rows; there is room for a multiple of ROWS rows, and x repeats the last. Inlined, as
    mix_in: a step of a plain layer takes a tenth less. */
 INLINE void forward(const float *w, const float *b, const float **x, float *z, long n, long outs,
-                    long wide, long zw, int relu) {
+                    long wide, long zw) {
     long k = 0;
     for (; k + DOTS <= outs; k += DOTS)
         for (long i = 0; i < n; i += ROWS)
-            dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, relu);
+            dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw);
     for (; k < outs; k++)
         for (long i = 0; i < n; i += ROWS)
-            dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, relu);
+            dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw);
 }
 
 /* y_r (+)= sum_s a[s][r] x_s for `outs` rows and `vecs` registers; `next` is fetched meanwhile */

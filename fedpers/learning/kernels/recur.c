@@ -23,11 +23,11 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
         int used = 0;
         for (long t = 0; t < h->H * h->Q; t++) used |= h->at[t * n->m + k] != 0;
         float **own = n->own + k * n->P;
-        if (used) forward(own[0], own[1], n->in, n->z + k * (h->H + ROWS) * zw, count, K, wide, zw, 0);
+        if (used) forward(own[0], own[1], n->in, n->z + k * (h->H + ROWS) * zw, count, K, wide, zw);
     }
     for (long s = 0; s < count; s += DOTS) { /* with what comes later */
         long i = s / ROWS * ROWS, some = count - s < DOTS ? count - s : DOTS;
-        forward(n->rows + s * wide, 0, n->in + i, n->gram + i * gw + s, count - i, some, wide, gw, 0);
+        forward(n->rows + s * wide, 0, n->in + i, n->gram + i * gw + s, count - i, some, wide, gw);
     }
 }
 
