@@ -1,10 +1,10 @@
 """FedAvg, client half. The algorithm box is in strategies/fedavg.py."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fedpers.families.global_model.client import GlobalModelClient, Weights
-from fedpers.families.global_model.fine_tuning import fine_tune
+from fedpers.families.global_model.fine_tuning import fine_tune, tuning
 from fedpers.method import Data, LocalConfig, Stream, bounds, minimise
 
 
@@ -16,10 +16,11 @@ class FedAvgConfig:
     finetune_epochs: int = 0              # local epochs before a client predicts; > 0 is FedAvg+
     finetune: Literal["full", "head", "head_full"] = "full"      # what they train: all, the last
                                           # layer, or the last layer and then all
+    finetune_lr: float = 0.0              # at which rate; 0: at local.lr, of that round
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return bounds(self, finetune_epochs=(0, None))
+        return bounds(self, finetune_epochs=(0, None), finetune_lr=(0, None))
 
 
 @dataclass(frozen=True)
@@ -47,5 +48,5 @@ class FedAvgClient(GlobalModelClient):
     def adapt(self, shared: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """Fine-tuning for `finetune_epochs` (in each of two phases, if the head comes first)."""
         h = self.config
-        cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
+        cfg = tuning(h.local, h.finetune_epochs, h.finetune_lr)
         return Weights(fine_tune(self.model, shared.params, h.finetune, data, rng, cfg)), None

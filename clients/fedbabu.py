@@ -1,12 +1,12 @@
 """FedBABU, client half. The algorithm box is in strategies/fedbabu.py."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
 from fedpers.core.params import split
 from fedpers.families.disclosures import BODY
-from fedpers.families.global_model.fine_tuning import fine_tune
+from fedpers.families.global_model.fine_tuning import fine_tune, tuning
 from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
@@ -18,11 +18,12 @@ class FedBABUConfig:
     head_init: Literal["default", "orthogonal"] = "default"
     finetune_epochs: int = 5              # τ_f: local epochs before a client predicts
     finetune: Literal["full", "head", "body"] = "full"           # what they train
+    finetune_lr: float = 0.0              # at which rate; 0: at local.lr, of that round
     local: LocalConfig = field(default_factory=LocalConfig)
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return bounds(self, finetune_epochs=(0, None))
+        return bounds(self, finetune_epochs=(0, None), finetune_lr=(0, None))
 
 
 @record
@@ -64,7 +65,7 @@ class FedBABUClient(PersonalizedClient):
     def adapt(self, shared: BodyAndHead, state: None, data: Data, rng: Stream) -> tuple[BodyAndHead, None]:
         """Fine-tuning of the whole model, its head or its body."""
         h, whole = self.config, shared.theta | shared.head
-        cfg = replace(h.local, epochs=h.finetune_epochs, steps=0)
+        cfg = tuning(h.local, h.finetune_epochs, h.finetune_lr)
         tuned = fine_tune(self.model, whole, h.finetune, data, rng, cfg)                 # [C3]
         head, theta = split(tuned, self.model.is_head)
         return BodyAndHead(theta, head), None

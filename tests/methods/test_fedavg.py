@@ -139,16 +139,17 @@ def test_fine_tuning_reports_the_model_before_and_after(epochs):
     assert not np.allclose(columns["test_loss"], before)
 
 
+@pytest.mark.parametrize("own_rate", [0.0, 0.1])
 @pytest.mark.parametrize("form", ["full", "head", "head_full"])
-def test_each_form_of_fine_tuning_trains_what_it_says(form):
+def test_each_form_of_fine_tuning_trains_what_it_says(form, own_rate):
     """Full-batch steps, so that each phase is plain gradient descent on its part."""
     fed, local = federation(), LocalConfig(lr=0.4, batch_size=0)
     model = build_model("mlp", input_shape=(5,), num_outputs=3, task="classification", hidden=[4])
-    cfg = FedAvgFTConfig(local, finetune_epochs=2, finetune=form)
+    cfg = FedAvgFTConfig(local, finetune_epochs=2, finetune=form, finetune_lr=own_rate)
     server, client = FedAvg(cfg, model, Plan(**DOUBLE)), FedAvgClient(cfg, model)
     simulate(server, client, fed, 1)
     for k in (0, 1):
-        body, head = descended(server.state.params, model, fed.client(k).train, form)
+        body, head = descended(server.state.params, model, fed.client(k).train, form, own_rate or 0.4)
         tuned = client.adapt(server.state, None, fed.client(k).train, Stream(0, 1, k))[0].params
         assert_close({n: v for n, v in tuned.items() if not model.is_head(n)}, body)
         assert_close({n: v for n, v in tuned.items() if model.is_head(n)}, head)
@@ -156,10 +157,10 @@ def test_each_form_of_fine_tuning_trains_what_it_says(form):
         assert server.client_metrics["test_loss"][k] == pytest.approx(loss, rel=1e-12)
 
 
-def descended(params, model, data, form):
-    """(body, head) after fine-tuning, restated."""
+def descended(params, model, data, form, lr):
+    """(body, head) after fine-tuning at rate lr, restated."""
     whole = (arrays({n: v for n, v in params.items() if model.is_head(n) == mine}) for mine in (False, True))
     body, head = whole
-    for rate in {"full": (0.4,), "head": (0.0,), "head_full": (0.0, 0.4)}[form]:
-        body, head = descend(body, head, data.x.numpy(), data.y.numpy(), rate, 0.4, 2)
+    for rate in {"full": (lr,), "head": (0.0,), "head_full": (0.0, lr)}[form]:
+        body, head = descend(body, head, data.x.numpy(), data.y.numpy(), rate, lr, 2)
     return body, head

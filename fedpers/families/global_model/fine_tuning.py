@@ -1,5 +1,7 @@
 """Training a received model on a client's own data before it predicts."""
 
+from dataclasses import replace
+
 from fedpers.core.data import Data
 from fedpers.core.params import Params, split
 from fedpers.core.rng import Stream
@@ -9,6 +11,11 @@ from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig
 
 PHASES = {"head_full": ("head", "full")}  # forms that train one part after the other
+
+
+def tuning(local: LocalConfig, epochs: int, lr: float) -> LocalConfig:
+    """How clients fine-tune: as they train, but for `epochs`, and at the rate `lr` if that is not 0."""
+    return replace(local, epochs=epochs, steps=0, lr=lr or local.lr)
 
 
 def fine_tune(model: Model, whole: Params, form: str, data: Data, rng: Stream, cfg: LocalConfig) -> Params:
