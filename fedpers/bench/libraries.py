@@ -21,6 +21,7 @@ from fedpers.bench.checkouts import CHECKOUTS
 from fedpers.bench.engines import play
 from fedpers.bench.processes import watched
 from fedpers.bench.work import LR, Clock, Result, Work, federation, tensors
+from fedpers.clients.lsgd import LSGDConfig
 from fedpers.config import compose
 from fedpers.config.registry import method
 from fedpers.core.plan import Plan
@@ -116,6 +117,8 @@ def main(argv: list[str]) -> int:
     config = compose.load([f"method={name}"]).method
     same: dict[str, Any] = {"lr": LR, "epochs": work.E, "steps": 0, "batch_size": work.B}
     config = replace(config, **{key: replace(cfg, **same) for key, cfg in trainings(config).items()})
+    if isinstance(config, LSGDConfig):  # has steps of its own instead of a local training
+        config = replace(config, tau=work.E * work.n // work.B, batch_size=work.B)
     made, plan = network(model, work.shape), Plan(clients_per_round=work.C, eval_every=0)
     strategy, client = halves.strategy_class()(config, made, plan), halves.client_class()(config, made)
     clock = Clock()
