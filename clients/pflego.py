@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from fedpers.core.params import add, split
 from fedpers.families.disclosures import BODY_GRADIENT
-from fedpers.families.split_models.heads import HeadInit, first_head, head_losses, head_steps
+from fedpers.families.split_models.heads import HeadInit, first_head, head_steps, steps_and_gradient
 from fedpers.learning.features import Features
-from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, bounds, grad, record
+from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, bounds, record
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,11 @@ class PFLEGOClient(PersonalizedClient):
         self, order: TakeSteps, state: ClientState, data: Data, rng: Stream
     ) -> tuple[BodyGradient, ClientState]:
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
-        h, theta, head, told = self.config, order.theta, state.head, {}
-        if h.tau > 1 or h.report:
-            F = Features(self.model, theta, data)                                        # [C1]
-            head = head_steps(F, head, rng, h.beta, h.tau - 1)                           # [C2]
-            told = head_losses(F, state.head, head) if h.report else {}
-        g = grad(self.model.loss)(head | theta, data)                                    # [C3]
+        h, theta = self.config, order.theta
+        F = Features(self.model, theta, data)                                            # [C1]
+        head, g, told = steps_and_gradient(                                              # [C2] [C3]
+            F, state.head, rng, h.beta, h.tau - 1, h.report
+        )
         g_head, g_theta = split(g, self.model.is_head)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]

@@ -9,7 +9,8 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
-from fedpers.learning.local_training import minimise, minimise_by_kernel, minimise_from
+from fedpers.learning.kernels.joint import Found
+from fedpers.learning.local_training import minimise, minimise_by_kernel, minimise_from, minimise_then_grad
 from fedpers.learning.losses import Frozen
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
@@ -42,6 +43,14 @@ class Features:
         nothing but the sample and the body.
         """
         return minimise(_OfHead(self), head, self.samples, rng, cfg)
+
+    def fit_then_grad(self, head: Params, rng: Stream, cfg: LocalConfig, powers: int) -> Found | None:
+        """The head after plain steps on all samples, and the gradient in head and body there.
+
+        None where no kernel makes both of one pass through the body; see `minimise_then_grad`.
+        """
+        loss = Frozen(self.model.loss, self.body)
+        return minimise_then_grad(loss, head, self.samples, rng, cfg, powers)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fedpers.core.vmap import readable
 from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
+from fedpers.learning.kernels.joint import Found, steps_then_gradient
 from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import (
@@ -126,6 +127,28 @@ def minimise_paced(
     (plan, start), (index, weight) = dense, _schedule(data, rng, cfg)
     done = minimise_dense(plan, replace(start, pace=pace), data.block, index, weight)
     return done.w, done.m, (weight.sum(1) > 0).sum()
+
+
+def minimise_then_grad(
+    loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, powers: int
+) -> Found | None:
+    """Plain steps on all samples at once, then the gradient in all parameters, also frozen ones.
+
+    What lies below `params` is gone through once. None if there is no kernel for it.
+
+    Args:
+        loss: a model's own, with `Frozen` lower layers.
+        params: of the uppermost layers.
+        cfg: rate and number of steps.
+        powers: as in `steps_then_gradient`, which says what is returned.
+    """
+    if not params:
+        return None
+    dense = _without_autograd(loss, params, init_optimizer(params, cfg), data, cfg, cfg.lr)
+    if dense is None:
+        return None
+    (plan, start), (index, weight) = dense, _schedule(data, rng, replace(cfg, steps=1))
+    return steps_then_gradient(plan, start, data.block, index, weight, cfg.steps, powers)
 
 
 def minimise_weighed(

@@ -19,6 +19,7 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.learning.gradients import grad
+from fedpers.learning.kernels.shares import mixture_of, shared_out, slopes_of
 from fedpers.learning.local_training import minimise_paced
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import Model
@@ -90,9 +91,7 @@ class Mixture:
 
     def mix(self, theta: Params, c: Tensor) -> Params:
         """One model: Σ_k c_k θ_k and the shared part."""
-        return {
-            n: torch.tensordot(c.to(v), v, dims=1) if self.is_canonical(n) else v for n, v in theta.items()
-        }
+        return {n: mixture_of(v, c) if self.is_canonical(n) else v for n, v in theta.items()}
 
     # ---- functions of parameters and membership --------------------------------------------------
 
@@ -123,7 +122,7 @@ class Mixture:
         if not self.one_pass:
             return grad(self.loss, argnums=2)(theta, data, c)
         g = grad(self.model.loss)(self.mix(theta, c), data)  # ∂/∂c_k = ⟨θ_k, g⟩
-        parts = [v.flatten(1) @ g[n].flatten() for n, v in theta.items() if self.is_canonical(n)]
+        parts = [slopes_of(v, g[n]) for n, v in theta.items() if self.is_canonical(n)]
         return torch.stack(parts).sum(0).to(c)
 
     def settle(self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float) -> Tensor:
@@ -177,20 +176,13 @@ class MixedLoss:
         if done is None:
             return None
         w_E, m_E, steps = done
-        (a, b), (p, q) = (row.unbind() for row in _drift(cfg, lr, data, steps).to(like))
-        share = (self.c / rate).to(like)
+        powers = _drift(cfg, lr, data, steps)
+        kinds = ((theta, w_E), (opt.m, m_E))[: 1 + bool(opt.m)]
         for n in mixed:
-            c = share.reshape(-1, *[1] * w[n].dim())
-            each, mean = (theta[n], opt.m.get(n)), (w[n], moments.get(n))
-            w_E |= {n: _drifted(a, b, *each).add_(c * (w_E[n] - _drifted(a, b, *mean)))}
-            if m_E:
-                m_E |= {n: _drifted(p, q, *each).add_(c * (m_E[n] - _drifted(p, q, *mean)))}
+            found = shared_out([v[n] for v, _ in kinds], self.c, powers, [end[n] for _, end in kinds])
+            for (_, end), moved in zip(kinds, found, strict=True):
+                end[n] = moved
         return w_E, OptimizerState(opt.step + steps, m_E, {}) if opt.m else opt
-
-
-def _drifted(a: Tensor, b: Tensor, w: Tensor, m: Tensor | None) -> Tensor:
-    """a w + b m, added in place: sums of K models of many clients cost more memory than arithmetic."""
-    return a * w if m is None else (a * w).add_(b * m)
 
 
 def _drift(cfg: LocalConfig, lr: float, data: Data, steps: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, split
 from fedpers.core.rng import Stream
 from fedpers.learning.features import Features
+from fedpers.learning.gradients import grad
 from fedpers.learning.losses import second_derivative
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
@@ -17,6 +18,8 @@ from fedpers.learning.optimizers import LocalConfig
 # drawn for each client as a model's head starts; uniform in [0, 1); or the initial model's head for all
 HeadInit = Literal["default", "uniform01", "common"]
 
+POWERS = 10  # steps of the power method
+TOLD = ("before", "after", "L")
 ABSENT = -1e4  # the output of a class that a client does not have: its probability is 0, to the last bit
 
 
@@ -70,7 +73,7 @@ def check_heads(model: Model, own_classes: bool) -> None:
         )
 
 
-def head_curvature(model: Model, data: Data, steps: int = 10) -> Tensor:
+def head_curvature(model: Model, data: Data, steps: int = POWERS) -> Tensor:
     """L of a head's loss on features, a scalar: gradient steps of a rate below 2/L do not raise the loss.
 
     c λ_max(F'F / n), where F [n, M + 1] are the features and a 1 for the bias, and c bounds the second
@@ -94,7 +97,31 @@ def head_steps(features: Features, head: Params, rng: Stream, rate: float, steps
 def head_losses(features: Features, before: Params, after: Params) -> Params:
     """Scalars: the losses of two heads on features, and L of that loss."""
     curvature = head_curvature(features.model, features.data)
-    return {"before": features.loss(before), "after": features.loss(after), "L": curvature}
+    return dict(zip(TOLD, (features.loss(before), features.loss(after), curvature), strict=True))
+
+
+def steps_and_gradient(
+    features: Features, head: Params, rng: Stream, rate: float, steps: int, report: bool
+) -> tuple[Params, Params, Params]:
+    """`head_steps`, the gradient of the whole model where they end, and `head_losses` if `report`, else {}.
+
+    A kernel goes through the body once for all of that.
+    """
+    model, cfg = features.model, LocalConfig(rate, steps=steps, batch_size=0)
+    found = features.fit_then_grad(head, rng, cfg, POWERS * report)
+    if found is not None:
+        after, g, told = found
+        return after, g, _scaled(model, told) if report else {}
+    after = head_steps(features, head, rng, rate, steps)
+    losses = head_losses(features, head, after) if report else {}
+    return after, grad(model.loss)(after | features.body, features.samples), losses
+
+
+def _scaled(model: Model, told: Tensor) -> Params:
+    """`head_losses` of two losses and λ_max(F'F / n), [3]."""
+    before, after, largest = told.unbind()
+    L = second_derivative(model.task, model.num_outputs) * largest
+    return dict(zip(TOLD, (before, after, L), strict=True))
 
 
 def fit_head(model: Model, body: Params, head: Params, data: Data, rng: Stream, cfg: LocalConfig) -> Params:

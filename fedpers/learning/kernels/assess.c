@@ -3,7 +3,7 @@
    Weights are packed into panels a few registers wide, [ins][outs of the panel]; layers that all clients
    share are packed once. TILE rows of inputs are multiplied by a panel at a time. A client's numbers do not
    depend on the others. Names: x inputs of a layer, z its outputs. */
-#include "softmax.h"
+#include "score.h"
 
 #ifdef __AVX512F__
 #define TILE 5
@@ -123,34 +123,6 @@ static void layer(const float *w, const float *b, const float *x, long hop, floa
         w += ins * halves * H;
         k += halves * H;
     }
-}
-
-/* Add up losses and correct predictions of n rows of outputs, as `Model` defines both; their targets start
-   at y[at], and what each row loses goes to `each` if that is not null. Returns 2 if a label is no class. */
-static int score(int task, const float *z, long hop, const void *y, long at, long n, long K, double *sums,
-                 float *each) {
-    for (long i = 0; i < n; i++, z += hop) {
-        const float *t = (const float *)y + (at + i) * K;
-        float top = -INFINITY;
-        double loss = 0;
-        long guess = 0;
-        for (long k = 0; task == REGRESSION && k < K; k++) loss += (z[k] - t[k]) * (z[k] - t[k]) / K;
-        if (task == BINARY) {
-            loss = (z[0] > 0 ? z[0] : 0) - t[0] * z[0] + log1pf(expf(-fabsf(z[0])));
-            sums[1] += (z[0] > 0) == t[0];
-        }
-        if (task == CLASSES) {
-            int64_t label = ((const int64_t *)y)[at + i];
-            if (label < 0 || label >= K) return 2;
-            for (long k = 0; k < K && top == top; k++)
-                if (z[k] > top || z[k] != z[k]) top = z[guess = k];
-            loss = logf(exp_sum(z, K, top)) - (z[label] - top);
-            sums[1] += guess == label;
-        }
-        sums[0] += loss;
-        if (each) each[at + i] = (float)loss;
-    }
-    return 0;
 }
 
 /* out[c] = mean loss and accuracy (NaN for regression) on client c's size[c] samples. `from` [C][2L] says

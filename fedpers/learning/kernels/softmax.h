@@ -1,4 +1,5 @@
 /* Softmax of a row of logits, a register at a time. */
+#pragma once
 #include "native.h"
 
 INLINE vec every(float value) { return value - (vec){0}; }
