@@ -166,11 +166,11 @@ def test_what_no_kernel_has(options, calls):
     assert close(fast, slow, 1e-5)
 
 
-def recurrence():
-    """Two models that gradients at two points move, and two that move without."""
+def recurrence(Q):
+    """Two models that gradients at Q points move, and two that move without."""
     moves = [[0.7, 0.2, 0.1, -0.3], [0.1, 0.6, 0.0, 0.2], [0.0, 0.0, 0.9, 0.3], [0.0, 0.0, -0.2, 0.8]]
     points = [[0.5, 0.3, 0.4, 0.0], [0.0, 1.2, 0.0, -0.6]]
-    numbers = moves, points, [1.0, -0.7], [-0.2, 0.1, 0.0, 0.0]
+    numbers = moves, points[:Q], [1.0, -0.7][:Q], [-0.2, 0.1, 0.0, 0.0]
     return Recurrence(*(torch.tensor(n, dtype=torch.float64) for n in numbers))
 
 
@@ -192,7 +192,9 @@ def by_hand(network, how, models, data, index, weight):
     return [mix(row, now) for row in ENDS]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5, 16, 20, 64, 70, 131])
+@pytest.mark.parametrize(
+    "steps, points", [(0, 2), (1, 2), (5, 1), (5, 2), (16, 2), (20, 1), (64, 2), (70, 2), (131, 1)]
+)
 @pytest.mark.parametrize("size", [1, 7])
 @pytest.mark.parametrize(
     "network",
@@ -200,7 +202,7 @@ def by_hand(network, how, models, data, index, weight):
     ids=["logistic", "mlp", "without bias", "wide"],
 )
 @torch.no_grad()
-def test_steps_are_those_by_hand(network, size, steps):
+def test_steps_are_those_by_hand(network, size, steps, points):
     rng = torch.Generator().manual_seed(steps)
     inputs = next(iter(network.init(0).values())).shape[1]
     parts = [
@@ -212,8 +214,9 @@ def test_steps_are_those_by_hand(network, size, steps):
     models.append({k: v.expand(3, *v.shape) for k, v in network.init(20).items()})  # the same for all
     index = torch.stack([torch.randint(len(p), (steps, size), generator=rng) for p in parts])
     weight = torch.ones(3, steps, size)
-    weight[1, :, 5:] = 0  # a padded batch
-    how, plan = recurrence(), coupled.plain_parts(network.loss, own[0][0], parts)[0]
+    weight[1, :, 5:] = 0  # padding
+    weight[2, :, 2:3] = 3.0
+    how, plan = recurrence(points), coupled.plain_parts(network.loss, own[0][0], parts)[0]
     found = recurrent._call(plan, how, models, ENDS, parts, index, weight)
     for c, data in enumerate(parts):
         each = by_hand(
