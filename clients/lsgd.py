@@ -94,8 +94,7 @@ class LSGDClient(BlockClient):
         draw = lambda: rows_at(data, rng.uniform(h.tau, h.batch_size))                   # noqa: E731
         found = f.descend(order.w, state.y, data, draw, (of_w, of_b))
         if found is None and h.batch_size == 1:
-            rows = lambda: draw()[0][:, 0]                                               # noqa: E731
-            found = self.sample_by_sample(f, order, state.y, data, rows, (of_w, of_b))
+            found = self.sample_by_sample(f, order, state.y, data, draw, (of_w, of_b))
         return None if found is None else (SharedCopy(found[0], order.mean), Block(found[1], state.z))
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Block:

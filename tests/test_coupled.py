@@ -9,8 +9,9 @@ from fedpers.checks.case import close
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.lsgd import APFLConfig, LSGDClient
 from fedpers.clients.perfedavg import PerFedAvgClient, PerFedAvgConfig
-from fedpers.core.data import ClientData
+from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import ReplyError
+from fedpers.core.params import add
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
@@ -20,6 +21,7 @@ from fedpers.families.unified.mixture import APFL2Settings, Mixture, MT2Settings
 from fedpers.families.unified.objective import Settings
 from fedpers.learning.kernels import coupled, native
 from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.plan import Summed
 from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan
 from fedpers.strategies.lsgd import LSGD
@@ -163,6 +165,43 @@ def test_sums_of_two_models_outputs(scaled, name, runner, calls):
     fast, slow = both(lambda: apfl(model(name), runner=runner, objective=objective, w_scale="mean"))
     assert calls
     assert close(fast, slow, 2e-5)
+
+
+def summed_by_hand(network, w, v, data, index, weight, sizes):
+    """Both models after steps on the loss of the sum of their outputs, in float64."""
+    both = [{k: t.double() for k, t in model.items()} for model in (w, v)]
+    for rows, share in zip(index, weight, strict=True):
+        x, y, share = data.x[rows].double(), data.y[rows], share.double()
+
+        def loss(w, v, x=x, y=y, share=share):
+            return (network.sample_losses(network(w, x) + network(v, x), y) * share).sum() / share.sum()
+
+        slopes = torch.func.grad(loss, (0, 1))(*both)
+        both = [add(model, g, -size) for model, g, size in zip(both, slopes, sizes, strict=True)]
+    return both
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_sums_are_those_by_hand(name):
+    """Padded batches, samples that count differently, unequal clients."""
+    network, rng, sizes = model(name), torch.Generator().manual_seed(1), (0.3, 0.1)
+    parts = [
+        Data(torch.randn(n, 5, generator=rng), torch.randint(3, (n,), generator=rng), torch.ones(n))
+        for n in (6, 9)
+    ]
+    w, v = (
+        {k: torch.stack([network.init(s + c)[k] for c in (0, 1)]) for k in network.init(0)} for s in (1, 4)
+    )
+    index = torch.stack([torch.randint(len(p), (4, 5), generator=rng) for p in parts])
+    weight = torch.tensor([[1.0, 0.0, 2.0, 1.0, 0.0], [1.0, 1.0, 3.0, 0.0, 0.0]])[:, None].repeat(1, 4, 1)
+    weight[:, 2] = 1.0
+    with torch.no_grad():
+        plan, start = coupled.plain_parts(network.loss, {k: t[0] for k, t in w.items()}, parts)
+        found = coupled.couple(plan, replace(start, w=w, cbar=v), Summed(*sizes), parts, index, weight)
+    for c, data in enumerate(parts):
+        first, second = ({k: t[c] for k, t in m.items()} for m in (w, v))
+        expected = summed_by_hand(network, first, second, data, index[c], weight[c], sizes)
+        assert close([{k: t[c].double() for k, t in m.items()} for m in found], expected, 2e-6)
 
 
 @pytest.mark.parametrize("options", [{"l2": 0.1}, {"shared_features": 3}, {"private_features": 2}])

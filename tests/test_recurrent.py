@@ -8,7 +8,7 @@ import torch
 from fedpers.checks.case import close
 from fedpers.checks.toy_data import toy_federation
 from fedpers.config.registry import method
-from fedpers.core.data import ClientData
+from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import ReplyError
 from fedpers.core.params import add, scale
 from fedpers.engines.cohort import Cohort
@@ -20,8 +20,10 @@ from fedpers.families.unified.linear import combination, repeated
 from fedpers.families.unified.messages import Block
 from fedpers.families.unified.mixture import APFL2Settings, MT2Settings, MX2Settings
 from fedpers.families.unified.objective import Settings
-from fedpers.learning.kernels import native, recurrent
+from fedpers.learning.gradients import model_gradient
+from fedpers.learning.kernels import coupled, native, recurrent
 from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.recurrent import Recurrence
 from fedpers.learning.model import build_model
 from fedpers.method import Plan
 
@@ -29,8 +31,9 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler"
 
 FED = toy_federation(num_clients=6, sizes=(12, 9, 15))
 SHAPES = {"logistic": {}, "mlp": {"hidden": [7, 6]}}
-METHODS = ("scd", "ascd", "svrcd", "asvrcd")
+METHODS = ("acd", "scd", "ascd", "svrcd", "asvrcd")
 COPIES = (MX2Settings(lam=2.0), APFL2Settings(Lambda=0.0, l2=0.1), Settings(name="full", mu=0.1))
+FEW = {"p_w": 0.3, "max_local": 8}  # ACD's momentum takes rounding further, by autograd as well
 ROUNDS = 3
 SOON = {"p_w": 0.04, "max_local": 40}  # rounds of about 20 iterations, more than are made at once
 
@@ -64,7 +67,7 @@ def calls(monkeypatch):
 def run(name, network, fed=FED, runner="stack", dtype="float32", **options):
     """The server's variables and the clients' states after some rounds."""
     halves, plan = method(name), Plan(seed=3, eval_every=0, dtype=dtype)
-    own = {"lsgd": {}, "scd": SOON}.get(name, {**SOON, "rho": 0.02})
+    own = {"lsgd": {}, "scd": SOON, "acd": FEW}.get(name, {**SOON, "rho": 0.02})
     cfg = halves.config_class()(**{**own, **options})
     strategy, client = halves.strategy_class()(cfg, network, plan), halves.client_class()(cfg, network)
     cohort = Cohort(client, fed, RamStore(), plan, RunnerConfig(runner))
@@ -99,14 +102,14 @@ def test_rounds_are_autograds(name, network, runner, calls):
         Settings(name="full", mu=0.1),
     ],
 )
-@pytest.mark.parametrize("name", ["ascd", "asvrcd"])
+@pytest.mark.parametrize("name", ["acd", "ascd", "asvrcd"])
 def test_any_mixture(name, objective, calls):
     fast, slow = both(name, model(), objective=objective)
     assert calls
     assert close(fast, slow, 1e-5)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS[1:])
 def test_many_steps_of_a_layer_of_many_outputs(name, calls):
     """70 outputs and 16 inputs: no padding, and other numbers of steps that are made at once."""
     options = {"p_w": 0.01, "max_local": 80}
@@ -161,6 +164,65 @@ def test_what_no_kernel_has(options, calls):
     fast, slow = both("scd", model(), fed, **options)
     assert len(calls) == 0 or options.get("max_local") == 1
     assert close(fast, slow, 1e-5)
+
+
+def recurrence(Q):
+    """Two models that gradients at Q points move, and two that move without."""
+    moves = [[0.7, 0.2, 0.1, -0.3], [0.1, 0.6, 0.0, 0.2], [0.0, 0.0, 0.9, 0.3], [0.0, 0.0, -0.2, 0.8]]
+    points = [[0.5, 0.3, 0.4, 0.0], [0.0, 1.2, 0.0, -0.6]]
+    numbers = moves, points[:Q], [1.0, -0.7][:Q], [-0.2, 0.1, 0.0, 0.0]
+    return Recurrence(*(torch.tensor(n, dtype=torch.float64) for n in numbers))
+
+
+ENDS = torch.tensor([[1, 0, 0, 0], [0.3, -0.5, 0.2, 0.7], [0, 0, 0, 2]], dtype=torch.float64)
+
+
+def by_hand(network, how, models, data, index, weight):
+    """The mixtures ENDS of one client's models after the steps, in float64."""
+
+    def mix(row, models):
+        return {k: sum(r * w[k] for r, w in zip(row, models, strict=True)) for k in models[0]}
+
+    now = [{k: v.double() for k, v in w.items()} for w in models]
+    for rows, share in zip(index, weight, strict=True):
+        batch = Data(data.x[rows].double(), data.y[rows], share.double())
+        slopes = [model_gradient(network, mix(p, now), batch) for p in how.points]
+        g = mix(how.signs, slopes)
+        now = [mix([*row, gain], [*now, g]) for row, gain in zip(how.moves, how.gains, strict=True)]
+    return [mix(row, now) for row in ENDS]
+
+
+@pytest.mark.parametrize(
+    "steps, points", [(0, 2), (1, 2), (5, 1), (5, 2), (16, 2), (20, 1), (64, 2), (70, 2), (131, 1)]
+)
+@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize(
+    "network",
+    [model("logistic"), model(), model(bias=False, hidden=[7, 6]), model(inputs=16, hidden=[70])],
+    ids=["logistic", "mlp", "without bias", "wide"],
+)
+@torch.no_grad()
+def test_steps_are_those_by_hand(network, size, steps, points):
+    rng = torch.Generator().manual_seed(steps)
+    inputs = next(iter(network.init(0).values())).shape[1]
+    parts = [
+        Data(torch.randn(n, inputs, generator=rng), torch.randint(3, (n,), generator=rng), torch.ones(n))
+        for n in (5, 9, 12)
+    ]
+    own = [[network.init(4 * c + k) for c in range(3)] for k in range(3)]
+    models = [{k: torch.stack([w[k] for w in column]) for k in column[0]} for column in own]
+    models.append({k: v.expand(3, *v.shape) for k, v in network.init(20).items()})  # the same for all
+    index = torch.stack([torch.randint(len(p), (steps, size), generator=rng) for p in parts])
+    weight = torch.ones(3, steps, size)
+    weight[1, :, 5:] = 0  # padding
+    weight[2, :, 2:3] = 3.0
+    how, plan = recurrence(points), coupled.plain_parts(network.loss, own[0][0], parts)[0]
+    found = recurrent._call(plan, how, models, ENDS, parts, index, weight)
+    for c, data in enumerate(parts):
+        each = by_hand(
+            network, how, [{k: v[c] for k, v in w.items()} for w in models], data, index[c], weight[c]
+        )
+        assert close([{k: v[c].double() for k, v in w.items()} for w in found], each, 2e-6)
 
 
 def test_a_label_that_is_no_class_is_named():

@@ -67,6 +67,12 @@ def test_other_networks_gradients_are_kept_whole():
     assert isinstance(sample_gradients(replace(model(), network=network.network)), Whole)
 
 
+def test_gradients_of_outputs_that_are_squashed_are_kept_whole(monkeypatch):
+    network = model()
+    monkeypatch.setattr(type(network.network), "squashes", True)
+    assert isinstance(sample_gradients(network), Whole)
+
+
 @pytest.mark.parametrize("runner", ["stack", "loop"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_l2sgd_moves_as_with_whole_gradients(name, runner, monkeypatch):

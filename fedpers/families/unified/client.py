@@ -31,8 +31,9 @@ from fedpers.families.unified.messages import (
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.newcomers import Unseen
+from fedpers.learning.kernels.coupled import Draw
 from fedpers.learning.kernels.dispatch import kernels_allowed
-from fedpers.learning.kernels.recurrent import Recurrence, Rows, steps_recurrent
+from fedpers.learning.kernels.recurrent import Recurrence, steps_recurrent
 from fedpers.learning.model import Model
 
 
@@ -121,7 +122,7 @@ class BlockClient(PersonalizedClient, ABC):
         return self._recurrences[key]
 
     def sample_by_sample(
-        self, f: Objective, order: LocalSteps, beta: Params, data: Data, rows: Rows, of: tuple[float, float]
+        self, f: Objective, order: LocalSteps, beta: Params, data: Data, draw: Draw, of: tuple[float, float]
     ) -> tuple[Params, Params] | None:
         """Steps of these sizes on one sample each, where all in them but the model's gradient is linear."""
         sequences = Sequences(Block(order.w), Block(beta))
@@ -133,7 +134,8 @@ class BlockClient(PersonalizedClient, ABC):
         how = self.recurrence(step, f, sequences, of, order.m)
         if how is None:
             return None
-        moved = steps_recurrent(f.model.loss, how, sequences.values, how.moving, data.block, rows)
+        moving = sequences.unit(how.moving)
+        moved = steps_recurrent(f.model.loss, how, sequences.values, moving, data.block, draw)
         if moved is None:
             return None
         now = dict(enumerate(sequences.values)) | dict(zip(how.moving, moved, strict=True))

@@ -1,21 +1,30 @@
 """Client half of what the optimisers share that draw a block in each iteration."""
 
 from abc import abstractmethod
+from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream
 from fedpers.families.unified.client import BlockClient
-from fedpers.families.unified.linear import Sequences
+from fedpers.families.unified.linear import Ending, Sequences, ending_of
 from fedpers.families.unified.messages import Block, BlockGradients, Iterate
 from fedpers.families.unified.objective import Objective
 from fedpers.learning.kernels.recurrent import Recurrence, steps_recurrent
+from fedpers.learning.model import Model
+
+NOTHING: Any = None  # in place of samples that nobody looks at
 
 
 class CoinClient(BlockClient):
     """T iterations of the private block, then perhaps one that communicates."""
+
+    def __init__(self, config: Any, model: Model) -> None:
+        super().__init__(config, model)
+        self._endings: dict[Any, Ending | None] = {}
 
     @abstractmethod
     def beta_step(self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data) -> tuple[Block, Block]:
@@ -31,31 +40,49 @@ class CoinClient(BlockClient):
         self, f: Objective, order: Iterate, state: Block, data: Data, rng: Stream
     ) -> tuple[BlockGradients, Block] | None:
         """`iterate` by a kernel, where all in an iteration but the model's gradients is linear."""
-        sequences, rows = Sequences(order.w, state), list[tuple[Tensor, Tensor]]()
+        sequences = Sequences(order.w, state)
         how = self._recurrence(f, order, sequences)
         if how is None:
             return None
+        drawn = cache(lambda: self._drawn(order, data, rng))
 
-        def draw() -> Tensor:
-            rows.append(self.drawn(order, data, rng))
-            return rows[0][0][: order.T, 0]
+        def draw() -> tuple[Tensor, Tensor]:
+            index, weight = drawn()
+            return index[: order.T], weight[: order.T]
 
-        moved = steps_recurrent(f.model.loss, how, sequences.values, sequences.kept(how), data.block, draw)
-        if moved is None:
+        end = self._ending(f, order, sequences, how)
+        rows = end.rows if end else sequences.unit(sequences.kept(how))
+        if not (end or order.T):
             return None
-        w, beta = sequences.after(how, order.T, moved)
-        last = data.take(*(t[order.T :] for t in rows[0])) if order.event else []
-        return self._ended(f, order, w, beta, last, data)
+        found = steps_recurrent(f.model.loss, how, sequences.values, rows, data.block, draw)
+        if end or found is None:
+            return end.read(sequences, found, state) if end and found else None
+        w, beta = sequences.after(how, order.T, found)
+        last = data.take(*(t[order.T :] for t in drawn())) if self.per_step else [data]
+        return self._ended(f, order, w, beta, last * order.event, data)
+
+    def _drawn(self, order: Iterate, data: Data, rng: Stream) -> tuple[Tensor, Tensor]:
+        """(index, weight), a row an iteration, of the samples that these take."""
+        if self.per_step:
+            return self.drawn(order, data, rng)
+        n, T = data.mask.shape[-1], order.T
+        return torch.arange(n).expand(T, n), data.mask.expand(T, n)
 
     def _recurrence(self, f: Objective, order: Iterate, sequences: Sequences) -> Recurrence | None:
-        if not (self.per_step and order.T):
-            return None
-        nothing: Any = None  # in place of the sample
-
         def step(f: Objective, w: Block, beta: Block) -> tuple[Block, Block]:
-            return self.beta_step(f, order, w, beta, nothing)
+            return self.beta_step(f, order, w, beta, NOTHING)
 
         return self.recurrence(step, f, sequences, type(order), order.rates, order.m)
+
+    def _ending(self, f: Objective, order: Iterate, sequences: Sequences, how: Recurrence) -> Ending | None:
+        def finish(f: Objective, w: Block, beta: Block) -> tuple[BlockGradients, Block]:
+            return self._ended(f, order, w, beta, [NOTHING] * order.event, NOTHING)
+
+        moving = how.moving if order.T else []
+        key = type(order), order.rates, order.m, order.w_step, order.refresh, f.M, *moving, *sequences.names
+        if key not in self._endings:
+            self._endings[key] = ending_of(finish, f, sequences, moving)
+        return self._endings[key]
 
     def iterate(self, order: Iterate, state: Block, data: Data, rng: Stream) -> tuple[BlockGradients, Block]:
         """The iterations of one order."""

@@ -1,10 +1,12 @@
 """Iterations that are linear but for gradients: what they do to the sequences, as matrices.
 
-The matrices are found by running the method's own iteration once, on unit vectors in place of models.
+The matrices are found by running the method's own iteration once, on unit vectors in place of models, and so
+is what it ends with where that is linear.
 """
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +14,12 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale
-from fedpers.families.unified.messages import Block
+from fedpers.families.unified.messages import Block, BlockGradients
 from fedpers.families.unified.objective import Objective
 from fedpers.learning.kernels.recurrent import Recurrence
 
 Step = Callable[[Any, Block, Block], tuple[Block, Block]]  # (f, w, β) to (w, β)
+Finish = Callable[[Any, Block, Block], tuple[BlockGradients, Block]]  # (f, w, β) to the reply, and β
 MOST = 2  # gradients of an iteration
 
 
@@ -31,6 +34,10 @@ class Sequences:
     def kept(self, how: Recurrence) -> list[int]:
         """Those of the private block that move."""
         return [i for i in how.moving if self.names[i][0] == 1]
+
+    def unit(self, places: Sequence[int]) -> Tensor:
+        """The shares [J, m] of these sequences in themselves."""
+        return torch.eye(len(self.values), dtype=torch.float64)[list(places)]
 
     def after(self, how: Recurrence, times: int, moved: Sequence[Params]) -> tuple[Block, Block]:
         """(w, β) after so many iterations, those of `kept` being `moved` then."""
@@ -50,18 +57,15 @@ class Sequences:
 
 def recurrence_of(step: Step, f: Objective, sequences: Sequences) -> Recurrence | None:
     """How one iteration moves the sequences; None if it takes more gradients, or not all in one direction."""
-    m = len(sequences.values)
+    m, points = len(sequences.values), list[Tensor]()
     unit = torch.eye(m + MOST, dtype=torch.float64)
-    points: list[Tensor] = []
 
     def slope(at: Params, data: Data) -> Params:
         points.append(at[""])
         return add({"": unit[m + len(points) - 1]}, at, f.config.l2)
 
-    probe: Any = copy.copy(f)
-    probe.loss_gradient = slope
     try:
-        after = step(probe, *sequences.blocks([{"": unit[i]} for i in range(m)]))
+        after = step(_probe(f, slope), *sequences.blocks([{"": u} for u in unit[:m]]))
     except IndexError:
         return None
     rows = torch.stack([getattr(after[b], name)[""] for b, name in sequences.names])
@@ -73,6 +77,54 @@ def recurrence_of(step: Step, f: Objective, sequences: Sequences) -> Recurrence 
     if not torch.allclose(first.outer(signs), gains, rtol=1e-12, atol=0):
         return None
     return Recurrence(moves, torch.stack([p[:m] for p in points[:Q]]), signs, first)
+
+
+def _probe(f: Objective, slope: Callable[[Params, Data], Params]) -> Any:
+    """f with other gradients of the plain loss."""
+    probe: Any = copy.copy(f)
+    probe.loss_gradient = slope
+    return probe
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A reply and the private block with it, as mixtures of the sequences before."""
+
+    rows: Tensor  # [J, m] float64
+    names: tuple[str, ...]  # which field of the reply or of the block each row is
+    stays: dict[str, int]  # fields of the block that are a sequence which does not move
+
+    def read(
+        self, sequences: Sequences, values: Sequence[Params], before: Block
+    ) -> tuple[BlockGradients, Block]:
+        """Both, from the mixtures of all rows; the block itself if nothing in it changes."""
+        still = {name: sequences.values[i] for name, i in self.stays.items()}
+        found = {"y": {}, **still, **dict(zip(self.names, values, strict=True))}
+        reply = BlockGradients(found.pop("g", {}), found.pop("g_v", {}))
+        return reply, before if still.keys() == found.keys() else Block(**found)
+
+
+class _NotLinear(Exception):
+    pass
+
+
+def ending_of(finish: Finish, f: Objective, sequences: Sequences, moving: Sequence[int]) -> Ending | None:
+    """What comes after iterations that move these sequences; None if it takes a gradient of a model."""
+
+    def slope(at: Params, data: Data) -> Params:
+        raise _NotLinear
+
+    unit = sequences.unit(range(len(sequences.values)))
+    try:
+        reply, block = finish(_probe(f, slope), *sequences.blocks([{"": u} for u in unit]))
+    except _NotLinear:
+        return None
+    given = {k: getattr(part, k) for part, names in ((reply, ("g", "g_v")), (block, "yzvG")) for k in names}
+    rows = {k: v[""] for k, v in given.items() if v}
+    kept = [i for i in range(len(unit)) if i not in moving]
+    stays = {k: i for k, row in rows.items() for i in kept if k in "yzvG" and row.equal(unit[i])}
+    names = tuple(k for k in rows if k not in stays)
+    return Ending(torch.stack([rows[k] for k in names]), names, stays) if names else None
 
 
 def repeated(step: Callable[[Block], Block], a: Block, times: int) -> Block:

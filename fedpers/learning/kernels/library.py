@@ -6,8 +6,8 @@ from typing import Any
 
 from fedpers.core.compiled import compiled
 
-HEADERS = "native convolve network products softmax score extra passes features recur"
-CODE = "native couple joint shares recur assess uniform"
+HEADERS = "native convolve network products softmax score extra passes features batch recur"
+CODE = "native couple joint shares recur sweep assess uniform"
 SOURCES = [
     Path(__file__).with_name(f"{name}.{kind}")
     for kind, names in (("h", HEADERS), ("c", CODE))

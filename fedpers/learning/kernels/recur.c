@@ -1,12 +1,12 @@
 /* Steps of one sample each by which several models of one client move, for many clients in one call.
 
-   Models s_1..s_m of one dense network move by s_i' = sum_k moves[i][k] s_k + gains[i] g, where g is a sum of
-   gradients of the sample's loss at Q points: sum_q signs[q] f'(sum_k points[q][k] s_k). All but the gradients is
-   linear, and a gradient in a weight is d x^T. So for some steps the models rest: outputs of the first layer come
-   from those of the models, by one product for all steps, and from inner products of the samples; then all steps
-   are made at once. A bias is a matrix of one row. Names: x inputs of a layer, z its outputs, d derivatives of the
-   loss in z. */
+   What the models are to each other is in recur.h. All but the gradients is linear, and a gradient in a weight is
+   d x^T. So for some steps the models rest: outputs of the first layer come from those of the models, by one product
+   for all steps, and from inner products of the samples; then all steps are made at once. A bias is a matrix of one
+   row. Names: x inputs of a layer, z its outputs, d derivatives of the loss in z. */
 #include "recur.h"
+
+enum { FEW = 16, MANY = 64 }; /* steps that are made at once, by the first layer's outputs */
 
 /* y (+)= factor x */
 INLINE void plus(float *restrict y, float factor, const float *restrict x, long n, int add) {
@@ -21,8 +21,8 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
     long wide = WIDE(n->width[0]), K = n->width[1], zw = WIDE(K), gw = WIDE(h->H);
     for (long k = 0; k < n->m; k++) {
         int used = 0;
-        for (long t = 0; t < h->H * h->Q; t++) used |= h->at[t * n->m + k] != 0;
-        float **own = n->own + k * n->P;
+        for (long t = 0; t < h->H * h->Q; t++) used |= h->at[t * (n->m + 1) + k] != 0;
+        const float **own = n->own + k * n->P;
         if (used) forward(own[0], own[1], n->in, n->z + k * (h->H + ROWS) * zw, count, K, wide, zw);
     }
     for (long s = 0; s < count; s += DOTS) { /* with what comes later */
@@ -34,7 +34,7 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
 /* Outputs of layer l at point q of step t: z is there for them. */
 static void outputs_at(place *n, const motion *h, long l, long t, long q, float *z) {
     long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), m = n->m;
-    const float *share = h->at + (t * h->Q + q) * m, *lag = h->lag + q * h->H;
+    const float *share = h->at + (t * h->Q + q) * (m + 1), *lag = h->lag + q * h->H;
     int bias = n->own[2 * l + 1] != 0;
     memset(z, 0, sizeof(float) * zw);
     if (!l) {
@@ -46,10 +46,8 @@ static void outputs_at(place *n, const motion *h, long l, long t, long q, float 
         return;
     }
     const float *x = n->x[l] + (t * h->Q + q) * ins;
-    for (long p = 2 * l; p < 2 * l + 2; p++)
-        for (long k = 0, some = 0; n->own[p] && k < m; k++)
-            if (share[k] != 0 || k + 1 == m)
-                plus(n->point[p], share[k], n->own[k * n->P + p], outs_at(n, p) * wide_at(n, p), some++);
+    for (long p = 2 * l, at = t * h->Q + q; p < 2 * l + 2; p++)
+        if (n->own[p]) mix_models(n, h->at, &at, 1, p, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
     for (long o = 0; o < K; o++) z[o] = inner(n->point[2 * l] + o * ins, x, ins) + (bias ? n->point[2 * l + 1][o] : 0);
     for (long e = 0; h->hears[q] && e < t * h->Q; e++)
         plus(z, lag[t - 1 - e / h->Q] * (inner(n->x[l] + e * ins, x, ins) + bias), n->d[l] + e * zw, zw, 1);
@@ -89,83 +87,46 @@ static int look(place *n, const motion *h, int task, const void *y, int64_t row,
     return 0;
 }
 
-/* The models after `count` steps. */
-static void settle_all(place *n, const motion *h, long count, const float *end) {
-    long m = n->m;
-    for (long p = 0; p < n->P; p++) {
-        long l = p / 2, wide = wide_at(n, p), outs = outs_at(n, p), K = WIDE(n->width[l + 1]);
-        long each = l ? h->Q : 1, size = count * each;
-        if (!n->own[p]) continue;
-        for (long i = 0; i < m; i++)
-            for (long e = 0; h->learns[i] && e < size; e++)
-                plus(n->part + (i * h->H * h->Q + e) * K, h->left[i * h->H + count - 1 - e / each], n->d[l] + e * K, K, 0);
-        for (long e = 0; e < size; e++) n->list[e] = l ? n->x[l] + e * wide : n->in[e];
-        for (long r = 0; r < outs; r += OUTS) {
-            long some = outs - r < OUTS ? outs - r : OUTS;
-            for (long i = 0; i < m; i++) {
-                if (!h->moving[i]) continue;
-                float *to = n->fresh + i * OUTS * wide, *a = n->part + i * h->H * h->Q * K;
-                int found = 0;
-                for (long k = 0; k < m; k++)
-                    if (end[i * m + k] != 0)
-                        plus(to, end[i * m + k], n->own[k * n->P + p] + r * wide, some * wide, found++);
-                if (!found) memset(to, 0, sizeof(float) * some * wide);
-                if (!h->learns[i]) continue;
-                if (p % 2)
-                    for (long e = 0; e < size; e++) plus(to, 1, a + e * K, wide, 1);
-                else mix_in(a + r, K, n->list, 0, to, size, some, wide);
-            }
-            for (long i = 0; i < m; i++)
-                if (h->moving[i])
-                    memcpy(n->own[i * n->P + p] + r * wide, n->fresh + i * OUTS * wide, sizeof(float) * some * wide);
-        }
+/* `count` steps on samples `rows`; `to` is as in settle_models. 2 if a label is no class. */
+static int make(place *n, motion *h, int task, const float *x, const void *y, const int64_t *rows, long hop, long count,
+                float **to, long c) {
+    long ins = n->width[0], wide = WIDE(ins);
+    int failed = 0;
+    for (long t = 0; count && t < count + ROWS; t++) {
+        long j = t < count ? t : count - 1;
+        n->in[t] = n->rows + j * wide;
+        if (t == j) memcpy(n->rows + j * wide, x + rows[j * hop] * ins, sizeof(float) * ins);
     }
+    look_on(h);
+    look_ahead(n, h, count);
+    for (long t = 0; t < count && !failed; t++)
+        for (long q = 0; q < h->Q && !failed; q++) failed = look(n, h, task, y, rows[t * hop], t, q);
+    settle_models(n, h, count, to, c);
+    move_on(h);
+    return failed;
 }
 
-/* Make S steps for each of C clients; the first arguments as in fedpers_train, with m models for the kinds, of
-   dense layers only, and samples index [C, S, 1]. `numbers` are moves [m][m], points [Q][m], signs [Q] and gains [m],
-   those of the next client `hop_numbers` further on. A model that moves and has no `to` is left as it was.
-   Returns 0, 1 without memory, 2 for a label that is no class. */
+/* Make S steps for each of C clients; the first arguments as in fedpers_train, with m models for the kinds, J mixtures
+   where results go, dense layers only, and samples index [C, S, 1]. `numbers` are moves [m][m], points [Q][m], signs
+   [Q], gains [m] and ends [J][m]. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_recur(long N, const void *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
-                  const int64_t *index, const long *ih, const float *weight, const long *wh, long m, long Q,
-                  const double *numbers, long hop_numbers) {
-    place n = {L, 2 * L, m, width, 0};
-    motion h = {m, Q, width[1] < MANY ? FEW : MANY, 0};
-    float *pointers[2 * m * n.P + n.P + 2 * L];
-    n.own = pointers;
-    n.point = n.own + m * n.P;
-    float **room = n.point + n.P;
-    n.x = room + m * n.P;
-    n.d = n.x + L;
-    h.H = S < h.H ? S : h.H;
-    void *all = calloc(share_room(0, &n, &h, 0, from, to) + 64, 1);
-    if (!all) return 1;
-    share_room((void *)(((uintptr_t)all + 63) / 64 * 64), &n, &h, room, from, to);
-    long wide = WIDE(width[0]);
-    int failed = 0;
+                  const int64_t *index, const long *ih, const float *weight, const long *wh, long m, long Q, long J,
+                  const double *numbers) {
+    place n = {L, 2 * L, m, width};
+    long H = width[1] < MANY ? FEW : MANY;
+    motion h = told(m, Q, J, S < 1 ? 1 : S < H ? S : H, numbers);
+    void *all = reserve_models(&n, &h, from);
+    int failed = !all;
+    if (all) foresee(&h, S ? (S - 1) % h.H + 1 : 0);
     for (long c = 0; c < C && !failed; c++) {
-        const double *own = numbers + c * hop_numbers;
-        h.moves = own;
-        h.points = own + m * m;
-        h.signs = h.points + Q * m;
-        h.gains = h.signs + Q;
-        if (!c || hop_numbers) foresee(&h, S % h.H);
-        carry(&n, &h, from, hop, to, room, c, 0);
-        for (long s = 0, count; s < S && !failed; s += count) {
+        fetch(&n, &h, from, hop, c);
+        start(&h);
+        for (long s = 0; !failed && (!s || s < S); s += h.H) {
             const int64_t *rows = index + c * ih[0] + s * ih[1];
-            count = S - s < h.H ? S - s : h.H;
-            for (long t = 0; t < count + ROWS; t++) {
-                long j = t < count ? t : count - 1;
-                n.in[t] = n.rows + j * wide;
-                if (t == j) memcpy(n.rows + j * wide, x[c] + rows[j * ih[1]] * width[0], sizeof(float) * width[0]);
-            }
-            look_ahead(&n, &h, count);
-            for (long t = 0; t < count && !failed; t++)
-                for (long q = 0; q < Q && !failed; q++) failed = look(&n, &h, task, y[c], rows[t * ih[1]], t, q);
-            settle_all(&n, &h, count, h.end[count < h.H]);
+            long left = S - s;
+            failed = make(&n, &h, task, x[c], y[c], rows, ih[1], left < h.H ? left : h.H, left > h.H ? 0 : to, c);
         }
-        carry(&n, &h, from, hop, to, room, c, 1);
     }
     free(all);
     return failed;

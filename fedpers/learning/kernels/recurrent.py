@@ -1,7 +1,7 @@
-"""Steps of one sample each by which several models move linearly but for gradients, in C: see recur.c."""
+"""Steps by which several models move linearly but for gradients, in C: see recur.c and sweep.c."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,21 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.coupled import plain_parts
+from fedpers.learning.kernels.coupled import Draw, plain_parts
 from fedpers.learning.losses import Loss
-
-Rows = Callable[[], Tensor]  # gives the samples [S] of S steps
 
 
 @dataclass(frozen=True)
 class Recurrence:
     """How models s_1..s_m move: s_i' = Σ_k moves[i, k] s_k + gains[i] g.
 
-    g = Σ_q signs[q] ∇f(Σ_k points[q, k] s_k), f being a sample's loss; all are float64.
+    g = Σ_q signs[q] ∇f(Σ_k points[q, k] s_k), f being the loss of a step's samples; all are float64.
     """
 
     moves: Tensor  # [m, m]
@@ -45,27 +44,27 @@ class Recurrence:
 
 
 def steps_recurrent(
-    loss: Loss, how: Recurrence, models: Sequence[Params], kept: Sequence[int], block: Any, draw: Rows
+    loss: Loss, how: Recurrence, models: Sequence[Params], ends: Tensor, block: Any, draw: Draw
 ) -> list[Params] | None:
-    """The models `kept` after S steps, of one client; None if there is no kernel for it.
+    """Mixtures Σ_k ends[j, k] s_k of the models after S steps, of one client; None without a kernel.
 
     Args:
         models: of the same names and shapes, those of the recurrence.
-        kept: which are wanted; each must be one that moves.
+        ends: [J, m] float64.
         block: `Data.block` of the client.
-        draw: gives the samples [S] of the steps; it is not asked if there is no kernel.
+        draw: as in `steps_ahead`.
     """
     found = None if block is None or not models else plain_parts(loss, models[0], block.parts)
-    if found is None or not all(_alike(models[0], w) for w in models):
+    if found is None or found[0].convs or not all(_alike(models[0], w) for w in models):
         return None
     plan, leaves, form = found[0], *flatten(list(models))
 
-    def all_clients(rows: Tensor, *leaves: Tensor) -> list[Tensor]:
-        moved = _call(plan, how, rebuild(form, leaves), kept, block.parts, rows)
-        return [w[k] for w in moved for k in plan.moving]
+    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
+        wanted = _call(plan, how, rebuild(form, leaves), ends, block.parts, index, weight)
+        return [w[k] for w in wanted for k in plan.moving]
 
-    values = iter(on_stacks(all_clients, draw(), *leaves))
-    return [{k: next(values) for k in plan.moving} for _ in kept]
+    values = iter(on_stacks(all_clients, *draw(), *leaves))
+    return [{k: next(values) for k in plan.moving} for _ in ends]
 
 
 def _alike(a: Params, b: Params) -> bool:
@@ -73,18 +72,22 @@ def _alike(a: Params, b: Params) -> bool:
 
 
 def _call(
-    plan: Any, how: Recurrence, models: Sequence[Params], kept: Sequence[int], parts: Any, rows: Tensor
+    plan: Any,
+    how: Recurrence,
+    models: Sequence[Params],
+    ends: Tensor,
+    parts: Sequence[Data],
+    index: Tensor,
+    weight: Tensor,
 ) -> list[Params]:
-    fresh: list[Params] = [{} for _ in models]
-    for i in kept:
-        fresh[i] = {k: torch.empty(t.shape) for k, t in models[i].items()}
-    index, numbers = rows.unsqueeze(-1), how.numbers
+    wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
+    numbers = torch.cat([how.numbers, ends.reshape(-1)])
+    one = index.shape[2] == 1
     native.call(
-        native.library().fedpers_recur,
+        native.library().fedpers_recur if one else native.library().fedpers_sweep,
         plan,
-        (models, fresh, parts, index, torch.ones(1).expand(index.shape)),
-        *map(ctypes.c_long, (len(models), len(how.points))),
+        (models, wanted, parts, index, weight),
+        *map(ctypes.c_long, (len(models), len(how.points), len(ends))),
         native._pointer(numbers),
-        ctypes.c_long(0),
     )
-    return [fresh[i] for i in kept]
+    return wanted

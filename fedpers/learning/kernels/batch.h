@@ -1,0 +1,24 @@
+/* One plain gradient of a minibatch, for couple.c and sweep.c. */
+#pragma once
+#include "passes.h"
+
+typedef struct {
+    int task;
+    const float *x;
+    const void *y;
+    const int64_t *rows;
+    const float *share;
+    long B;
+    float total; /* of the shares */
+} batch;
+
+/* Go forward and backward with the copies `at`; what comes out goes to the goals. */
+static int pass(net *n, space *m, const rule *h, const batch *b, int fetch) {
+    long K = n->width[n->L];
+    if (fetch || n->N) inputs(n, m, b->x, b->rows, b->share, b->B);
+    for (long i = 0; i < b->B; i++) m->next[i] = m->x[0][i];
+    outputs(n, m, b->B, 0, n->L);
+    if (derivatives(b->task, m->z[n->L], b->y, b->rows, b->share, 0, -1 / b->total, b->B, K, WIDE(K))) return 2;
+    backward(n, m, h, 0, b->B, 0);
+    return 0;
+}
