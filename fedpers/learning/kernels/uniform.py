@@ -15,9 +15,9 @@ Ranges = Sequence[tuple[tuple[int, ...], float]]  # shapes, and bounds b of numb
 
 
 def uniform(seeds: Sequence[int], ranges: Ranges) -> list[Tensor]:
-    """For each range [N, *shape]: what `uniform_` draws after `torch.manual_seed(seed)`, one range after the other.
+    """For each range [N, *shape], of N seeds: as `uniform_` after `torch.manual_seed(seed)`; float32, CPU.
 
-    float32, on the CPU.
+    From a seed one range is drawn after the other.
     """
     kernels = library()
     known = kernels is not None and _same_bits(kernels)
