@@ -86,8 +86,18 @@ def _cut(
     index: np.ndarray, source: np.ndarray, same: np.ndarray, fraction: float, rng: Generator, least: int = 0
 ) -> tuple[Pair, Pair]:
     """(chosen, rest): `fraction` of the different samples; copies of one stay on one side."""
-    ids = np.unique(same[index])
+    mine = same[index]
+    ids = different(mine)
     count = int(fraction * len(ids) + 1e-9)  # 0.29 * 100 is 28.999...
-    chosen = rng.permutation(ids)[: max(least, count)]
-    mask = np.isin(same[index], chosen)
+    taken = np.zeros(len(ids), dtype=bool)
+    taken[rng.permutation(len(ids))[: max(least, count)]] = True
+    mask = taken[ids.searchsorted(mine)]
     return (index[mask], source[mask]), (index[~mask], source[~mask])
+
+
+def different(values: np.ndarray) -> np.ndarray:
+    """`np.unique` of a client's few values, in a third of its time."""
+    values = np.sort(values)
+    first = np.ones(len(values), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return values[first]

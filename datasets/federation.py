@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError, DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Splits, cut_clients, stream
+from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Splits, cut_clients, different, stream
 from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.registry import data_sets
@@ -160,7 +160,7 @@ class PartitionedClients:
         s = self.splits
         index = np.concatenate([s.train[k], s.valid[k], s.test[k]])
         source = np.concatenate([s.train_source[k], s.valid_source[k], s.test_source[k]])
-        return np.unique(relabel(self.labels[index], source, self.part.sources))
+        return different(relabel(self.labels[index], source, self.part.sources))
 
     def owned(self, num_classes: int) -> np.ndarray:
         """[N, classes] 1 where a client has samples of a class (class numbers of the set)."""

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.random import Generator
 
 from fedpers.core.errors import DataError, unknown
+from fedpers.datasets.dirichlet import dirichlet
 from fedpers.datasets.sources import mixture, permutations, rotations
 from fedpers.datasets.split import Indices, Partition, both, check_sizes, evenly
-
-REDRAWS = 100  # of a Dirichlet partition, before giving up
 
 
 def iid(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator) -> Partition:
@@ -102,65 +101,6 @@ def shards(
         return [np.concatenate([runs[i] for i in hand]) for hand in hands]
 
     return Partition(deal(train), deal(test))
-
-
-def dirichlet(
-    train: np.ndarray,
-    test: np.ndarray,
-    num_clients: int,
-    rng: Generator,
-    alpha: float,
-    min_size: int,
-    num_clusters: int | None = None,
-) -> Partition:
-    """Each class spread over the clients in shares ~ Dirichlet(alpha), the same for both parts.
-
-    With `num_clusters` the shares are drawn for random clusters of classes instead. Drawn
-    again, at most REDRAWS times, until each client has `min_size` training samples (and a test
-    sample).
-
-    Raises:
-        DataError: no draw gave every client enough.
-    """
-    cluster = label_clusters(train, num_clusters, rng)
-    best = 0
-    for _ in range(REDRAWS):
-        shares = rng.dirichlet(np.full(num_clients, alpha), int(cluster.max()) + 1)  # [G, N]
-        parts = _by_shares(cluster[train], shares, rng), _by_shares(cluster[test], shares, rng)
-        best = max(best, min(map(len, parts[0])))
-        if all(
-            min(map(len, p)) >= low
-            for p, low, y in zip(parts, (min_size, 1), (train, test), strict=True)
-            if len(y)
-        ):
-            return Partition(*parts, {"shares": shares.T})
-    raise DataError(
-        f"no Dirichlet partition with data.alpha={alpha} in {REDRAWS} draws gave each of "
-        f"{num_clients} clients data.min_size={min_size} of {len(train)} training samples and one "
-        f"of {len(test)} test samples (the smallest client had {best} training samples at best); "
-        "raise data.alpha, lower data.min_size or data.num_clients, or set data.pool=true"
-    )
-
-
-def label_clusters(labels: np.ndarray, count: int | None, rng: Generator) -> np.ndarray:
-    """The cluster of each class [C]: its own, or one of `count` random ones of even size."""
-    size = int(labels.max()) + 1
-    if count is None:
-        return np.arange(size)
-    cluster = np.zeros(size, dtype=np.int64)
-    for g, members in enumerate(evenly(rng.permutation(np.unique(labels)), count)):
-        cluster[members] = g
-    return cluster
-
-
-def _by_shares(cluster: np.ndarray, shares: np.ndarray, rng: Generator) -> Indices:
-    hands: list[list[np.ndarray]] = [[] for _ in range(shares.shape[1])]
-    for g, share in enumerate(shares):
-        samples = rng.permutation(np.flatnonzero(cluster == g))
-        cuts = (np.cumsum(share)[:-1] * len(samples)).astype(np.int64)
-        for hand, piece in zip(hands, np.split(samples, cuts), strict=True):
-            hand.append(piece)
-    return [np.concatenate(hand) for hand in hands]
 
 
 def groups(

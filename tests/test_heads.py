@@ -12,7 +12,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
-from fedpers.families.split_models.heads import fit_head
+from fedpers.families.split_models.heads import first_head, first_heads, fit_head
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.local_training import minimise
@@ -99,3 +99,16 @@ def test_a_gradient_through_cached_features_is_not_lost():
     moved[0, 0] = step
     ends = [float(after(body | {name: body[name] + sign * moved})) for sign in (1, -1)]
     assert float(found[name][0, 0]) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=2e-2, abs=2e-4)
+
+
+@pytest.mark.parametrize("own_classes", [False, True])
+@pytest.mark.parametrize("how", ["default", "uniform01", "common"])
+@pytest.mark.parametrize("start", ["default", "xavier_normal"])
+def test_heads_drawn_together_are_those_drawn_alone(how, own_classes, start):
+    model = replace(MODEL, start=start)
+    params, data = model.init(1), [FED.client(k).train for k in range(5)]
+    together = first_heads(model, params, data, [Stream(3, 0, k) for k in range(5)], how, own_classes)
+    for k, head in enumerate(together):
+        alone = first_head(model, params, data[k], Stream(3, 0, k), how, own_classes)
+        assert list(head) == list(alone)
+        assert all(torch.equal(head[name], value) for name, value in alone.items())

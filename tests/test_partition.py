@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpers.core.errors import DataError
+from fedpers.datasets.cuts import _cut
 from fedpers.datasets.partition import (
     PARTITIONS,
     assign,
@@ -168,6 +169,59 @@ def test_dirichlet_gives_up_with_numbers():
         dirichlet(y, y, 10, rng(), 0.1, min_size=6)
 
 
+def test_dirichlet_draws_again_by_the_same_stream():
+    """The partition is that of the first shares, and of the permutations after them, that give all enough."""
+    y, z, low, stream, draws = labels(200, 4, 1), labels(90, 4, 2), 9, rng(8), 0
+    while True:
+        draws += 1
+        shares = stream.dirichlet(np.full(12, 0.5), 4)
+        parts = []
+        for part in (y, z):
+            hands = [[] for _ in range(12)]
+            for c, share in enumerate(shares):
+                samples = stream.permutation(np.flatnonzero(part == c))
+                pieces = np.split(samples, (np.cumsum(share)[:-1] * len(samples)).astype(int))
+                for hand, piece in zip(hands, pieces, strict=True):
+                    hand.extend(piece.tolist())
+            parts.append(hands)
+        if min(map(len, parts[0])) >= low and min(map(len, parts[1])) >= 1:
+            break
+    found = dirichlet(y, z, 12, rng(8), 0.5, low)
+    assert draws > 1 and not found.notes
+    assert [[h.tolist() for h in part] for part in (found.train, found.test)] == parts
+
+
+@pytest.mark.parametrize("tests", [0, 9000])
+def test_dirichlet_with_many_clients_gives_those_who_fall_short_what_they_lack(tests):
+    y, z = labels(30_000, 10, 0), labels(tests, 10, 1)
+    found = dirichlet(y, z, 3000, rng(), 0.5, 1)
+    exactly_once(found.train, 30_000)
+    exactly_once(found.test, tests)
+    low = 1 if tests else 2  # of its two samples a client without a test part cuts one
+    sizes = np.array(list(map(len, found.train)))
+    shares = found.truth["shares"]
+    whole = np.stack([np.bincount(y[h], minlength=10) for h in found.train])
+    cuts = np.floor(np.cumsum(shares, 0)[:-1] * np.bincount(y)).astype(int)
+    due = np.diff(cuts, axis=0, prepend=0, append=np.bincount(y)[None])  # by the shares alone
+    short = due.sum(1) < low
+    assert short.any() and sizes.min() == low
+    assert (sizes[short] == low).all()
+    assert (np.abs(whole - due).sum(1)[~short] == (due - whole).sum(1)[~short]).all()  # others only give
+    first = np.argmax(shares[short], axis=1)
+    assert (whole[short, first] > due[short, first]).all()  # of the class of its largest share
+    givers = (whole < due) & ~short[:, None]
+    assert due[givers].min() >= np.quantile(due, 0.9)
+    assert "clients that fell short" in found.notes[0]
+    if tests:
+        assert min(map(len, found.test)) == 1
+
+
+def test_dirichlet_mends_nothing_that_needs_many_samples():
+    y = labels(30_000, 10, 0)
+    with pytest.raises(DataError, match=r"in 3 draws .* at most one in 10"):
+        dirichlet(y, y[:0], 3000, rng(), 0.1, 8)
+
+
 def test_dirichlet_over_clusters_keeps_a_cluster_together():
     y = np.repeat(np.arange(8), 500)
     result = dirichlet(y, y, 3, rng(), 0.4, 1, num_clusters=4)
@@ -249,3 +303,16 @@ def test_the_random_stream_is_numpys_documented_one():
     assert rng(0).permutation(8).tolist() == [2, 4, 3, 6, 5, 0, 1, 7]
     assert rng(0).integers(0, 100, 5).tolist() == [85, 63, 51, 26, 30]
     np.testing.assert_allclose(rng(0).dirichlet([0.5] * 3), [0.30630066, 0.00118032, 0.69251901], rtol=1e-5)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_cut_takes_a_part_of_the_different_samples_and_leaves_no_copy_behind(copies):
+    same = np.arange(60) // 3 if copies else np.arange(60)
+    index = rng(1).permutation(60)[:41]
+    source = np.arange(41)
+    (taken, taken_source), (rest, rest_source) = _cut(index, source, same, 0.3, rng(2), 1)
+    chosen = rng(2).permutation(np.unique(same[index]))[: int(0.3 * len(np.unique(same[index])))]
+    mask = np.isin(same[index], chosen)
+    assert taken.tolist() == index[mask].tolist() and taken_source.tolist() == source[mask].tolist()
+    assert rest.tolist() == index[~mask].tolist() and rest_source.tolist() == source[~mask].tolist()
+    assert not set(same[taken]) & set(same[rest])

@@ -82,6 +82,18 @@ def test_different_shapes_and_plain_values_live_side_by_side():
     assert same(store.get(1, W), memory(2, 7))
 
 
+@pytest.mark.parametrize("make", [RamStore, RowStore, lambda: RowStore(memory_mb=0.01)])
+def test_states_put_together_are_as_put_alone(make):
+    store, alone = make(), make()
+    for clients in ([3, 0, 77], [5, 77, 2]):
+        store.put_alike(clients, W, [memory(k + len(clients)) for k in clients])
+        for k in clients:
+            alone.put(k, W, memory(k + len(clients)))
+    assert store.states.keys() == alone.states.keys()
+    assert all(same(store.get(k, W), alone.get(k, W)) for k in (0, 2, 3, 5, 77))
+    assert getattr(store, "held", 0) == getattr(alone, "held", 0)
+
+
 @pytest.mark.parametrize("megabytes", [0, 100])
 def test_a_checkpoint_can_be_gone_back_to(tmp_path, megabytes):
     store = RowStore(tmp_path / "rows", memory_mb=megabytes)

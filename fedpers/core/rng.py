@@ -13,6 +13,7 @@ from torch import Tensor
 SERVER = 0  # first key of the server's streams
 CLIENT = 1  # first key of the clients' streams
 NOISE = 2  # first key of the streams of privacy's noise
+SEEDS = 2**31 - 1  # integer seeds are below
 
 
 def server_rng(seed: int, t: int) -> np.random.Generator:
@@ -28,13 +29,25 @@ class Stream:
     def __init__(self, seed: int, t: int, client: int, exchange: int = 0) -> None:
         self.key = [seed, CLIENT, t, client, exchange]
         self._generator: np.random.Generator | None = None
+        self._skipped = False  # whether the first seed was drawn without the generator
 
     @property
     def generator(self) -> np.random.Generator:
         """The NumPy generator behind this stream."""
         if self._generator is None:
             self._generator = np.random.default_rng(_entropy(self.key))
+            if self._skipped:
+                self._generator.integers(0, SEEDS)
         return self._generator
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was drawn so far."""
+        return self._generator is None and not self._skipped
+
+    def skip_seed(self) -> None:
+        """The first `integer_seed` of a fresh stream is known; what is drawn next is what follows it."""
+        self._skipped = True
 
     @property
     def apart(self) -> Any:
@@ -79,7 +92,7 @@ class Stream:
 
     def integer_seed(self) -> int:
         """A seed for code that takes one, such as a model's initialisation."""
-        return int(self.generator.integers(0, 2**31 - 1))
+        return int(self.generator.integers(0, SEEDS))
 
 
 def _entropy(key: list[int]) -> Any:

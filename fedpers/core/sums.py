@@ -41,7 +41,7 @@ def distances(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor | None:
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
-    return compiled([Path(__file__).with_name("sums.c")])
+    return compiled([Path(__file__).with_name(f"{name}.c") for name in ("sums", "seeds")])
 
 
 def _known(tensors: Sequence[Tensor]) -> bool:

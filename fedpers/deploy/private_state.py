@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from fedpers.core.errors import CheckpointError, FedpersError
 from fedpers.core.serialization import read_record, write_record
+from fedpers.engines.memory.client_store import ClientStore
 
 log = logging.getLogger("fedpers")
 
@@ -35,7 +36,7 @@ class Recall:
     keep: Version | None  # what the server's newest checkpoint may go back to
 
 
-class PrivateState:
+class PrivateState(ClientStore):
     """The states of one client in one run; a `ClientStore` once `recall` is set."""
 
     def __init__(

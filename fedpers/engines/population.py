@@ -67,16 +67,28 @@ class Population:
 
     def state(self, k: int, when: tuple[int, int]) -> Any:
         """The state of client k before exchange `when` = (round, exchange)."""
-        kept = self.store.get(k, when)
-        if kept is not None:
-            return kept
-        rng = Stream(self.plan.seed, 0, k)
-        return self.client.initial_state(self.params, self.data(k).train, rng)
+        return self.states([(k, when)])[0]
+
+    def states(self, wanted: Sequence[tuple[int, tuple[int, int]]]) -> list[Any]:
+        """`state` of several clients; those that were never visited draw theirs together."""
+        found = [self.store.get(k, when) for k, when in wanted]
+        new = [i for i, state in enumerate(found) if state is None]
+        if new:
+            data = [self.data(wanted[i][0]).train for i in new]
+            rngs = [Stream(self.plan.seed, 0, wanted[i][0]) for i in new]
+            for i, state in zip(new, self.client.initial_states(self.params, data, rngs), strict=True):
+                found[i] = state
+        return found
 
     @cached_property
     def params(self) -> Params:
         """The model's initial parameters."""
         return initial_params(self.client.model, self.plan)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the model's parameters."""
+        return sum(v.nbytes for v in self.params.values())
 
     @cached_property
     def convolves(self) -> bool:
@@ -116,21 +128,26 @@ class Population:
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, own_state(kept), data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
-        return self.settle(request, reply, kept, found, n)
+        made = self.settle(request, reply, kept, found, n)
+        self.keep([request], [kept])
+        return made
 
     def settle(
         self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
     ) -> Answer:
-        """Keep a client's state and make its answer; `n` is the samples that it used."""
+        """A client's answer; `n` is the samples that it used."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
         cost = self._cost(request.order, reply, kept, n)
         if self.mechanism is not None:
             reply = self.mechanism.release(request, reply)
-        if kept is not None:
-            self.store.put(request.k, request.when, kept)
         body = reply if metrics is None else Assessed(reply, metrics)
         return Answer(body, n, *cost)
+
+    def keep(self, requests: Sequence[Request], states: Sequence[Any]) -> None:
+        """Keep what clients that ran alike remember; None in place of all that did not change."""
+        if states[0] is not None:
+            self.store.put_alike([r.k for r in requests], requests[0].when, states)
 
     def _cost(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
         """What the training took: with one order and n samples the same, unless the method says otherwise."""

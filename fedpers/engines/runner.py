@@ -28,6 +28,7 @@ from fedpers.learning.kernels.dispatch import autograd_only
 
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
+TOGETHER = 256  # states that are read in one call
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,10 @@ class Runner:
     def _windows(self, population: Population, requests: Sequence[Request]) -> Iterator[dict[Any, list[Job]]]:
         """{key: jobs}, what may share a stack; None is the loop. Not more than `HELD` at a time."""
         groups: dict[Any, list[Job]] = defaultdict(list)
-        orders: dict[int, Asked | None] = {}
         held = 0
-        for place, request in enumerate(requests):
+        for place, (request, asked, state) in enumerate(self._read(population, requests)):
             try:
-                if id(request.order) not in orders:
-                    orders[id(request.order)] = self._asked(population, request)
-                key, state, leaves = self._key(population, request, orders[id(request.order)])
+                key, leaves = self._key(population, request, asked, state)
             except Exception:  # data or state cannot be read: the loop finds out why
                 key, state, leaves = None, UNREAD, []
             groups[key].append(Job(place, request, state, leaves))
@@ -111,6 +109,32 @@ class Runner:
                 yield groups
                 groups, held = defaultdict(list), 0
         yield groups
+
+    def _read(
+        self, population: Population, requests: Sequence[Request]
+    ) -> Iterator[tuple[Request, Asked | None, Any]]:
+        """Each request, what those with its order share, and the client's state, read some at a time.
+
+        A state is not read where the request is looped anyway.
+        """
+        orders: dict[int, Asked | None] = {}
+        size = max(1, min(TOGETHER, HELD // 16 // (population.nbytes + 1)))
+        for first in range(0, len(requests), size):
+            part = requests[first : first + size]
+            asked = [self._asked_once(population, r, orders) for r in part]
+            states = _states(population, [r for r, a in zip(part, asked, strict=True) if a is not None])
+            for request, a in zip(part, asked, strict=True):
+                yield request, a, UNREAD if a is None else next(states)
+
+    def _asked_once(
+        self, population: Population, request: Request, orders: dict[int, Asked | None]
+    ) -> Asked | None:
+        if id(request.order) not in orders:
+            try:
+                orders[id(request.order)] = self._asked(population, request)
+            except Exception:  # no stack of such orders: the loop finds out why
+                orders[id(request.order)] = None
+        return orders[id(request.order)]
 
     def _asked(self, population: Population, request: Request) -> Asked | None:
         """What all requests with this order share; None if their clients are looped."""
@@ -130,23 +154,17 @@ class Runner:
         return Asked(kind, spec_of(leaves, structure), leaves, auto and evaluates)
 
     def _key(
-        self, population: Population, request: Request, asked: Asked | None
-    ) -> tuple[Key | None, Any, list[Any]]:
-        """(what must be equal to share a stack, state, leaves of the order and of the state).
-
-        A state is not read where the request is looped anyway.
-        """
-        if asked is None:
-            return None, UNREAD, []
+        self, population: Population, request: Request, asked: Asked | None, state: Any
+    ) -> tuple[Key | None, list[Any]]:
+        """(what must be equal to share a stack, leaves of the order and of the state)."""
+        if asked is None or state is UNREAD:
+            return None, []
         sizes = population.padded_sizes(request.k)
-        if not sizes[0]:
-            return None, UNREAD, []
-        state = population.state(request.k, request.when)
         flat, structure = flatten(state)
         spec = spec_of(flat, structure)
-        if asked.loops_kernels and spec.max_dim > 3:
-            return None, state, flat
-        return Key(asked.kind, request.when, sizes, asked.spec, spec), state, asked.leaves + flat
+        if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
+            return None, flat
+        return Key(asked.kind, request.when, sizes, asked.spec, spec), asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
         """Whether the model keeps its clients out of stacks."""
@@ -179,7 +197,7 @@ class Runner:
             began = _clock(population.device)
             try:
                 with _arithmetic(self.config, population.device):
-                    found = run_chunk(population, chunk, sizes, structure, self.scratch)
+                    found, states = run_chunk(population, chunk, sizes, structure, self.scratch)
             except torch.OutOfMemoryError:
                 found = [a for _, a in self._loop(population, key, chunk)]
                 tuner.limit = max(size // 2, 1)
@@ -191,6 +209,7 @@ class Runner:
                 work = work_of(population.client.work(order, sizes[0])).gradients if kind[0] == "train" else 0
                 took = _clock(population.device) - began
                 tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
+                population.keep([job.request for job in chunk], states)  # no matter of a chunk's size
             yield from zip((job.place for job in chunk), found, strict=True)
 
     def _learn(self, kind: Any, error: Exception, found: list[Any]) -> None:
@@ -207,6 +226,21 @@ class Runner:
         row = math.prod(population.federation.input_shape) * 4
         budget = (self.config.memory_mb or _free_mb(population.device)) * 2**20
         return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + 1)))
+
+
+def _states(population: Population, requests: Sequence[Request]) -> Iterator[Any]:
+    """The clients' states; UNREAD where one cannot be read."""
+    try:
+        yield from population.states([(r.k, r.when) for r in requests])
+    except Exception:
+        yield from (_state(population, r) for r in requests)
+
+
+def _state(population: Population, request: Request) -> Any:
+    try:
+        return population.state(request.k, request.when)
+    except Exception:  # the loop finds out why
+        return UNREAD
 
 
 @contextmanager

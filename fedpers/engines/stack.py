@@ -21,8 +21,8 @@ Sizes = tuple[int, int, int]  # what the splits of clients are padded to
 
 def run_chunk(
     population: Population, chunk: Sequence[Any], sizes: Sizes, structure: Any, scratch: Any
-) -> list[Answer]:
-    """The answers of clients that may share a stack, from one call under vmap.
+) -> tuple[list[Answer], list[Any]]:
+    """(answers, new states) of clients that may share a stack, from one call under vmap.
 
     Args:
         chunk: jobs of the runner; their leaves are those of (order, state).
@@ -32,7 +32,8 @@ def run_chunk(
     """
     if len(chunk) == 1:
         # a stack of one is reduced by other code, whose last bits differ
-        return run_chunk(population, [chunk[0], chunk[0]], sizes, structure, scratch)[:1]
+        answers, states = run_chunk(population, [chunk[0], chunk[0]], sizes, structure, scratch)
+        return answers[:1], states[:1]
     requests = [job.request for job in chunk]
     header = requests[0].header
     data = [population.data(r.k) for r in requests]
@@ -143,17 +144,20 @@ class _Work:
             found = self.client.assess(self.client.local_model(order, reply), own_state(kept), data, rng)
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
-    def answers(self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]) -> list[Any]:
-        """What came out of vmap, client by client."""
+    def answers(
+        self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]
+    ) -> tuple[list[Answer], list[Any]]:
+        """What came out of vmap, client by client; None in place of states that did not change."""
         stacks, evaluated = iter(flat[1:]), self.header.kind == "evaluate"
         columns = [
             spec.unstack([_column(next(stacks), kind) for _ in spec.tensors], len(requests))
             for spec, kind in zip(self.specs, ("views", "copies", "numbers"), strict=True)
         ]
-        return [
+        answers = [
             population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
             for r, d, reply, kept, metrics in zip(requests, self.data, *columns, strict=True)
         ]
+        return answers, columns[1]
 
 
 def _column(stack: Tensor, kind: str) -> Sequence[Any]:

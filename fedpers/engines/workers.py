@@ -22,6 +22,7 @@ import torch
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.pytree import own_leaves
 from fedpers.engines.channel import Channel
+from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner
 from fedpers.flower.messages import Answer, Request
@@ -29,7 +30,7 @@ from fedpers.flower.messages import Answer, Request
 PRELOAD = 8 * 2**30  # bytes of data that are decoded before the fork, at most
 
 
-class Carrier:
+class Carrier(ClientStore):
     """A store that holds what came with the orders and collects what goes back."""
 
     def __init__(self) -> None:

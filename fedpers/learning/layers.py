@@ -6,6 +6,7 @@ No nn.Module takes part in the forward pass, so `torch.func.vmap` can run it for
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -236,12 +237,12 @@ def fresh(module: nn.Module) -> Params:
     return {name: p.detach() for name, p in module.named_parameters()}
 
 
-def linear_start(num_features: int, num_outputs: int, bias: bool, seed: int) -> Params:
-    """The parameters of a new nn.Linear after `torch.manual_seed(seed)`, weight [K, M] and bias [K].
+def linear_start(num_features: int, num_outputs: int, bias: bool, seeds: Sequence[int]) -> Params:
+    """The parameters of a new nn.Linear after `torch.manual_seed(seed)`, weight [N, K, M] and bias [N, K].
 
-    A tenth of its time, since each client that is visited first draws a head.
+    A fortieth of its time, since each client that is visited first draws a head.
     """
     scale = nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / math.sqrt(num_features)
     bound = math.sqrt(3.0) * scale  # 1 / √M, rounded as torch's Kaiming start is
     ranges = [((num_outputs, num_features), bound), ((num_outputs,), 1 / math.sqrt(num_features))]
-    return dict(zip(("weight", "bias"), uniform(seed, ranges if bias else ranges[:1]), strict=False))
+    return dict(zip(("weight", "bias"), uniform(seeds, ranges if bias else ranges[:1]), strict=False))

@@ -5,7 +5,7 @@ The bodies are in `fedpers.learning.networks`; their shapes follow from the data
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +47,20 @@ class Model:
 
     def init_head(self, seed: int, num_outputs: int | None = None) -> Params:
         """An initial head from `seed`, weight [K, M] and bias [K]; K is `num_outputs` or the model's."""
+        return {name: value[0] for name, value in self.init_heads([seed], num_outputs).items()}
+
+    def init_heads(self, seeds: Sequence[int], num_outputs: int | None = None) -> Params:
+        """`init_head` of N seeds together, weight [N, K, M] and bias [N, K]."""
         wanted = self.num_outputs if num_outputs is None else num_outputs
         if self.start == "default":
-            head = linear_start(self.num_features, wanted, self.bias, seed)
-            return {HEAD + name: value for name, value in head.items()}
+            heads = linear_start(self.num_features, wanted, self.bias, seeds)
+            return {HEAD + name: value for name, value in heads.items()}
+        drawn = [self._drawn_head(wanted, seed) for seed in seeds]
+        return {name: torch.stack([head[name] for head in drawn]) for name in drawn[0]}
+
+    def _drawn_head(self, num_outputs: int, seed: int) -> Params:
         with _seeded(seed):
-            return INITS[self.start](self._new_head(wanted))
+            return INITS[self.start](self._new_head(num_outputs))
 
     def _new_head(self, num_outputs: int) -> Params:
         linear = nn.Linear(self.num_features, num_outputs, bias=self.bias)

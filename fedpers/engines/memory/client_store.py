@@ -1,6 +1,7 @@
 """Where clients' states live between rounds: in this process, or in one file a client."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,7 +11,22 @@ When = tuple[int, int]  # (round, exchange)
 CLIENTS = "clients.safetensors"  # in the folder of a checkpoint
 
 
-class RamStore:
+class ClientStore(Protocol):
+    """Where clients' states are kept between rounds."""
+
+    def get(self, k: int, when: When) -> Any:
+        """The state of client k before exchange `when` = (round, exchange); None if never seen."""
+
+    def put(self, k: int, when: When, state: Any) -> None:
+        """Keep the state that client k has after exchange `when`; its tensors are its own."""
+
+    def put_alike(self, clients: Sequence[int], when: When, states: Sequence[Any]) -> None:
+        """`put` for clients whose states have one structure, shapes and plain values."""
+        for k, state in zip(clients, states, strict=True):
+            self.put(k, when, state)
+
+
+class RamStore(ClientStore):
     """States in this process's RAM, lost when it ends."""
 
     def __init__(self) -> None:
@@ -25,7 +41,7 @@ class RamStore:
         self.states[k] = state
 
 
-class FileStore:
+class FileStore(ClientStore):
     """One file a client and exchange: durable on a device whose process starts anew per message.
 
     Versions are kept from the last one that a checkpoint of the server may go back to, so a server
@@ -58,13 +74,3 @@ class FileStore:
     def _versions(self, k: int) -> list[When]:
         names = (re.fullmatch(r"(\d+)-(\d+)\.safetensors", p.name) for p in (self.folder / str(k)).glob("*"))
         return sorted((int(m[1]), int(m[2])) for m in names if m)
-
-
-class ClientStore(Protocol):
-    """Where clients' states are kept between rounds."""
-
-    def get(self, k: int, when: tuple[int, int]) -> Any:
-        """The state of client k before exchange `when` = (round, exchange); None if never seen."""
-
-    def put(self, k: int, when: tuple[int, int], state: Any) -> None:
-        """Keep the state that client k has after exchange `when`; its tensors are its own."""

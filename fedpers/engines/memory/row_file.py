@@ -15,7 +15,7 @@ from fedpers.core.errors import CheckpointError
 from fedpers.core.pytree import TreeSpec, flatten, num_bytes, spec_of
 
 ALIGN = 8
-LATE = 3  # pieces that may be on their way to the disk
+LATE = 3  # calls of `write` that may be on their way to the disk
 
 
 def row_size(spec: TreeSpec) -> int:
@@ -58,6 +58,7 @@ class RowFile:
         self._handle = -1
         self._writer: ThreadPoolExecutor | None = None
         self._late: deque[Future[None]] = deque()
+        self._block = torch.zeros(0, size, dtype=torch.uint8)  # the thread's own
 
     def take(self) -> int:
         """A row that nobody uses."""
@@ -85,29 +86,39 @@ class RowFile:
         self._free = np.flatnonzero(~taken).tolist()
 
     def write(self, rows: Sequence[int], records: Sequence[Sequence[Tensor]]) -> None:
-        """Write the tensors of some records; neighbouring rows go in one piece.
+        """Write the tensors of some records, which nobody may change; neighbouring rows go in one piece.
 
         Raises:
             CheckpointError: the file system refuses, or has refused before.
         """
         self._wait(LATE)
-        block, at = torch.zeros(len(rows), self.size, dtype=torch.uint8), 0
-        for column in zip(*records, strict=True):
-            flat = torch.stack([t.detach().cpu() for t in column]).reshape(len(rows), column[0].numel())
-            count = flat.shape[1] * flat.itemsize
-            if count:
-                block[:, at : at + count] = flat.view(torch.uint8)
-            at += _aligned(count)
-        handle = self._open()
         self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
-        cuts = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
-        for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-            self._late.append(self._writer.submit(self._put, handle, block[first:last], rows[first]))
+        self._late.append(self._writer.submit(self._put_all, self._open(), rows, records))
 
     def _wait(self, least: int = 0) -> None:
-        """Until no more than that many pieces are on their way."""
+        """Until no more than that many calls of `write` are on their way."""
         while len(self._late) > least:
             self._late.popleft().result()
+
+    def _put_all(self, handle: int, rows: Sequence[int], records: Sequence[Sequence[Tensor]]) -> None:
+        block = self._filled(records)
+        cuts = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
+        for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            self._put(handle, block[first:last], rows[first])
+
+    def _filled(self, records: Sequence[Sequence[Tensor]]) -> Tensor:
+        """The rows of some records, uint8 [R, size], in memory that the next call uses again."""
+        if len(self._block) < len(records):
+            self._block = torch.zeros(len(records), self.size, dtype=torch.uint8)
+        block, at = self._block[: len(records)], 0
+        for column in zip(*records, strict=True):
+            shape, dtype = column[0].shape, column[0].dtype
+            count = num_bytes(shape, dtype)
+            if count:
+                part = block[:, at : at + count].view(dtype)
+                torch.stack([t.detach().cpu().reshape(-1) for t in column], out=part)
+            at += _aligned(count)
+        return block
 
     def _put(self, handle: int, block: Tensor, row: int) -> None:
         content: Any = block.numpy()

@@ -8,7 +8,7 @@ writing it copies nothing but what has changed since the last.
 import json
 import tempfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from torch import Tensor
 from fedpers.core.errors import CheckpointError
 from fedpers.core.pytree import TreeSpec, leaves
 from fedpers.core.serialization import pack, read_record, unpack, write_record
-from fedpers.engines.memory.client_store import CLIENTS, When
+from fedpers.engines.memory.client_store import CLIENTS, ClientStore, When
 from fedpers.engines.memory.row_file import RowFile, read_row, row_size, take_apart
 
 OVERHEAD = 2000  # bytes of Python objects in a state, about
 SWATH = 4 * 2**20  # bytes that are written at a time, about
 
 
-class RowStore:
+class RowStore(ClientStore):
     """A store of states of which `memory_mb` are held in RAM.
 
     Without a folder the files are temporary.
@@ -37,7 +37,7 @@ class RowStore:
         self.folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
         self.limit, self.device = int(memory_mb * 2**20), device
         self.held = 0  # bytes in RAM
-        self._hot: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # oldest use first; with bytes
+        self._hot: OrderedDict[int, tuple[Any, TreeSpec]] = OrderedDict()  # oldest use first
         self._dirty: set[int] = set()  # in RAM, newer than on disk
         self._kind = np.full(0, -1, dtype=np.int32)  # [client] -1: not on disk
         self._row = np.zeros(0, dtype=np.int64)  # [client]
@@ -68,10 +68,16 @@ class RowStore:
 
     def put(self, k: int, when: When, state: Any) -> None:
         """Replace the state of client k."""
-        cost = _cost(state)
-        self.held += cost - self._hot.pop(k, (None, 0))[1]
-        self._hot[k] = state, cost
-        self._dirty.add(k)
+        self.put_alike([k], when, [state])
+
+    def put_alike(self, clients: Sequence[int], when: When, states: Sequence[Any]) -> None:
+        """Replace the states of clients by states of one kind."""
+        kind = take_apart(states[0])[0]
+        for k, state in zip(clients, states, strict=True):
+            old = self._hot.pop(k, None)
+            self.held += _cost(kind) - (_cost(old[1]) if old else 0)
+            self._hot[k] = state, kind
+        self._dirty.update(clients)
         if self.held > self.limit:
             self._make_way()
 
@@ -79,32 +85,32 @@ class RowStore:
         """Put the oldest states on disk: some more than needed, since many at a time are cheaper."""
         least, late = self.limit - min(self.limit // 16, SWATH), []
         while self.held > least and len(self._hot) > 1:
-            oldest, (state, cost) = self._hot.popitem(last=False)
-            self.held -= cost
+            oldest, (state, kind) = self._hot.popitem(last=False)
+            self.held -= _cost(kind)
             if oldest in self._dirty:
-                late.append((oldest, state))
+                late.append((oldest, state, kind))
         self._write(late)
 
-    def _write(self, states: Sequence[tuple[int, Any]]) -> None:
+    def _write(self, states: Iterable[tuple[int, Any, TreeSpec]]) -> None:
         """Put states on disk, each in its old row if no checkpoint refers to that."""
-        groups: dict[TreeSpec, list[tuple[int, list[torch.Tensor]]]] = defaultdict(list)
-        for k, state in states:
-            kind, tensors = take_apart(state)
-            groups[kind].append((k, tensors))
+        groups: dict[TreeSpec, list[tuple[int, Any]]] = defaultdict(list)
+        for k, state, kind in states:
+            groups[kind].append((k, state))
         for kind, members in groups.items():
-            file, number = self._file(row_size(kind)), self._register(kind)
-            at_once = max(SWATH // max(file.size, 1), 1)
+            at_once = max(SWATH // max(row_size(kind), 1), 1)
             for first in range(0, len(members), at_once):
-                part = members[first : first + at_once]
-                rows = [self._row_for(k, file) for k, _ in part]
-                file.write(rows, [tensors for _, tensors in part])
-                for (k, _), row in zip(part, rows, strict=True):
-                    self._kind[k], self._row[k] = number, row
-                    self._dirty.discard(k)
+                self._write_alike(kind, *zip(*members[first : first + at_once], strict=True))
+
+    def _write_alike(self, kind: TreeSpec, clients: Sequence[int], states: Sequence[Any]) -> None:
+        file, number, places = self._file(row_size(kind)), self._register(kind), np.array(clients)
+        self._make_room(max(clients))
+        rows = [self._row_for(k, file) for k in clients]
+        file.write(rows, [[x for x in leaves(s) if isinstance(x, Tensor)] for s in states])
+        self._kind[places], self._row[places] = number, rows
+        self._dirty.difference_update(clients)
 
     def _row_for(self, k: int, file: RowFile) -> int:
         """Where client k's state may be written."""
-        self._make_room(k)
         if self._kind[k] >= 0:
             old, row = self._file(row_size(self._kinds[self._kind[k]])), int(self._row[k])
             if old is file and not file.is_safe(row):
@@ -137,7 +143,7 @@ class RowStore:
 
         Until `committed` is called both this checkpoint and the one before can be gone back to.
         """
-        self._write([(k, self._hot[k][0]) for k in sorted(self._dirty)])
+        self._write((k, *self._hot[k]) for k in sorted(self._dirty))
         for file in self._files.values():
             file.sync()
         clients = np.flatnonzero(self._kind >= 0)
@@ -201,9 +207,9 @@ class RowStore:
             self._temporary.cleanup()
 
 
-def _cost(state: Any) -> int:
+def _cost(kind: TreeSpec) -> int:
     """Bytes that a state takes in RAM."""
-    return OVERHEAD + sum([x.nbytes for x in leaves(state) if isinstance(x, Tensor)])
+    return OVERHEAD + kind.nbytes
 
 
 def _describe(kind: TreeSpec) -> str:

@@ -10,7 +10,7 @@ from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.disclosures import PART
-from fedpers.families.split_models.heads import HeadInit, first_head
+from fedpers.families.split_models.heads import HeadInit, first_heads
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model
 
@@ -58,11 +58,15 @@ class SplitClient(PersonalizedClient, ABC):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnPart:
         """Personal bodies start alike, and so do heads unless the method has a `head_init`."""
+        return self.initial_states(params, [data], [rng])[0]
+
+    def initial_states(self, params: Params, data: Sequence[Data], rngs: Sequence[Stream]) -> list[OwnPart]:
+        """Heads are drawn together."""
         how: HeadInit = getattr(self.config, "head_init", "common")
         if self.config.personal == "head":
             own_classes = getattr(self.config, "own_classes", False)
-            return OwnPart(first_head(self.model, params, data, rng, how, own_classes))
-        return OwnPart(cut(self.model, params, self.config.personal)[1])
+            return [OwnPart(h) for h in first_heads(self.model, params, data, rngs, how, own_classes)]
+        return [OwnPart(cut(self.model, params, self.config.personal)[1])] * len(rngs)
 
     def answer(
         self, order: SharedPart, state: OwnPart, data: Data, rng: Stream

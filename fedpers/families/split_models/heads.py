@@ -1,5 +1,6 @@
 """Heads of clients' own: how they start, and how they are trained under a body that stays."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, split
 from fedpers.core.rng import Stream
+from fedpers.core.seeds import integer_seeds
 from fedpers.learning.features import Features
 from fedpers.learning.gradients import grad
 from fedpers.learning.losses import second_derivative
@@ -26,21 +28,35 @@ ABSENT = -1e4  # the output of a class that a client does not have: its probabil
 def first_head(
     model: Model, params: Params, data: Data, rng: Stream, how: HeadInit, own_classes: bool = False
 ) -> Params:
-    """A client's first head, the same whenever it is first visited; dtype and device of `params`.
+    """A client's first head, the same whenever it is first visited; dtype and device of `params`."""
+    return first_heads(model, params, [data], [rng], how, own_classes)[0]
+
+
+def first_heads(
+    model: Model,
+    params: Params,
+    data: Sequence[Data],
+    rngs: Sequence[Stream],
+    how: HeadInit,
+    own_classes: bool = False,
+) -> list[Params]:
+    """`first_head` of several clients.
 
     Args:
-        data: the client's training samples.
+        data: each client's training samples.
         own_classes: K_i outputs for the K_i classes of these samples (see `cut_to_classes`).
     """
-    if how == "common":
-        head = split(params, model.is_head)[0]
-    elif how == "uniform01":
-        head = {k: rng.uniform(*v.shape) for k, v in model.init_head(rng.integer_seed()).items()}
-    else:
-        head = model.init_head(rng.integer_seed())
     like = next(iter(params.values()))
-    head = {k: v.to(like) for k, v in head.items()}
-    return cut_to_classes(head, data) if own_classes else head
+    if how == "common":
+        heads = [split(params, model.is_head)[0]] * len(rngs)
+    else:
+        stacks = model.init_heads(integer_seeds(rngs))
+        if how == "uniform01":
+            drawn = [{k: rng.uniform(*v.shape[1:]) for k, v in stacks.items()} for rng in rngs]
+            stacks = {k: torch.stack([head[k] for head in drawn]) for k in stacks}
+        rows = zip(*(stack.to(like).unbind(0) for stack in stacks.values()), strict=True)
+        heads = [dict(zip(stacks, row, strict=True)) for row in rows]
+    return [cut_to_classes(h, d) for h, d in zip(heads, data, strict=True)] if own_classes else heads
 
 
 def cut_to_classes(head: Params, data: Data) -> Params:

@@ -2,16 +2,16 @@
    a seed of 32 bits, and of each of its words the lower 24 bits. */
 #include "native.h"
 
-enum { N = 624, M = 397 };
+enum { WORDS = 624, APART = 397 };
 
 static uint32_t twist(uint32_t u, uint32_t v) {
     return (((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1) ^ (-(v & 1) & 0x9908b0dfu);
 }
 
 static void renew(uint32_t *s) {
-    for (int i = 0; i < N - M; i++) s[i] = s[i + M] ^ twist(s[i], s[i + 1]);
-    for (int i = N - M; i < N - 1; i++) s[i] = s[i + M - N] ^ twist(s[i], s[i + 1]);
-    s[N - 1] = s[M - 1] ^ twist(s[N - 1], s[0]);
+    for (int i = 0; i < WORDS - APART; i++) s[i] = s[i + APART] ^ twist(s[i], s[i + 1]);
+    for (int i = WORDS - APART; i < WORDS - 1; i++) s[i] = s[i + APART - WORDS] ^ twist(s[i], s[i + 1]);
+    s[WORDS - 1] = s[APART - 1] ^ twist(s[WORDS - 1], s[0]);
 }
 
 /* Number i is from + range * a word's part in [0, 1), with one rounding. */
@@ -26,18 +26,21 @@ static void numbers(const uint32_t *restrict s, float from, float range, float *
     }
 }
 
-/* Fill P arrays of `count` [P] numbers, each between -bound and bound, one after the other from one seed. */
-void fedpers_uniform(uint32_t seed, long P, const long *count, const float *bound, float **to) {
-    uint32_t s[N];
-    s[0] = seed;
-    for (uint32_t i = 1; i < N; i++) s[i] = 1812433253u * (s[i - 1] ^ (s[i - 1] >> 30)) + i;
-    for (long p = 0, used = N; p < P; p++)
-        for (long at = 0, now; at < count[p]; at += now, used += now) {
-            if (used == N) {
-                renew(s);
-                used = 0;
+/* Of each of N seeds fill P rows of `count` [P] numbers, each between -bound and bound, one after the other; to [P]
+   are the arrays [N, count] that the rows lie in. */
+void fedpers_uniform(const uint32_t *seed, long N, long P, const long *count, const float *bound, float **to) {
+    uint32_t s[WORDS];
+    for (long n = 0; n < N; n++) {
+        s[0] = seed[n];
+        for (uint32_t i = 1; i < WORDS; i++) s[i] = 1812433253u * (s[i - 1] ^ (s[i - 1] >> 30)) + i;
+        for (long p = 0, used = WORDS; p < P; p++)
+            for (long at = 0, now; at < count[p]; at += now, used += now) {
+                if (used == WORDS) {
+                    renew(s);
+                    used = 0;
+                }
+                now = count[p] - at < WORDS - used ? count[p] - at : WORDS - used;
+                numbers(s + used, -bound[p], bound[p] - -bound[p], to[p] + n * count[p] + at, now);
             }
-            now = count[p] - at < N - used ? count[p] - at : N - used;
-            numbers(s + used, -bound[p], bound[p] - -bound[p], to[p] + at, now);
-        }
+    }
 }
