@@ -15,7 +15,7 @@ from fedpers.learning.gradients import grad
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Relu, stack
-from fedpers.learning.local_training import minimise_from
+from fedpers.learning.local_training import minimise_between, minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import init_optimizer
@@ -81,6 +81,21 @@ def test_pulls_and_fixed_parts_are_autograds(lam, local, part, used):
     close(*both(lambda: trained(SMALL, data, local, loss, moving)[0]))
     close(*both(lambda: grad(loss)(moving, data)))
     assert len(used) == 2
+
+
+@pytest.mark.parametrize("part", ["all", "conv1", "conv2", ("conv2", "head")], ids=str)
+def test_weights_between_two_models_are_autograds(part, used):
+    """With a short last batch, and with clipping at both ends."""
+    own, other, data = SMALL.init(0), SMALL.init(1), samples(13, (2, 6, 5), 4)
+    learnt = [k for k in own if part == "all" or k.startswith(part)]
+    generator = torch.Generator().manual_seed(0)
+    W = {k: torch.rand(own[k].shape, generator=generator) for k in learnt}
+    loss = Frozen(SMALL.loss, {k: v for k, v in other.items() if k not in W})
+    fast, slow = both(lambda: minimise_between(loss, own, other, W, data, Stream(0, 1, 0), SGD, 40.0))
+    close(fast, slow)
+    assert len(used) == 1
+    every = torch.cat([v.flatten() for v in slow.values()])
+    assert (every == 0).any() and (every == 1).any() and ((every > 0) & (every < 1)).any()
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)  # a ReLU at 0 may fall either way
