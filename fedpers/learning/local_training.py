@@ -4,7 +4,7 @@ A method says what is trainable and what the loss is; it never calls backward. `
 one client and torch.func for a stack of clients, so that one definition is fast both ways.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,13 @@ from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
 from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
-from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
+from fedpers.learning.kernels.dispatch import (
+    alike,
+    kernels_allowed,
+    minimise_dense,
+    minimise_dense_each,
+    plan_of,
+)
 from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import (
@@ -44,6 +50,23 @@ def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConf
     if memory:
         memory.after.append(opt)
     return params
+
+
+def minimise_each(
+    loss: Loss, models: Sequence[Params], data: Data, rngs: Sequence[Stream], cfg: LocalConfig
+) -> list[Params]:
+    """`minimise` from each of some models, by a stream of its own: a kernel is prepared once for all of them."""
+    if not models or not models[0]:  # nothing to train
+        return list(models)
+    opt = init_optimizer(models[0], cfg)
+    own = knows_training(loss) or memory_of(cfg) or not alike(models)
+    dense = None if own else _without_autograd(loss, models[0], opt, data, cfg, cfg.lr)
+    if dense is None:
+        return [minimise(loss, phi, data, rng, cfg) for phi, rng in zip(models, rngs, strict=True)]
+    plan, start = replace(dense[0], keeps=False), dense[1]
+    starts = [replace(start, w=start.w | phi) for phi in models]
+    batches = [_schedule(data, rng, cfg) for rng in rngs]
+    return [done.w for done in minimise_dense_each(plan, starts, data.block, batches)]
 
 
 def minimise_from(

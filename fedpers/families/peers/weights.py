@@ -1,6 +1,6 @@
 """What methods need whose clients own models and look at each other's: weights, choice, steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,9 +87,17 @@ def score(model: Model, phis: Sequence[Params], data: Data, kappa: float | None)
     return (n if kappa is None else kappa) * (losses.double() * data.mask).sum(1) / n
 
 
-def weighted(a: Params, w: Tensor) -> Params:
-    """w·a; exactly 0 where w is 0, even if `a` is not finite."""
-    return all_at_once(_weighted, a, w)  # type: ignore[no-any-return]
+def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
+    """w_b·a_b of J models; exactly 0 where w_b is 0, even if a_b is not finite.
+
+    Args:
+        w: [J].
+    """
+    return all_at_once(_all_weighted, tuple(items), w)  # type: ignore[no-any-return]
+
+
+def _all_weighted(items: tuple[Params, ...], w: Tensor) -> tuple[Params, ...]:
+    return tuple(map(_weighted, items, w.unbind(-1)))
 
 
 def _weighted(a: Params, w: Tensor) -> Params:

@@ -132,17 +132,31 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
     Returns:
         `given` after the training; `w`, `m` and `v` hold what was trained only, or nothing the plan keeps.
     """
-    leaves, form = flatten(given)
-    kinds = (given.w, given.m if plan.keeps else {}, given.v if plan.keeps else {})
+    return minimise_dense_each(plan, [given], block, [(index, weight)])[0]
 
-    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        done = native.train(plan, rebuild(form, leaves), *_whole(block.parts, index), weight)
-        moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
-        return [*moved, done.step]
 
-    values = iter(on_stacks(all_clients, index, weight, *leaves))
-    w, m, v = ({k: next(values) for k in plan.moving} if kind else {} for kind in kinds)
-    return replace(given, w=w, m=m, v=v, step=next(values))
+def minimise_dense_each(
+    plan: Plan, given: Sequence[Training], block: Any, batches: Sequence[tuple[Tensor, Tensor]]
+) -> list[Training]:
+    """`minimise_dense` from several models of a client, each on minibatches of its own."""
+    leaves, form = flatten([list(given), list(batches)])
+    moments = (plan.moving if given[0].m else (), plan.moving if given[0].v else ()) if plan.keeps else ((), ())
+    kinds = (plan.moving, *moments)
+
+    def all_clients(*leaves: Tensor) -> list[Tensor]:
+        found: list[Tensor] = []
+        for start, (index, weight) in zip(*rebuild(form, leaves), strict=True):
+            done = native.train(plan, start, *_whole(block.parts, index), weight)
+            found += [tree[k] for tree, names in zip((done.w, done.m, done.v), kinds, strict=True) for k in names]
+            found.append(done.step)
+        return found
+
+    values = iter(on_stacks(all_clients, *leaves))
+    trained = []
+    for start in given:
+        w, m, v = ({k: next(values) for k in names} for names in kinds)
+        trained.append(replace(start, w=w, m=m, v=v, step=next(values)))
+    return trained
 
 
 def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
@@ -184,7 +198,7 @@ def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tens
 
     By the kernel where there is one, in one call for all clients of a stack, else by torch.
     """
-    found = _scored_by(model, models[0], data) if _alike(models) else None
+    found = _scored_by(model, models[0], data) if alike(models) else None
     if found is None:
         return torch.stack([model.sample_losses(model(w, data.x), data.y) for w in models])
     places, w = found
@@ -204,7 +218,7 @@ def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
     By the kernel where there is one, in one call, else by torch.
     """
     layers = layers_of(model) if kernels_allowed() and _scores_as_usual(model) else None
-    if layers is not None and len(data) and _alike(models):
+    if layers is not None and len(data) and alike(models):
         places = places_of(layers)
         first = {k: models[0][k] for k in places if k in models[0]}
         if native.knows(first, places, model.task, [data]):
@@ -212,7 +226,7 @@ def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
     return torch.stack([model.loss(w, data) for w in models])
 
 
-def _alike(models: Sequence[Params]) -> bool:
+def alike(models: Sequence[Params]) -> bool:
     """Whether all have tensors of the same names, shapes and kinds."""
     kinds = [{k: (v.shape, v.dtype, v.device) for k, v in w.items()} for w in models]
     return all(kind == kinds[0] for kind in kinds)
