@@ -57,10 +57,7 @@ def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Ten
     if mapped is None:
         return tuple([t.squeeze(0) for t in f(*(t.unsqueeze(0) for t in tensors))])
     count, level = get_unwrapped(mapped).shape[maybe_get_bdim(mapped)], maybe_get_level(mapped)
-    stacks = [
-        get_unwrapped(t).movedim(maybe_get_bdim(t), 0) if is_batchedtensor(t) else t.expand(count, *t.shape)
-        for t in tensors
-    ]
+    stacks = [stack_of(t) if is_batchedtensor(t) else t.expand(count, *t.shape) for t in tensors]
     with temporarily_clear_interpreter_stack():
         found = f(*stacks)
     return tuple([_add_batch_dim(t, 0, level) for t in found])
@@ -114,7 +111,8 @@ def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
 
 def stack_of(t: Tensor) -> Tensor:
     """The plain stack [C, ...] whose row inside vmap is t; only where `mapped_once`."""
-    return get_unwrapped(t).movedim(maybe_get_bdim(t), 0)
+    place = maybe_get_bdim(t)
+    return get_unwrapped(t).movedim(place, 0) if place else get_unwrapped(t)
 
 
 def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConf
     """
     memory = memory_of(cfg)
     opt = memory.next(params, cfg) if memory else init_optimizer(params, cfg)
-    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr, keeps=bool(memory))
+    keeps = bool(memory) or not opt.m  # no moments, nothing to leave out
+    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr, keeps=keeps)
     if memory:
         memory.after.append(opt)
     return params
@@ -120,7 +121,9 @@ def minimise_by_kernel(
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is None:
         return None
-    plan, start = replace(dense[0], keeps=keeps), replace(dense[1], each=each)
+    plan, start = dense
+    if not keeps or each:
+        plan, start = replace(plan, keeps=keeps), replace(start, each=each)
     done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
     return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
 

@@ -241,12 +241,15 @@ def _assess(
 
 
 def _targets(y: Tensor, task: str) -> Tensor:
-    return y.to(torch.int64 if task == "classification" else torch.float32)
+    kind = torch.int64 if task == "classification" else torch.float32
+    return y if y.dtype is kind else y.to(kind)
 
 
 def _rows(stack: Tensor | None) -> Tensor | None:
     """A stack whose rows are contiguous; an expanded one is not copied."""
-    return stack if stack is None or stack[0].is_contiguous() else stack.contiguous()
+    if stack is None or stack.is_contiguous() or stack[0].is_contiguous():
+        return stack
+    return stack.contiguous()
 
 
 def _packed(batches: Tensor) -> Tensor:
