@@ -91,7 +91,7 @@ class FedFomoClient(PersonalizedClient):
     def _combined(self, order: Forward, state: ClientState, kept: Data) -> tuple[Params, Tensor]:
         """(mixture, [K] weights) of one client, by its samples that were kept back."""
         old, models = state.before, (state.phi, *order.models)
-        now, *losses = losses_of(self.model, (old, *models), kept).unbind()
+        now, *losses = losses_of(self.model.loss, (old, *models), kept).unbind()
         gain = torch.stack([now - loss for loss in losses])
         far = torch.stack([sq_dist(phi, old).sqrt() if g > 0 else torch.ones_like(g)
                            for phi, g in zip(models, gain, strict=True)])

@@ -394,7 +394,7 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
     models[2] = {k: v.t().contiguous().t() for k, v in models[2].items()}
     data = whole.part(lambda n: np.arange(0, n, 3))
     wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
-    for found in both(lambda: losses_of(model, models, data)):
+    for found in both(lambda: losses_of(model.loss, models, data)):
         torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
 
 
@@ -431,7 +431,7 @@ def test_scores_of_squashed_outputs_are_left_to_torch():
     squashed = replace(plain, network=SquashedStack(plain.network.steps, 5))
     with torch.no_grad():
         wanted = squashed.loss(squashed.init(0), data)
-        assert float(losses_of(squashed, [squashed.init(0)], data)) == pytest.approx(float(wanted))
+        assert float(losses_of(squashed.loss, [squashed.init(0)], data)) == pytest.approx(float(wanted))
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
@@ -439,7 +439,7 @@ def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
     model = net(5, (9,), fed.num_classes)
     wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
     with torch.no_grad(), pytest.raises(RuntimeError):
-        losses_of(model, [model.init(1), wrong], fed.client(0).train)
+        losses_of(model.loss, [model.init(1), wrong], fed.client(0).train)
 
 
 def known_outputs(logits, y, task):

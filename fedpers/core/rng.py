@@ -67,6 +67,10 @@ class Stream:
             row[:n] = permutation(n)
         return index.reshape(-1, size)[:wanted]
 
+    def some(self, data: Any, share: float) -> Any:
+        """A share of a client's samples, at least one, drawn without replacement."""
+        return data.part(lambda n: self.generator.permutation(n)[: max(1, int(share * n))])
+
     def normal(self, *shape: int) -> Tensor:
         """Standard normal numbers, float32."""
         return torch.from_numpy(self.generator.standard_normal(shape, dtype=np.float32))

@@ -94,19 +94,31 @@ class Apart:
 
 
 def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
-    """f(*args), client after client where they are `Apart`: outside vmap, so f may read and compare values.
+    """f(*args), client after client inside vmap, where each reads its own values and may compare them.
 
-    For arguments that are larger than what f makes of them, so that stacking them would cost the most.
-    f must give tensors (in records, dicts, tuples), of the same shapes for all clients.
+    Arguments are trees of rows of stacks, or `Apart`: values that are larger than what f makes of them, so that
+    stacking them would cost the most. f must give tensors (in records, dicts, tuples), of the same shapes for all
+    clients.
     """
-    if not all(isinstance(a, Apart) for a in args):
+    flat, structure = flatten(args)
+    columns = [_column(leaf) for leaf in flat]
+    count = next((len(c) for c in columns if c is not None), None)
+    if count is None:
         return f(*args)
     level = maybe_current_level()
     assert level is not None, "the clients of a stack are apart inside vmap only"
+    whole = [c or [leaf] * count for c, leaf in zip(columns, flat, strict=True)]
     with temporarily_clear_interpreter_stack():
-        found = [flatten(f(*row)) for row in zip(*(a.rows for a in args), strict=True)]
+        found = [flatten(f(*rebuild(structure, row))) for row in zip(*whole, strict=True)]
         stacks = [torch.stack(column) for column in zip(*(flat for flat, _ in found), strict=True)]
     return rebuild(found[0][1], [_add_batch_dim(stack, 0, level) for stack in stacks])
+
+
+def _column(leaf: Any) -> Sequence[Any] | None:
+    """Each client's value; None if all have the same."""
+    if isinstance(leaf, Apart):
+        return leaf.rows
+    return stack_of(leaf).unbind(0) if isinstance(leaf, Tensor) and is_batchedtensor(leaf) else None
 
 
 def stack_of(t: Tensor) -> Tensor:

@@ -23,9 +23,10 @@ from fedpers.learning.kernels.dispatch import (
     kernels_allowed,
     minimise_dense,
     minimise_dense_each,
+    minimise_in_turn,
     plan_of,
 )
-from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, rule_of
+from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, Plan, Training, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import (
     LocalConfig,
@@ -207,17 +208,50 @@ def minimise_between(
         cfg: which minibatches; its optimiser is not used.
     """
     own, other = ({k: model[k] for k in W} for model in (own, other))
-    way, at = sub(other, own), between(own, other, W)
-    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, way)
-    dense = _without_autograd(loss, at, state, data, cfg, eta)
-    if dense is not None and not dense[0].lam:
-        plan, start = replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)
-        return minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg)).m
-    slope = grad(loss)
+    dense = _blending(loss, own, other, W, data, cfg, eta)
+    if dense is not None:
+        return minimise_dense(*dense, data.block, *_schedule(data, rng, cfg)).m
+    slope, way = grad(loss), sub(other, own)
     for batch in minibatches(data, rng, cfg):
         g = slope(between(own, other, W), batch)
-        W = {k: (w - eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}
+        stepped = {k: (w - eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}
+        W = where_any(rng, batch.mask, stepped, W)
     return W
+
+
+def between_in_turn(
+    loss: Loss,
+    own: Params,
+    other: Params,
+    W: Params,
+    data: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    eta: float,
+    times: int,
+) -> list[Params]:
+    """`minimise_between` so many times, each from the W before; of one client alone, by a kernel in one call."""
+    own, other = ({k: model[k] for k in W} for model in (own, other))
+    dense = _blending(loss, own, other, W, data, cfg, eta)
+    if dense is not None:
+        index, weight = map(torch.stack, zip(*[_schedule(data, rng, cfg) for _ in range(times)], strict=True))
+        rows = minimise_in_turn(*dense, data, index, weight).m
+        return [{k: v[p] for k, v in rows.items()} for p in range(times)]
+    tried = [W]
+    for _ in range(times):
+        tried.append(minimise_between(loss, own, other, tried[-1], data, rng, cfg, eta))
+    return tried[1:]
+
+
+def _blending(
+    loss: Loss, own: Params, other: Params, W: Params, data: Data, cfg: LocalConfig, eta: float
+) -> tuple[Plan, Training] | None:
+    """What a kernel needs for steps of W; None if there is none."""
+    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, sub(other, own))
+    dense = _without_autograd(loss, between(own, other, W), state, data, cfg, eta)
+    if dense is None or dense[0].lam:
+        return None
+    return replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)
 
 
 def _alone() -> bool:

@@ -19,12 +19,17 @@ def mix(own: Params, shared: Params, W: Params) -> Params:
     return shared | between(own, shared, W)
 
 
+def below(shared: Params, W: Params) -> Params:
+    """What of a model lies below the layers in W."""
+    return {k: v for k, v in shared.items() if k not in W}
+
+
 def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Loss, Data]:
     """(loss of the layers in W above `shared`, samples for it).
 
     If they are the head alone, what is below gives the same features throughout: those are the samples.
     """
-    below = {k: v for k, v in shared.items() if k not in W}
-    if below and all(map(model.is_head, W)):
+    fixed = below(shared, W)
+    if fixed and all(map(model.is_head, W)):
         return model.features_loss, Features(model, shared, data).data
-    return Frozen(model.loss, below), data
+    return Frozen(model.loss, fixed), data

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpers.core.data import Data, Part
 from fedpers.core.params import Params, split
-from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.pytree import flatten, rebuild, tree_map
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import (
@@ -159,6 +159,17 @@ def minimise_dense_each(
     return trained
 
 
+def minimise_in_turn(plan: Plan, given: Training, data: Data, index: Tensor, weight: Tensor) -> Training:
+    """Trainings of one client alone, each from where the one before ended; minibatches are [P, S, B].
+
+    Returns:
+        Stacks [P, ...]: what was trained, as each left it.
+    """
+    every = tree_map(lambda t: t.expand(len(index), *t.shape), given)
+    parts, rows = _whole([data] * len(index), index)
+    return native.train(plan, every, parts, rows, weight, in_turn=True)
+
+
 def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
     """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
     if not isinstance(parts[0], Part):
@@ -212,24 +223,45 @@ def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tens
     return on_stacks(all_clients, data.num, *(w[k] for w in models for k in names))[0]
 
 
-def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
-    """[J] mean losses of J models of one client's parameters each, on its samples; no stack's row.
+def losses_of(loss: Loss, models: Sequence[Params], data: Data) -> Tensor:
+    """[J] losses of J models of one client's parameters each, on its samples; no stack's row.
 
     By the kernel where there is one, in one call, else by torch.
     """
-    layers = layers_of(model) if kernels_allowed() and _scores_as_usual(model) else None
-    if layers is not None and len(data) and alike(models):
-        places = places_of(layers)
-        first = {k: models[0][k] for k in places if k in models[0]}
-        if native.knows(first, places, model.task, [data]):
-            return native.assess_each(models, places, model.task, data)[0]
-    return torch.stack([model.loss(w, data) for w in models])
+    return losses_of_each(loss, [(models, data)])[0]
+
+
+def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> list[Tensor]:
+    """`losses_of` the models of several clients: (models, data) of each."""
+    models, datas = [w for group, _ in asked for w in group], [data for _, data in asked]
+    like = next(iter(models[0].values()))
+    found = parts_of(loss, ON_DATA, models[0], like) if kernels_allowed() and alike(models) else None
+    if found is None or not _scores(*found, loss, datas):
+        return [torch.stack([loss(w, data) for w in group]) for group, data in asked]
+    plan, start = found
+    given = [(start.w | w, data) for group, data in asked for w in group]
+    losses = native.assess_each(given, plan.places, plan.task)[0]
+    return list(losses.split([len(group) for group, _ in asked]))
+
+
+def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> bool:
+    """Whether the kernel that scores knows a loss of these parts, on these samples."""
+    model = taken_apart(loss)[1].loss.__self__  # type: ignore[attr-defined]
+    plain = not plan.lam and not plan.convs and _scores_as_usual(model) and all(map(len, datas))
+    return plain and native.knows(start.w, plan.places, plan.task, datas)
 
 
 def alike(models: Sequence[Params]) -> bool:
     """Whether all have tensors of the same names, shapes and kinds."""
-    kinds = [{k: (v.shape, v.dtype, v.device) for k, v in w.items()} for w in models]
-    return all(kind == kinds[0] for kind in kinds)
+    first = models[0]
+    return all(
+        w.keys() == first.keys()
+        and all(
+            v.shape == first[k].shape and v.dtype is first[k].dtype and v.device == first[k].device
+            for k, v in w.items()
+        )
+        for w in models[1:]
+    )
 
 
 def _scores_as_usual(model: Model) -> bool:

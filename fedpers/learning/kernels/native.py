@@ -81,13 +81,21 @@ def _known(t: Tensor) -> bool:
     return t.is_cpu and t.dtype == torch.float32
 
 
-def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor) -> Training:
+def train(
+    plan: Plan,
+    given: Training,
+    parts: Sequence[Data],
+    index: Tensor,
+    weight: Tensor,
+    in_turn: bool = False,
+) -> Training:
     """Train C clients; `fits` must hold. No tensor of `given` is overwritten.
 
     Args:
         given: stacks [C, ...] of weights, proximal terms and optimiser states.
         parts: the clients' data.
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
+        in_turn: all C are one client, who goes on from where it ended; not for ADAM, which counts its steps.
 
     Returns:
         `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
@@ -96,11 +104,13 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         MemoryError: there is none for a minibatch.
         IndexError: a label is no class.
     """
-    kinds = (given.w, given.cbar, given.m, given.v)
+    kinds: Kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
     moments = (given.m, given.v) if plan.keeps else (none, none)
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
-    fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
+    fresh: Kinds = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
+    if in_turn:
+        kinds, fresh = _in_turn(kinds, fresh)
     step = given.step.clone(memory_format=torch.contiguous_format)
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
     a, b = (*map(_rows, given.extra), None, None)[:2]
@@ -121,6 +131,20 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         *(field for t in (a, b) for field in (_pointer(t), ctypes.c_long(*_hops([t])))),
     )
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+
+
+def _in_turn(kinds: Kinds, fresh: Kinds) -> tuple[list[Params], list[Params]]:
+    """(kinds, fresh) of one training after the other: each reads what the one before it made.
+
+    The kernel goes client by client, and writes what it made of one before it reads the next.
+    """
+    before, after = [dict(kind) for kind in kinds], [dict(kind) for kind in fresh]
+    for was, made in zip(before, after, strict=True):
+        for k, rows in made.items():
+            chain = torch.empty(len(rows) + 1, *rows.shape[1:])
+            chain[0] = was[k][0]
+            was[k], made[k] = chain[:-1], chain[1:]
+    return before, after
 
 
 def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
@@ -176,12 +200,12 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
 
 
 def assess_each(
-    models: Sequence[Params], names: Sequence[str], task: str, data: Data
+    given: Sequence[tuple[Params, Data]], names: Sequence[str], task: str
 ) -> tuple[Tensor, Tensor]:
-    """As `assess`, of several models of the same shapes on the samples of one client."""
-    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
+    """As `assess`, of models of the same shapes, each on samples of its own."""
+    whole = [{k: v.contiguous() for k, v in w.items()} for w, _ in given]
     places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
-    return _assess(places, _widths(models[0], names), task, [data], len(models))
+    return _assess(places, _widths(whole[0], names), task, [data for _, data in given])
 
 
 def sample_losses(
