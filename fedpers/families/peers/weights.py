@@ -101,9 +101,10 @@ def _all_weighted(items: tuple[Params, ...], w: Tensor) -> tuple[Params, ...]:
 
 
 def _weighted(a: Params, w: Tensor) -> Params:
-    found = {k: _like(w, v) * v for k, v in a.items()}
-    for v in found.values():
-        v[~(w > 0)] = 0.0  # few models or none, where torch.where would go through all again
+    found, none = {k: _like(w, v) * v for k, v in a.items()}, ~(w > 0)
+    if none.any():  # of few models or of none: torch.where would go through all again
+        for v in found.values():
+            v[none] = 0.0
     return found
 
 
@@ -168,8 +169,9 @@ def _divided(total: Params, mass: Tensor, phi: Params) -> Params:
     """total / mass, and phi where the mass is too small."""
     found = {k: v / _like(mass.clamp(min=LEAST_MASS), v) for k, v in total.items()}
     few = ~(mass >= LEAST_MASS)
-    for k, v in found.items():
-        v[few] = phi[k][few]
+    if few.any():
+        for k, v in found.items():
+            v[few] = phi[k][few]
     return found
 
 
