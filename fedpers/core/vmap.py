@@ -100,16 +100,21 @@ def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
     stacking them would cost the most. f must give tensors (in records, dicts, tuples), of the same shapes for all
     clients.
     """
+    return together(lambda *lists: [f(*row) for row in zip(*lists, strict=True)], *args)
+
+
+def together(f: Callable[..., Sequence[Any]], *args: Any) -> Any:
+    """As `one_by_one` for an f that is asked once: it is given a list of each argument, and gives a list."""
     flat, structure = flatten(args)
     columns = [_column(leaf) for leaf in flat]
     count = next((len(c) for c in columns if c is not None), None)
     if count is None:
-        return f(*args)
+        return f(*([a] for a in args))[0]
     level = maybe_current_level()
     assert level is not None, "the clients of a stack are apart inside vmap only"
-    whole = [c or [leaf] * count for c, leaf in zip(columns, flat, strict=True)]
+    rows = zip(*[c or [leaf] * count for c, leaf in zip(columns, flat, strict=True)], strict=True)
     with temporarily_clear_interpreter_stack():
-        found = [flatten(f(*rebuild(structure, row))) for row in zip(*whole, strict=True)]
+        found = [flatten(x) for x in f(*zip(*[rebuild(structure, row) for row in rows], strict=True))]
         stacks = [torch.stack(column) for column in zip(*(flat for flat, _ in found), strict=True)]
     return rebuild(found[0][1], [_add_batch_dim(stack, 0, level) for stack in stacks])
 
