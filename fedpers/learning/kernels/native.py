@@ -221,15 +221,16 @@ def sample_losses(
         IndexError: a label is no class.
     """
     rows = [[_rows(w.get(name)) for name in names] for w in models]
-    places = [
-        None if t is None else t.data_ptr() + 4 * c * t.stride(0)
-        for w in rows
-        for c in range(len(parts))
-        for t in w
-    ]
-    found = torch.zeros(len(models), len(parts), size)
-    _assess(places, _widths(models[0], names), task, parts, len(models), found)
-    return found.movedim(1, 0)
+    C, J = range(len(parts)), range(len(models))
+    shared = all(t is None or not t.stride(0) for row in rows for t in row)
+    # client by client each reads its samples once; model by model each model is packed once
+    pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
+    places = [None if t is None else t.data_ptr() + 4 * c * t.stride(0) for c, j in pairs for t in rows[j]]
+    found = torch.zeros(len(C), len(J), size)
+    each = [row.unbind(0) for row in found.unbind(0)]
+    asked = [parts[c] for c, _ in pairs]
+    _assess(places, _widths(models[0], names), task, asked, [each[c][j] for c, j in pairs])
+    return found
 
 
 def _assess(
@@ -237,26 +238,25 @@ def _assess(
     widths: Sequence[int],
     task: str,
     parts: Sequence[Data],
-    times: int = 1,
-    each: Tensor | None = None,
+    each: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of models whose parameters are at `places`, model by model; `times` on the same data.
+    """Of models whose parameters are at `places`, model by model, on the samples of one part each.
 
     Args:
-        each: [times, C, size], where the losses of samples go.
+        each: where the losses of each part's samples go.
     """
-    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
+    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts), 2)
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
         (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
         ctypes.c_long(len(found)),
-        _longs([len(p) for p in parts] * times),
-        _pointers([p.x for p in parts] * times),
-        _pointers(targets * times),
+        _longs([len(p) for p in parts]),
+        _pointers([p.x for p in parts]),
+        _pointers(targets),
         _pointer(found),
-        None if each is None else _pointers(each.flatten(0, 1).unbind(0)),
+        None if each is None else _pointers(each),
     )
     if failed:
         raise FAILURES[failed]
