@@ -15,8 +15,8 @@ from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.families.split_models.upper_layers import below, mix, problem_of, upper
-from fedpers.learning.kernels.dispatch import losses_of
-from fedpers.learning.local_training import between_in_turn, minimise_between
+from fedpers.learning.between import between_in_turn, minimise_between
+from fedpers.learning.kernels.scoring import losses_of
 from fedpers.method import Data, Frozen, LocalConfig, Params, PersonalizedClient, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning

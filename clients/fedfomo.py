@@ -13,7 +13,7 @@ from fedpers.core.params import sq_dists, weighted_sum
 from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
-from fedpers.learning.kernels.dispatch import losses_of_each
+from fedpers.learning.kernels.scoring import losses_of_each
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 

@@ -16,9 +16,9 @@ from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.global_model.client import Weights
 from fedpers.flower.messages import Header, Request
+from fedpers.learning.between import between_in_turn, minimise_between
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.local_training import between_in_turn, minimise_between
 from fedpers.learning.losses import Frozen
 from fedpers.learning.optimizers import LocalConfig
 from tests.test_dense import LOCALS, SGD, TASKS, both, close, net

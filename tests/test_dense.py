@@ -28,7 +28,8 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import autograd_only, losses_of, sample_losses_of, scores_of
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.scoring import losses_of, sample_losses_of, scores_of
 from fedpers.learning.layers import SquashedStack
 from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from fedpers.core.data import Data
 from fedpers.core.params import split
 from fedpers.core.rng import Stream
+from fedpers.learning.between import minimise_between
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Relu, stack
-from fedpers.learning.local_training import minimise_between, minimise_from
+from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
 from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import init_optimizer

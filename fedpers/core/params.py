@@ -213,3 +213,16 @@ def merge(*parts: Params) -> Params:
 def size(a: Params) -> int:
     """The number of entries."""
     return sum(v.numel() for v in a.values())
+
+
+def alike(models: Sequence[Params]) -> bool:
+    """Whether all have tensors of the same names, shapes and kinds."""
+    first = models[0]
+    return all(
+        w.keys() == first.keys()
+        and all(
+            v.shape == first[k].shape and v.dtype is first[k].dtype and v.device == first[k].device
+            for k, v in w.items()
+        )
+        for w in models[1:]
+    )

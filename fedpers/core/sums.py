@@ -12,7 +12,6 @@ from torch import Tensor
 from fedpers.core.compiled import compiled
 from fedpers.core.vmap import unwrapped
 
-
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
@@ -54,10 +53,7 @@ def _known(tensors: Sequence[Tensor]) -> bool:
     """Whether all are plain float32 in the CPU's memory, of one shape, and nobody differentiates."""
     shape = tensors[0].shape
     plain = all(
-        [
-            t.is_cpu and t.dtype is torch.float32 and t.shape == shape and t.is_contiguous()
-            for t in tensors
-        ]
+        [t.is_cpu and t.dtype is torch.float32 and t.shape == shape and t.is_contiguous() for t in tensors]
     )
     return plain and unwrapped() and not any([t.requires_grad for t in tensors]) and library() is not None
 

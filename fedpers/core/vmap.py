@@ -96,9 +96,9 @@ class Apart:
 def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
     """f(*args), client after client inside vmap, where each reads its own values and may compare them.
 
-    Arguments are trees of rows of stacks, or `Apart`: values that are larger than what f makes of them, so that
-    stacking them would cost the most. f must give tensors (in records, dicts, tuples), of the same shapes for all
-    clients.
+    Arguments are trees of rows of stacks, or `Apart`: values that are larger than what f makes of them, so
+    that stacking them would cost the most. f must give tensors (in records, dicts, tuples), for all clients
+    of the same shapes.
     """
     return together(lambda *lists: [f(*row) for row in zip(*lists, strict=True)], *args)
 

@@ -13,20 +13,13 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, between, sub
+from fedpers.core.params import Params, alike
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
 from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
-from fedpers.learning.kernels.dispatch import (
-    alike,
-    kernels_allowed,
-    minimise_dense,
-    minimise_dense_each,
-    minimise_in_turn,
-    plan_of,
-)
-from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, Plan, Training, rule_of
+from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
+from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import (
     LocalConfig,
@@ -57,7 +50,7 @@ def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConf
 def minimise_each(
     loss: Loss, models: Sequence[Params], data: Data, rngs: Sequence[Stream], cfg: LocalConfig
 ) -> list[Params]:
-    """`minimise` from each of some models, by a stream of its own: a kernel is prepared once for all of them."""
+    """`minimise` from each of some models, by a stream of its own: a kernel is prepared once for all."""
     if not models or not models[0]:  # nothing to train
         return list(models)
     opt = init_optimizer(models[0], cfg)
@@ -196,62 +189,6 @@ def minimise_ahead(
     how, draw = Ahead(alpha, lr), lambda: _schedule(data, rng, cfg)
     moved = steps_ahead(loss, how, params, data.block, other, draw)
     return None if moved is None else (moved, opt)
-
-
-def minimise_between(
-    loss: Loss, own: Params, other: Params, W: Params, data: Data, rng: Stream, cfg: LocalConfig, eta: float
-) -> Params:
-    """W after plain steps of size eta on loss(own + (other - own) ⊙ W), each clipped to [0, 1].
-
-    Args:
-        own, other: what the weights W are between; parameters that W lacks are not read.
-        cfg: which minibatches; its optimiser is not used.
-    """
-    own, other = ({k: model[k] for k in W} for model in (own, other))
-    dense = _blending(loss, own, other, W, data, cfg, eta)
-    if dense is not None:
-        return minimise_dense(*dense, data.block, *_schedule(data, rng, cfg)).m
-    slope, way = grad(loss), sub(other, own)
-    for batch in minibatches(data, rng, cfg):
-        g = slope(between(own, other, W), batch)
-        stepped = {k: (w - eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}
-        W = where_any(rng, batch.mask, stepped, W)
-    return W
-
-
-def between_in_turn(
-    loss: Loss,
-    own: Params,
-    other: Params,
-    W: Params,
-    data: Data,
-    rng: Stream,
-    cfg: LocalConfig,
-    eta: float,
-    times: int,
-) -> list[Params]:
-    """`minimise_between` so many times, each from the W before; of one client alone, by a kernel in one call."""
-    own, other = ({k: model[k] for k in W} for model in (own, other))
-    dense = _blending(loss, own, other, W, data, cfg, eta)
-    if dense is not None:
-        index, weight = map(torch.stack, zip(*[_schedule(data, rng, cfg) for _ in range(times)], strict=True))
-        rows = minimise_in_turn(*dense, data, index, weight).m
-        return [{k: v[p] for k, v in rows.items()} for p in range(times)]
-    tried = [W]
-    for _ in range(times):
-        tried.append(minimise_between(loss, own, other, tried[-1], data, rng, cfg, eta))
-    return tried[1:]
-
-
-def _blending(
-    loss: Loss, own: Params, other: Params, W: Params, data: Data, cfg: LocalConfig, eta: float
-) -> tuple[Plan, Training] | None:
-    """What a kernel needs for steps of W; None if there is none."""
-    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, sub(other, own))
-    dense = _without_autograd(loss, between(own, other, W), state, data, cfg, eta)
-    if dense is None or dense[0].lam:
-        return None
-    return replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)
 
 
 def _alone() -> bool:

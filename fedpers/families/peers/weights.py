@@ -13,7 +13,7 @@ from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import all_at_once
 from fedpers.families.peers.messages import Newcomer
-from fedpers.learning.kernels.dispatch import sample_losses_of
+from fedpers.learning.kernels.scoring import sample_losses_of
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step

@@ -82,12 +82,7 @@ def _known(t: Tensor) -> bool:
 
 
 def train(
-    plan: Plan,
-    given: Training,
-    parts: Sequence[Data],
-    index: Tensor,
-    weight: Tensor,
-    in_turn: bool = False,
+    plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor, in_turn: bool = False
 ) -> Training:
     """Train C clients; `fits` must hold. No tensor of `given` is overwritten.
 
