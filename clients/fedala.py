@@ -14,10 +14,10 @@ from fedpers.core.vmap import one_by_one
 from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
-from fedpers.families.split_models.upper_layers import below, mix, problem_of, upper
+from fedpers.families.split_models.upper_layers import mix, problem_of, upper
 from fedpers.learning.between import between_in_turn, minimise_between
 from fedpers.learning.kernels.scoring import losses_of
-from fedpers.method import Data, Frozen, LocalConfig, Params, PersonalizedClient, minimise, record
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
 
@@ -82,7 +82,7 @@ class FedALAClient(PersonalizedClient):
         some = rng.some(data, h.share)                                                   # [C1]
         if state.visits == 1:
             return one_by_one(self._settle, shared, state, some.apart, rng.apart)
-        loss = Frozen(self.model.loss, below(shared, state.W))
+        loss, some = problem_of(self.model, shared, state.W, some, often=False)
         return minimise_between(loss, state.own, shared, state.W, some, rng, self._one_pass, h.eta), one
 
     def _settle(self, shared: Params, state: ClientState, some: Data, rng: Stream) -> tuple[Params, Tensor]:
