@@ -19,7 +19,7 @@ from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.kernels.scoring import losses_of, losses_of_each
+from fedpers.learning.kernels.scoring import losses_of, losses_of_each, sample_losses_of
 from fedpers.learning.local_training import minimise, minimise_each
 from fedpers.learning.losses import Frozen, soft_proximal
 from tests.test_dense import LOCALS, SGD, both, close, net
@@ -114,7 +114,7 @@ class Keeper(PersonalizedClient):
 
 @pytest.mark.parametrize("runner", ["loop", "stack"])
 def test_leaves_of_a_state_that_stay_are_not_copied_and_none_holds_a_stack(runner):
-    fed, model = toy_federation(3, (9, 13, 6), dim=4), net(4, ())
+    fed, model = toy_federation(3, (9, 9, 9), dim=4), net(4, ())  # of one size: they share a stack
     client, store = Keeper(FedAvgConfig(), model), RamStore()
     cohort = Cohort(client, fed, store, Plan(seed=1), RunnerConfig(runner, chunk=3))
     orders = [Weights({"head.bias": v}) for v in torch.arange(12.0).reshape(3, 4).unbind(0)]  # views
@@ -222,3 +222,27 @@ def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypa
             torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
             with autograd_only():
                 torch.testing.assert_close(losses_of(loss, group, data), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_losses_of_samples_are_each_models_own_whether_it_is_everybodys_or_not(shared):
+    """In a stack of unequal clients, of two models; what pads a client's samples has none."""
+    fed = toy_federation(3, (9, 13, 6), dim=6)
+    model, block = net(6, (9,), fed.num_classes), Block([fed.client(k).train for k in range(3)], 13)
+    names = list(model.init(0))
+    given = [[model.init(j if shared else 3 * j + c) for c in range(3)] for j in range(2)]
+    rows = [torch.stack([w[k] for w in group]) for group in given for k in names]
+    rows = [r[0].expand(r.shape) if shared else r for r in rows]
+
+    def inside(i, *leaves):
+        values = iter(leaves)
+        models = [{k: next(values) for k in names} for _ in range(2)]
+        return [sample_losses_of(model, models, StackedData.of(i, block))]
+
+    with stacked(), torch.no_grad():
+        (found,) = over_rows(inside, torch.arange(3), *rows)
+        for c, n in enumerate(block.sizes):
+            data = fed.client(c).train
+            for j in range(2):
+                wanted = model.sample_losses(model(given[j][c], data.x), data.y)
+                torch.testing.assert_close(found[c, j, :n], wanted, rtol=1e-5, atol=1e-6)
