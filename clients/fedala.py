@@ -15,7 +15,8 @@ from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.families.split_models.upper_layers import mix, problem_of, upper
-from fedpers.learning.local_training import minimise_between
+from fedpers.learning.between import between_in_turn, minimise_between
+from fedpers.learning.kernels.scoring import losses_of
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
@@ -43,7 +44,7 @@ class ClientState:
 
     own: Params
     W: Params                             # of the mixed layers, entries in [0, 1]
-    visits: Tensor                        # scalar
+    visits: int                           # before this round: 0, 1, or 2 for more
     passes: Tensor                        # scalar, of the last learning of W_i
 
 
@@ -58,48 +59,46 @@ class FedALAClient(PersonalizedClient):
     config: FedALAConfig
     disclosure = MODEL
     private = ("W",)
-    apart = True                          # learns for as long as its own losses move
-
-    @property
-    def vectorized(self) -> bool:  # type: ignore[override]
-        """Not with momentum that is kept: it would be apart like the models."""
-        return not self.config.local.keep_momentum
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """The initial model, which the received one replaces whole."""
         W = {k: torch.ones_like(params[k]) for k in upper(params, self.config.layers)}
-        none = data.mask.new_zeros(())
-        return ClientState(params, W, none, none)
+        return ClientState(params, W, 0, data.mask.new_zeros(()))
 
     def answer(
         self, order: Weights, state: ClientState, data: Data, rng: Stream
     ) -> tuple[Weights, ClientState]:
         """Learn the weights, mix, train."""
-        before = one_by_one(self._mixed, order, state, data.apart, rng.apart)
-        new = minimise(self.model.loss, before.own, data, rng, self.config.local)        # [C4]
-        return Weights(new), replace(before, own=new)                                    # [C5]
-
-    def _mixed(self, order: Weights, state: ClientState, data: Data, rng: Stream) -> ClientState:
-        """One client's state after its weights are learnt, with the mixture for its own model."""
-        W, passes = state.W, 0
-        if self.config.eta and state.visits > 0:       # at first there is no own model to mix with
+        W, passes = state.W, torch.zeros_like(state.passes)
+        if self.config.eta and state.visits:           # at first there is no own model to mix with
             W, passes = self._learn(order.params, state, data, rng)
         start = mix(state.own, order.params, W)                                          # [C3]
-        return ClientState(start, W, state.visits + 1, torch.full_like(state.visits, passes))
+        new = minimise(self.model.loss, start, data, rng, self.config.local)             # [C4]
+        return Weights(new), ClientState(new, W, min(state.visits + 1, 2), passes)       # [C5]
 
-    def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, int]:
+    def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, Tensor]:
         """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
-        h, W, losses = self.config, state.W, list[float]()
-        some = data.part(lambda n: rng.generator.permutation(n)[: max(1, int(h.share * n))])  # [C1]
+        h, one = self.config, torch.ones_like(state.passes)
+        some = rng.some(data, h.share)                                                   # [C1]
+        if state.visits == 1:
+            return one_by_one(self._settle, shared, state, some.apart, rng.apart)
+        loss, some = problem_of(self.model, shared, state.W, some, often=False)
+        return minimise_between(loss, state.own, shared, state.W, some, rng, self._one_pass, h.eta), one
+
+    def _settle(self, shared: Params, state: ClientState, some: Data, rng: Stream) -> tuple[Params, Tensor]:
+        """(W_i, passes) of one client when its loss has settled."""
+        h, own, W, losses = self.config, state.own, state.W, list[float]()
         loss, some = problem_of(self.model, shared, W, some)
-        one_pass = replace(h.local, epochs=1, steps=0)
-        while True:
-            W = minimise_between(loss, state.own, shared, W, some, rng, one_pass, h.eta)    # [C2]
-            if state.visits > 1:
-                return W, 1
-            losses.append(float(loss(between(state.own, shared, W), some)))
-            if len(losses) == MOST or settled(losses, h.threshold):
-                return W, len(losses)
+        while len(losses) < MOST and not settled(losses, h.threshold):
+            times = 1 if losses else WINDOW + 1        # the least that can settle
+            tried = between_in_turn(loss, own, shared, W, some, rng, self._one_pass, h.eta, times)  # [C2]
+            losses += losses_of(loss, [between(own, shared, W) for W in tried], some).tolist()
+            W = tried[-1]
+        return W, torch.full_like(state.passes, len(losses))
+
+    @property
+    def _one_pass(self) -> LocalConfig:
+        return replace(self.config.local, epochs=1, steps=0)
 
     def personal(self, shared: Weights, state: ClientState) -> Params:
         """The client's own model."""

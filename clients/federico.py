@@ -27,7 +27,7 @@ from fedpers.families.peers.weights import (
     score,
     weighted,
 )
-from fedpers.method import Data, Params, Stream, Work, grad, minimise
+from fedpers.method import Data, Params, Stream, Work, grad, minimise_each
 
 
 class FedeRiCoClient(PeerClient):
@@ -48,7 +48,7 @@ class FedeRiCoClient(PeerClient):
         if isinstance(order, Join | Alone) and self.config.start == "common":
             state = replace(state, phi=order.phi)
         if isinstance(order, Alone):
-            own = self._work_on(state.phi, data, SameBatches(rng))
+            own = self._work_on([state.phi], data, [rng])[0]
             state = self._step(state, own, data.mask.new_ones((), dtype=torch.float64))  # [C2]
         if isinstance(order, Step):
             state = self._step(state, order.G, order.weight)                             # [C9]
@@ -60,7 +60,7 @@ class FedeRiCoClient(PeerClient):
         losses = self._scores_of(models, data)                                           # [C3]
         s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C4] [C5]
         w = heavy(s.w.gather(0, order.ids), h.w_min)
-        g = tuple(self._share(v, phi, data, batches) for v, phi in zip(w, models, strict=True))  # [C6]
+        g = self._shares(w, models, data, batches)                                       # [C6]
         M = h.neighbours(len(s.w))
         wanted = draw_peers(ranks(s, mask), order.ids[0], M, h.epsilon, rng)             # [C7]
         state = replace(state, scores=s)
@@ -75,18 +75,20 @@ class FedeRiCoClient(PeerClient):
         """What a gradient step is on: κ decides how sharp weights are, not how long a step is."""
         return score(self.model, (phi,), data, 1.0 if self.config.loss == "mean" else None)[0]
 
-    def _share(self, w: Tensor, phi: Params, data: Data, batches: Stream) -> Params:
-        """w times what was learnt; without weight nothing is learnt."""
-        if readable(w) and w == 0:
-            return {k: torch.zeros_like(v) for k, v in phi.items()}
-        rows = batches if readable(w) else Where(batches, w > 0)
-        return weighted(self._work_on(phi, data, rows), w)
+    def _shares(
+        self, w: Tensor, models: tuple[Params, ...], data: Data, batches: Stream
+    ) -> tuple[Params, ...]:
+        """w_b times what was learnt from φ_b; without weight nothing is learnt."""
+        used = {b: batches if readable(v) else Where(batches, v > 0)
+                for b, v in enumerate(w) if not (readable(v) and v == 0)}
+        learnt = self._work_on([models[b] for b in used], data, list(used.values()))
+        return weighted((dict(enumerate(models)) | dict(zip(used, learnt, strict=True))).values(), w)
 
-    def _work_on(self, phi: Params, data: Data, batches: Stream) -> Params:
-        """The gradient of l_i in φ_b, or φ_b after local training."""
+    def _work_on(self, models: list[Params], data: Data, batches: list[Stream]) -> list[Params]:
+        """The gradient of l_i in each φ_b, or each φ_b after local training."""
         if self.config.update == "steps":
-            return minimise(self.model.loss, phi, data, batches, self.config.local)
-        return grad(self._loss)(phi, data)
+            return minimise_each(self.model.loss, models, data, batches, self.config.local)
+        return [grad(self._loss)(phi, data) for phi in models]
 
     def _step(self, state: Peer, came: Params, mass: Tensor) -> Peer:
         """The owner's step on a weighted sum of what was learnt."""
@@ -115,6 +117,8 @@ class FedeRiCoClient(PeerClient):
 
     def work_done(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
         """`work` without the gradients of models whose weight is below w_min."""
-        most, forward = self.work(order, n), isinstance(order, Forward)
-        used = reply.w[order.ids] >= self.config.w_min if forward else torch.ones(1)
+        most = self.work(order, n)
+        if not isinstance(order, Forward):
+            return most
+        used = reply.w[order.ids] >= self.config.w_min
         return most._replace(gradients=int(used.sum()) * most.gradients // len(used))

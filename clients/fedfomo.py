@@ -1,5 +1,6 @@
 """FedFomo, client half. The algorithm box is in strategies/fedfomo.py."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -8,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.core.params import sq_dist, weighted_sum
-from fedpers.core.vmap import one_by_one
+from fedpers.core.params import sq_dists, weighted_sum
+from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
-from fedpers.learning.kernels.dispatch import losses_of
+from fedpers.learning.kernels.scoring import losses_of_each
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 
@@ -63,6 +64,19 @@ def keep_back(data: Data, fraction: float) -> tuple[Data, Data]:
     return data.part(lambda n: rows_kept(n, fraction)[0]), data.part(lambda n: rows_kept(n, fraction)[1])
 
 
+def distances(old: Params, models: Sequence[Params], gain: Tensor) -> Tensor:
+    """[J] distances of J models from the old one; 1 where there is no gain, and nobody asks."""
+    better = [j for j, g in enumerate(gain.tolist()) if g > 0]
+    far = dict(zip(better, sq_dists([old], [models[j] for j in better])[0].tolist(), strict=True))
+    return gain.new_tensor([far.get(j, 1.0) for j in range(len(models))]).sqrt()
+
+
+def mixture(models: Sequence[Params], weights: Sequence[float]) -> Params:
+    """The sum of the models that have a weight; weights sum to 1."""
+    used = [(phi, v) for phi, v in zip(models, weights, strict=True) if v]
+    return weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]
+
+
 class FedFomoClient(PersonalizedClient):
     """Moves towards the models that do better on samples it keeps back, then trains."""
 
@@ -84,23 +98,26 @@ class FedFomoClient(PersonalizedClient):
     ) -> tuple[TrainedAndWeighed, ClientState]:
         """Weigh the models that came and the own one, combine them, train."""
         fit, kept = keep_back(data, self.config.valid_fraction)
-        phi, row = one_by_one(self._combined, order, state, kept.apart)
+        phi, row = together(self._combined, order, state, kept.apart)
         new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]
         return TrainedAndWeighed(new, row), ClientState(phi, new)                        # [C5]
 
-    def _combined(self, order: Forward, state: ClientState, kept: Data) -> tuple[Params, Tensor]:
-        """(mixture, [K] weights) of one client, by its samples that were kept back."""
-        old, models = state.before, (state.phi, *order.models)
-        now, *losses = losses_of(self.model, (old, *models), kept).unbind()
-        gain = torch.stack([now - loss for loss in losses])
-        far = torch.stack([sq_dist(phi, old).sqrt() if g > 0 else torch.ones_like(g)
-                           for phi, g in zip(models, gain, strict=True)])
+    def _combined(
+        self, orders: Sequence[Forward], states: Sequence[ClientState], kept: Sequence[Data]
+    ) -> list[tuple[Params, Tensor]]:
+        """(mixture, [K] weights) of each client, by its samples that were kept back."""
+        old = [s.before for s in states]
+        models = [(s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
+        asked = [((o, *m), d) for o, m, d in zip(old, models, kept, strict=True)]
+        losses = torch.stack(losses_of_each(self.model.loss, asked))
+        gain = losses[:, :1] - losses[:, 1:]
+        far = torch.stack(list(map(distances, old, models, gain)))
         w = (gain / far.clamp(min=1e-12)).double().clamp(min=0)                          # [C1]
-        alone = torch.zeros_like(w).index_fill(0, torch.zeros(1, dtype=torch.int64), 1)
-        w = torch.where(w.sum() > 0, w / w.sum(), alone)                                 # [C2]
-        used = [(phi, v) for phi, v in zip(models, w.tolist(), strict=True) if v]
-        phi = weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]    # [C3]
-        return phi, torch.zeros_like(order.w).scatter(0, order.ids, w)
+        total, alone = w.sum(1, keepdim=True), torch.eye(1, w.shape[1]).to(w)
+        w = torch.where(total > 0, w / total, alone)                                     # [C2]
+        rows = zip(orders, w, strict=True)
+        w_of = [torch.zeros_like(o.w).scatter(0, o.ids, row) for o, row in rows]
+        return list(zip(map(mixture, models, w.tolist()), w_of, strict=True))            # [C3]
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

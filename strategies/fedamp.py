@@ -53,6 +53,7 @@ class FedAMP(PersonalizedStrategy):
         xi = s.xi.clone()
         xi[rows] = self._weights(s, rows)                                                # [S2]
         mixed = zip(rows, self._mixtures(s, rows, xi[rows]), strict=True)
+        self.round_log.pairs = 2 * len(rows) * len(s.models)
         replies = yield {self.roster.ids[i]: CloudModel(u) for i, u in mixed}            # [S3]
         models = s.models | {self.row[k]: reply.w for k, reply in replies.items()}       # [S4]
         return replace(s, models=models, xi=xi)

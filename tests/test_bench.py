@@ -16,11 +16,13 @@ from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
+from fedpers.clients.fedamp import FedAMPClient, FedAMPConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.core import sums
 from fedpers.core.plan import Plan
 from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model
+from fedpers.strategies.fedamp import FedAMP
 from fedpers.strategies.local import Local
 
 SIZES = {"lr": 7850, "mlp": 159010, "lenet": 62006, "cnn": 1663370}
@@ -221,11 +223,21 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
     strategy = Local(config, model, Plan(clients_per_round=3, eval_every=0))
     found = profile.measure(strategy, LocalClient(config, model), fed, rounds=2)
     assert found["gradients"] == pytest.approx(36, abs=9)  # one epoch of 3 clients with 9 to 15 samples
-    assert (found["forwards"], found["head_steps"]) == (0, 0)
+    assert (found["forwards"], found["head_steps"], found["pairs"]) == (0, 0, 0)
     assert found["cpu"] > 0
     shares = [found[part] for part in profile.PARTS]
     assert sum(shares) == pytest.approx(1) and min(shares) >= 0
     assert found["Python"] > 0 and found["torch"] > 0
+
+
+def test_the_floor_counts_models_that_a_server_compares_and_mixes():
+    """FedAMP: each of the 3 clients drawn with each of the 6 that have sent a model, twice."""
+    fed = toy_federation()
+    model = build_model("logistic", input_shape=(5,), num_outputs=3, task="classification")
+    strategy = FedAMP(FedAMPConfig(), model, Plan(clients_per_round=3, eval_every=0))
+    found = profile.measure(strategy, FedAMPClient(FedAMPConfig(), model), fed, rounds=5)
+    assert len(strategy.state.models) == 6
+    assert found["pairs"] == 2 * 3 * 6
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,9 +16,9 @@ from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.global_model.client import Weights
 from fedpers.flower.messages import Header, Request
+from fedpers.learning.between import between_in_turn, minimise_between
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.local_training import minimise_between
 from fedpers.learning.losses import Frozen
 from fedpers.learning.optimizers import LocalConfig
 from tests.test_dense import LOCALS, SGD, TASKS, both, close, net
@@ -89,7 +90,12 @@ def test_fedala_in_stacks_of_unequal_clients_is_autograds(layers, monkeypatch):
     model = net(6, (9,), fed.num_classes)
     client = FedALAClient(FedALAConfig(5.0, layers=layers, local=replace(SGD, momentum=0.5)), model)
     calls, trained = [], native.train
-    monkeypatch.setattr(native, "train", lambda *args: calls.append(len(args[2])) or trained(*args))
+
+    def train(plan, given, parts, *more, **options):
+        calls.append(len({id(p) for p in parts}))
+        return trained(plan, given, parts, *more, **options)
+
+    monkeypatch.setattr(native, "train", train)
 
     def answers(runner):
         cohort = Cohort(client, fed, RamStore(), Plan(seed=1), runner)
@@ -110,6 +116,29 @@ def test_fedala_in_stacks_of_unequal_clients_is_autograds(layers, monkeypatch):
             close(a.own, other.own)
             close(a.W, other.W)
     assert any((w < 0.999).any() for state in whole for w in state.W.values())
+
+
+@pytest.mark.parametrize("hidden", [(), (9, 5)], ids=str)
+@pytest.mark.parametrize("part", ["head", "all"])
+def test_passes_in_turn_are_each_from_the_one_before(part, hidden, monkeypatch):
+    """By one call of a kernel; on samples that are some of a client's, with a short last batch."""
+    model, data, own, other, W = problem(hidden=hidden)
+    if part == "head":
+        W, _ = split(W, model.is_head)
+    loss = Frozen(model.loss, {k: v for k, v in other.items() if k not in W})
+    calls, trained = [], native.train
+    monkeypatch.setattr(native, "train", lambda *args, **more: calls.append(1) or trained(*args, **more))
+
+    def passes():
+        some, rng = data.part(lambda n: np.arange(1, n)), Stream(0, 1, 0)
+        found = between_in_turn(loss, own, other, W, some, rng, replace(SGD, epochs=1), 5.0, 4)
+        return {f"{i} {k}": v for i, w in enumerate(found) for k, v in w.items()}
+
+    fast, slow = both(passes)
+    assert len(calls) == (native.library() is not None)
+    close(fast, slow)
+    name = next(iter(W))
+    assert all(not torch.equal(slow[f"{i} {name}"], slow[f"{i + 1} {name}"]) for i in range(3))
 
 
 def test_what_is_not_weighed_stays():

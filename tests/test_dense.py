@@ -28,7 +28,8 @@ from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import autograd_only, losses_of, sample_losses_of, scores_of
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.scoring import losses_of, sample_losses_of, scores_of
 from fedpers.learning.layers import SquashedStack
 from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
@@ -394,7 +395,7 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
     models[2] = {k: v.t().contiguous().t() for k, v in models[2].items()}
     data = whole.part(lambda n: np.arange(0, n, 3))
     wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
-    for found in both(lambda: losses_of(model, models, data)):
+    for found in both(lambda: losses_of(model.loss, models, data)):
         torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
 
 
@@ -431,7 +432,7 @@ def test_scores_of_squashed_outputs_are_left_to_torch():
     squashed = replace(plain, network=SquashedStack(plain.network.steps, 5))
     with torch.no_grad():
         wanted = squashed.loss(squashed.init(0), data)
-        assert float(losses_of(squashed, [squashed.init(0)], data)) == pytest.approx(float(wanted))
+        assert float(losses_of(squashed.loss, [squashed.init(0)], data)) == pytest.approx(float(wanted))
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
@@ -439,7 +440,7 @@ def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
     model = net(5, (9,), fed.num_classes)
     wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
     with torch.no_grad(), pytest.raises(RuntimeError):
-        losses_of(model, [model.init(1), wrong], fed.client(0).train)
+        losses_of(model.loss, [model.init(1), wrong], fed.client(0).train)
 
 
 def known_outputs(logits, y, task):

@@ -88,7 +88,7 @@ def test_a_loss_that_is_not_finite_costs_the_weight_for_one_round_only(bad):
     hit = scores(0.6, True, 1, [1.0, bad], ids=(0, 1), start=s)
     assert hit.w.tolist() == [0.25, 0, 0.25, 0.25, 0.25] and hit.last[1] == 1
     assert torch.equal(scores(0.6, True, 1, [1.0, 1.0], ids=(0, 1), start=hit).w, s.w)
-    assert weighted({"a": torch.tensor([bad, 1.0])}, hit.w[1])["a"].tolist() == [0, 0]
+    assert weighted([{"a": torch.tensor([bad, 1.0])}], hit.w[1:2])[0]["a"].tolist() == [0, 0]
 
 
 def draws(rank, num, epsilon, times=4000, me=1):
@@ -194,7 +194,7 @@ def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
 
     def both(a, w, phi):
         stepped = model_step(Peer(phi, init_optimizer(phi, LocalConfig()), None), a, w, True).phi
-        return weighted(a, w), stepped
+        return weighted([phi, a], torch.stack([1 - w, w]))[1], stepped
 
     each = [
         both(*({k: v[i] for k, v in t.items()} if isinstance(t, dict) else t[i] for t in (a, w, phi)))

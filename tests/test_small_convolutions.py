@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedpers.core.data import Data
 from fedpers.core.params import split
 from fedpers.core.rng import Stream
+from fedpers.learning.between import minimise_between
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import small_convs
@@ -81,6 +82,21 @@ def test_pulls_and_fixed_parts_are_autograds(lam, local, part, used):
     close(*both(lambda: trained(SMALL, data, local, loss, moving)[0]))
     close(*both(lambda: grad(loss)(moving, data)))
     assert len(used) == 2
+
+
+@pytest.mark.parametrize("part", ["all", "conv1", "conv2", ("conv2", "head")], ids=str)
+def test_weights_between_two_models_are_autograds(part, used):
+    """With a short last batch, and with clipping at both ends."""
+    own, other, data = SMALL.init(0), SMALL.init(1), samples(13, (2, 6, 5), 4)
+    learnt = [k for k in own if part == "all" or k.startswith(part)]
+    generator = torch.Generator().manual_seed(0)
+    W = {k: torch.rand(own[k].shape, generator=generator) for k in learnt}
+    loss = Frozen(SMALL.loss, {k: v for k, v in other.items() if k not in W})
+    fast, slow = both(lambda: minimise_between(loss, own, other, W, data, Stream(0, 1, 0), SGD, 40.0))
+    close(fast, slow)
+    assert len(used) == 1
+    every = torch.cat([v.flatten() for v in slow.values()])
+    assert (every == 0).any() and (every == 1).any() and ((every > 0) & (every < 1)).any()
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)  # a ReLU at 0 may fall either way

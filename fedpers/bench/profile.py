@@ -2,7 +2,8 @@
 
 The floor of a round is the passes that its clients must make, at the rate of a matrix product measured just
 before: gradients, losses of models that are only looked at, steps of a head on features, each by the products
-it is made of. What it leaves out is element by element: activations, softmax, the optimiser's step, which a
+it is made of; and the products of models with models where a method's server mixes or compares each with
+each. What it leaves out is element by element: activations, softmax, the optimiser's step, a mean, which a
 plain product does not have either; so the floor is a yardstick, no bound.
 """
 
@@ -24,6 +25,7 @@ from fedpers.config import compose
 from fedpers.config.registry import METHODS, method
 from fedpers.core.data import Federation
 from fedpers.core.errors import FedpersError
+from fedpers.core.params import size
 from fedpers.core.plan import Plan
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
@@ -32,7 +34,7 @@ from fedpers.learning.flops import flops_of
 
 WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
-COUNTS = ("gradients", "forwards", "head_steps")  # what the floor is made of, as in `core.work.Work`
+COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
     "core/sums.py": ("sums", "distances"),
@@ -73,13 +75,14 @@ def one(name: str, model: str, clients: int, rounds: int) -> Result:
     except FedpersError as error:
         print(f"{name}, {model}: {error}", file=sys.stderr)
         return row | dict.fromkeys(("cpu", "floor", "times", *PARTS))
-    counts = (found.pop(name) for name in COUNTS)
-    least = flops_of(network, work.shape).all_passes(*counts) / rate
+    *samples, pairs = (found.pop(name) for name in COUNTS)
+    passes = flops_of(network, work.shape).all_passes(*samples)
+    least = (passes + 2 * pairs * size(network.init(0))) / rate
     return row | found | {"floor": least, "times": found["cpu"] / least if least else None}
 
 
 def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
-    """CPU seconds and COUNTS of samples of a round (medians both), and the shares of PARTS.
+    """CPU seconds and COUNTS of a round (medians both), and the shares of PARTS.
 
     Methods that draw how long a round is have long ones now and then: the median's cost is that of the
     median's length. Every other round is profiled, so that what else the machine does hits both kinds.
@@ -90,7 +93,7 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
         profiler.disable()
         clock.done()
         gradients = log.gradient_evals
-        samples.append((gradients, log.body_forwards - gradients, log.head_steps))
+        samples.append((gradients, log.body_forwards - gradients, log.head_steps, log.pairs))
         if t >= WARM and t % 2:  # rounds are counted from 1
             profiler.enable()
             clock.resume()

@@ -129,7 +129,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "Where a round of each method goes",
         "100 clients, 200 samples of 784 inputs each, so many of them in a round (all, if a method takes "
         "all); batches of 20, else the defaults; one process, one thread, CPU time. *Floor*: the "
-        "gradients that the clients take, the models that they look at and their head steps, at the rate of "
+        "gradients that the clients take, the models that they look at, their head steps, and the "
+        "models that a server compares or mixes each with each, at the rate of "
         "a matrix product measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; "
         "*Flower*: messages, checks, the strategy; *storage*: clients' states; *Python*: all else. Shares "
         "are by cProfile, whose own cost is taken off.",

@@ -86,13 +86,18 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
         raise FedpersError(f"{len(whole)} items cannot be summed with {len(factors)} weights")
     for item in whole[1:]:
         _same_names(whole[0], item)
-    return {k: _column_sum([item[k] for item in whole], factors) for k in whole[0]}
+    columns = _layers(whole)
+    found = sums(columns, torch.tensor([factors], dtype=torch.float64))
+    totals = [_column_sum(c, factors) for c in columns] if found is None else [row[0] for row in found]
+    return dict(zip(whole[0], totals, strict=True))
+
+
+def _layers(items: Sequence[Params]) -> list[list[Tensor]]:
+    """For each layer its tensor in each item."""
+    return [[item[k] for item in items] for k in items[0]]
 
 
 def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -> Tensor:
-    found = sums(column, torch.tensor([factors], dtype=torch.float64))
-    if found is not None:
-        return found[0]
     total = torch.zeros_like(column[0], dtype=torch.float64)
     if not total.is_cuda:
         for v, factor in zip(column, factors, strict=True):
@@ -107,9 +112,9 @@ def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -
 AT_ONCE = 4096  # entries of each item that are in the cache together
 
 
-def _columns(items: Sequence[Params], name: str) -> Iterator[Tensor]:
-    """[S, c] float64: c entries of layer `name` of S items at a time."""
-    for parts in zip(*(item[name].reshape(-1).split(AT_ONCE) for item in items), strict=True):
+def _columns(layer: Sequence[Tensor]) -> Iterator[Tensor]:
+    """[S, c] float64: c entries of a layer of S items at a time."""
+    for parts in zip(*(t.reshape(-1).split(AT_ONCE) for t in layer), strict=True):
         yield torch.stack(parts).double()
 
 
@@ -120,15 +125,21 @@ def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
         items: S of the same names and shapes; at least one, if R > 0.
         weights: [R, S].
     """
-    totals: list[Params] = [{} for _ in weights]
-    for name, like in items[0].items() if totals else ():
-        w = weights.to(like.device, torch.float64)
-        whole = sums([item[name] for item in items], w)
-        if whole is None:
-            whole = torch.cat([(w @ part).to(like.dtype) for part in _columns(items, name)], 1)
-        for total, row in zip(totals, whole, strict=True):
-            total[name] = row.view(like.shape)
-    return totals
+    if not len(weights):
+        return []
+    layers = _layers(items)
+    whole = sums(layers, weights.to(torch.float64))
+    if whole is None:
+        whole = [_products(weights, layer) for layer in layers]
+    return [dict(zip(items[0], rows, strict=True)) for rows in zip(*whole, strict=True)]
+
+
+def _products(weights: Tensor, layer: Sequence[Tensor]) -> Tensor:
+    """[R, ...] Σ_s weights[r, s]·layer[s], by matrix products."""
+    like = layer[0]
+    w = weights.to(like.device, torch.float64)
+    rows = torch.cat([(w @ part).to(like.dtype) for part in _columns(layer)], 1)
+    return rows.view(len(w), *like.shape)
 
 
 def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
@@ -137,16 +148,18 @@ def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
     Without a kernel it is ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64, which rounds by 1e-15 of ‖a_r‖² + ‖b_s‖²:
     less than what float32 items are rounded by.
     """
-    found = torch.zeros(len(a), len(b), dtype=torch.float64)
-    for name in a[0] if a and b else ():
-        part = distances([item[name] for item in a], [item[name] for item in b])
-        if part is not None:
-            found += part
-            continue
-        for x, y in zip(_columns(a, name), _columns(b, name), strict=True):
+    total = torch.zeros(len(a), len(b), dtype=torch.float64)
+    if not a or not b:
+        return total
+    layers = _layers(a), _layers(b)
+    found = distances(*layers)
+    if found is not None:
+        return found
+    for layer, other in zip(*layers, strict=True):
+        for x, y in zip(_columns(layer), _columns(other), strict=True):
             sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
-            found += torch.addmm(sizes, x, y.T, alpha=-2).cpu()
-    return found.clamp(min=0)
+            total += torch.addmm(sizes, x, y.T, alpha=-2).cpu()
+    return total.clamp(min=0)
 
 
 def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:
@@ -200,3 +213,16 @@ def merge(*parts: Params) -> Params:
 def size(a: Params) -> int:
     """The number of entries."""
     return sum(v.numel() for v in a.values())
+
+
+def alike(models: Sequence[Params]) -> bool:
+    """Whether all have tensors of the same names, shapes and kinds."""
+    first = models[0]
+    return all(
+        w.keys() == first.keys()
+        and all(
+            v.shape == first[k].shape and v.dtype is first[k].dtype and v.device == first[k].device
+            for k, v in w.items()
+        )
+        for w in models[1:]
+    )

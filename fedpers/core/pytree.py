@@ -131,10 +131,11 @@ def tree_map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 def own_leaves(tree: Any) -> Any:
     """The tree, with tensors that are parts of larger ones copied, so that those can be freed."""
-    return tree_map(_own, tree)
+    return tree_map(own, tree)
 
 
-def _own(leaf: Any) -> Any:
+def own(leaf: Any) -> Any:
+    """The leaf, copied if it is a tensor that is a part of a larger one."""
     if isinstance(leaf, Tensor) and leaf.untyped_storage().nbytes() > leaf.nbytes:
         return leaf.clone()
     return leaf

@@ -72,11 +72,17 @@ class Stream:
         size = min(batch_size, n)
         per_pass = -(-n // size)
         wanted = steps or passes * per_pass
-        index = np.zeros((-(-wanted // per_pass), per_pass * size), dtype=np.int64)
         permutation = self.generator.permutation
+        if wanted <= per_pass and per_pass * size == n:
+            return permutation(n).reshape(-1, size)[:wanted]
+        index = np.zeros((-(-wanted // per_pass), per_pass * size), dtype=np.int64)
         for row in index:
             row[:n] = permutation(n)
         return index.reshape(-1, size)[:wanted]
+
+    def some(self, data: Any, share: float) -> Any:
+        """A share of a client's samples, at least one, drawn without replacement."""
+        return data.part(lambda n: self.generator.permutation(n)[: max(1, int(share * n))])
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal numbers, float32."""

@@ -32,7 +32,7 @@ INLINE void columns(const int rows, long S, const float **item, long at, const d
 }
 
 /* to[r][i] = Σ_s weight[r][s] item[s][i] of R sums of S items of n entries, in double precision */
-void fedpers_sums(long R, long S, long n, const float **item, const double *weight, float **to) {
+static void sums(long R, long S, long n, const float **item, const double *weight, float **to) {
     long at = 0, r;
     for (; at + SIDE * D <= n; at += SIDE * D) {
         for (r = 0; r + ROWS <= R; r += ROWS) columns(ROWS, S, item, at, weight + r * S, to + r, !r);
@@ -44,6 +44,11 @@ void fedpers_sums(long R, long S, long n, const float **item, const double *weig
             for (long s = 0; s < S; s++) total += weight[r * S + s] * item[s][at];
             to[r][at] = (float)total;
         }
+}
+
+/* The same of L layers of `sizes`: all items of the first layer, then those of the next. */
+void fedpers_sums(long L, const long *sizes, long R, long S, const float **item, const double *weight, float **to) {
+    for (long l = 0; l < L; l++) sums(R, S, sizes[l], item + l * S, weight, to + l * R);
 }
 
 /* Add ‖x_r - y_c‖² of ROWS and SIDE items, over n entries, to `found`. */
@@ -66,7 +71,7 @@ static void square(const float *const x[ROWS], const float *const y[SIDE], long 
 }
 
 /* found[r][s] += ‖a_r - b_s‖² of R and S items of n entries: differences in floats, their sum in doubles */
-void fedpers_distances(long R, long S, long n, const float **a, const float **b, double *found) {
+static void distances(long R, long S, long n, const float **a, const float **b, double *found) {
     for (long at = 0; at < n; at += BLOCK)
         for (long r = 0; r < R; r += ROWS)
             for (long s = 0; s < S; s += SIDE) {
@@ -78,4 +83,9 @@ void fedpers_distances(long R, long S, long n, const float **a, const float **b,
                 for (long i = 0; i < ROWS && r + i < R; i++)
                     for (long j = 0; j < SIDE && s + j < S; j++) found[(r + i) * S + s + j] += sum[i][j];
             }
+}
+
+/* The same, added over L layers of `sizes`. */
+void fedpers_distances(long L, const long *sizes, long R, long S, const float **a, const float **b, double *found) {
+    for (long l = 0; l < L; l++) distances(R, S, sizes[l], a + l * R, b + l * S, found);
 }

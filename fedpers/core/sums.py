@@ -12,29 +12,34 @@ from torch import Tensor
 from fedpers.core.compiled import compiled
 from fedpers.core.vmap import unwrapped
 
+Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
-def sums(items: Sequence[Tensor], weights: Tensor) -> Tensor | None:
-    """[R, ...] Σ_s weights[r, s]·items[s], summed in float64 in the order of items.
+
+def sums(columns: Columns, weights: Tensor) -> list[Tensor] | None:
+    """For each of L layers [R, ...] Σ_s weights[r, s]·items[s], summed in float64 in the order of items.
 
     Args:
-        items: S tensors.
+        columns: S tensors for each layer.
         weights: [R, S] float64.
     """
-    if not _known(items):
+    if not columns or not all(map(_known, columns)):
         return None
-    weights = weights.contiguous()
-    found = torch.empty(len(weights), *items[0].shape)
-    rows = found.unbind(0)
-    library().fedpers_sums(*_longs(*weights.shape, items[0].numel()), _all(items), _at(weights), _all(rows))
+    weights, R = weights.contiguous(), len(weights)
+    found = [torch.empty(R, *column[0].shape) for column in columns]
+    rows = [row for layer in found for row in layer.unbind(0)]
+    library().fedpers_sums(*_sizes(columns, *weights.shape), _all(_flat(columns)), _at(weights), _all(rows))
     return found
 
 
-def distances(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor | None:
-    """[R, S] float64 ‖a_r - b_s‖², to some 1e-7 of each: differences are float32, their sum float64."""
-    if not _known([*a, *b]):
+def distances(a: Columns, b: Columns) -> Tensor | None:
+    """[R, S] float64 ‖a_r - b_s‖² over all layers, to some 1e-7 of each.
+
+    Differences are float32, their sum float64.
+    """
+    if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
         return None
-    found = torch.zeros(len(a), len(b), dtype=torch.float64)
-    library().fedpers_distances(*_longs(*found.shape, a[0].numel()), _all(a), _all(b), _at(found))
+    found = torch.zeros(len(a[0]), len(b[0]), dtype=torch.float64)
+    library().fedpers_distances(*_sizes(a, *found.shape), _all(_flat(a)), _all(_flat(b)), _at(found))
     return found
 
 
@@ -47,13 +52,21 @@ def library() -> Any:
 def _known(tensors: Sequence[Tensor]) -> bool:
     """Whether all are plain float32 in the CPU's memory, of one shape, and nobody differentiates."""
     shape = tensors[0].shape
-    plain = all(t.is_cpu and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
-    alike = all(t.shape == shape and not t.requires_grad for t in tensors)
-    return plain and alike and unwrapped() and library() is not None
+    plain = all(
+        [t.is_cpu and t.dtype is torch.float32 and t.shape == shape and t.is_contiguous() for t in tensors]
+    )
+    return plain and unwrapped() and not any([t.requires_grad for t in tensors]) and library() is not None
 
 
-def _longs(*values: int) -> list[ctypes.c_long]:
-    return [ctypes.c_long(v) for v in values]
+def _flat(columns: Columns) -> list[Tensor]:
+    return [t for column in columns for t in column]
+
+
+def _sizes(columns: Columns, *rows: int) -> tuple[Any, ...]:
+    """What both functions are told first: how many layers and their sizes, R and S."""
+    n = len(columns)
+    sizes = (ctypes.c_long * n)(*[column[0].numel() for column in columns])
+    return ctypes.c_long(n), sizes, *map(ctypes.c_long, rows)
 
 
 def _at(t: Tensor) -> ctypes.c_void_p:

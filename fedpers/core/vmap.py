@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import (
     _add_batch_dim,
+    _remove_batch_dim,
     get_unwrapped,
     is_batchedtensor,
     maybe_current_level,
@@ -15,8 +16,21 @@ from torch._C._functorch import (
     maybe_get_level,
 )
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 
 from fedpers.core.pytree import flatten, rebuild
+
+
+def over_rows(f: Callable[..., Sequence[Tensor]], *stacks: Tensor) -> list[Tensor]:
+    """Stacks of what f makes of each row of `stacks` [C, ...]; it gives tensors only, and draws nothing.
+
+    It is torch.vmap without its look at trees and dimensions, which takes as long as a small client does.
+    """
+    lazy_load_decompositions()
+    count = len(stacks[0])
+    with vmap_increment_nesting(count, "error") as level:
+        found = f(*[_add_batch_dim(s, 0, level) for s in stacks])
+        return [_remove_batch_dim(t, level, count, 0) for t in found]
 
 
 def mapped_once() -> bool:
@@ -43,10 +57,7 @@ def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Ten
     if mapped is None:
         return tuple([t.squeeze(0) for t in f(*(t.unsqueeze(0) for t in tensors))])
     count, level = get_unwrapped(mapped).shape[maybe_get_bdim(mapped)], maybe_get_level(mapped)
-    stacks = [
-        get_unwrapped(t).movedim(maybe_get_bdim(t), 0) if is_batchedtensor(t) else t.expand(count, *t.shape)
-        for t in tensors
-    ]
+    stacks = [stack_of(t) if is_batchedtensor(t) else t.expand(count, *t.shape) for t in tensors]
     with temporarily_clear_interpreter_stack():
         found = f(*stacks)
     return tuple([_add_batch_dim(t, 0, level) for t in found])
@@ -83,24 +94,42 @@ class Apart:
 
 
 def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
-    """f(*args), client after client where they are `Apart`: outside vmap, so f may read and compare values.
+    """f(*args), client after client inside vmap, where each reads its own values and may compare them.
 
-    For arguments that are larger than what f makes of them, so that stacking them would cost the most.
-    f must give tensors (in records, dicts, tuples), of the same shapes for all clients.
+    Arguments are trees of rows of stacks, or `Apart`: values that are larger than what f makes of them, so
+    that stacking them would cost the most. f must give tensors (in records, dicts, tuples), for all clients
+    of the same shapes.
     """
-    if not all(isinstance(a, Apart) for a in args):
-        return f(*args)
+    return together(lambda *lists: [f(*row) for row in zip(*lists, strict=True)], *args)
+
+
+def together(f: Callable[..., Sequence[Any]], *args: Any) -> Any:
+    """As `one_by_one` for an f that is asked once: it is given a list of each argument, and gives a list."""
+    flat, structure = flatten(args)
+    columns = [_column(leaf) for leaf in flat]
+    count = next((len(c) for c in columns if c is not None), None)
+    if count is None:
+        return f(*([a] for a in args))[0]
     level = maybe_current_level()
     assert level is not None, "the clients of a stack are apart inside vmap only"
+    rows = zip(*[c or [leaf] * count for c, leaf in zip(columns, flat, strict=True)], strict=True)
     with temporarily_clear_interpreter_stack():
-        found = [flatten(f(*row)) for row in zip(*(a.rows for a in args), strict=True)]
+        found = [flatten(x) for x in f(*zip(*[rebuild(structure, row) for row in rows], strict=True))]
         stacks = [torch.stack(column) for column in zip(*(flat for flat, _ in found), strict=True)]
     return rebuild(found[0][1], [_add_batch_dim(stack, 0, level) for stack in stacks])
 
 
+def _column(leaf: Any) -> Sequence[Any] | None:
+    """Each client's value; None if all have the same."""
+    if isinstance(leaf, Apart):
+        return leaf.rows
+    return stack_of(leaf).unbind(0) if isinstance(leaf, Tensor) and is_batchedtensor(leaf) else None
+
+
 def stack_of(t: Tensor) -> Tensor:
     """The plain stack [C, ...] whose row inside vmap is t; only where `mapped_once`."""
-    return get_unwrapped(t).movedim(maybe_get_bdim(t), 0)
+    place = maybe_get_bdim(t)
+    return get_unwrapped(t).movedim(place, 0) if place else get_unwrapped(t)
 
 
 def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
-"""One chunk of clients in one call: `answer` or `assess` under torch.func.vmap."""
+"""One chunk of clients in one call: `answer` or `assess` under vmap."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData
-from fedpers.core.pytree import TreeSpec, flatten, rebuild, spec_of
+from fedpers.core.pytree import TreeSpec, flatten, own, rebuild, spec_of
 from fedpers.core.rng import Stream
-from fedpers.core.vmap import Apart
+from fedpers.core.vmap import Apart, over_rows
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
 from fedpers.flower.messages import Answer, Header
@@ -48,7 +48,7 @@ def run_chunk(
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=population.device)
     with stacked(), population.client.model.network.turn(None, None):
-        flat = torch.vmap(work)(i, *given.stacks)
+        flat = over_rows(work, i, *given.stacks)
     return work.answers(population, requests, flat)
 
 
@@ -63,6 +63,7 @@ class Columns:
 
     def __init__(self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool) -> None:
         self.structure, self.leaves = structure, list(flat[0])
+        self._flat, self._place = flat, dict[int, int]()
         self.stacks: list[Tensor] = []
         self.places: list[int] = []
         for place, column in enumerate(zip(*flat, strict=True)):
@@ -76,7 +77,17 @@ class Columns:
         whole = list(self.leaves)
         for place, value in zip(self.places, values, strict=True):
             whole[place] = value
+            self._place[id(value)] = place
         return rebuild(self.structure, whole)
+
+    def unchanged(self, value: Tensor) -> list[Tensor] | None:
+        """Each client's leaf that `value`, which vmap gave, is the row of; None if it is newly made."""
+        place = self._place.get(id(value))
+        if place is None:
+            return None
+        column = [leaves[place] for leaves in self._flat]
+        shared = all(x is column[0] for x in column)
+        return [own(column[0])] * len(column) if shared else [own(x) for x in column]
 
 
 class Rows:
@@ -89,6 +100,9 @@ class Rows:
     def row(self, values: Sequence[Any]) -> tuple[Apart, Apart]:
         """(order, state) for all clients."""
         return self._given
+
+    def unchanged(self, value: Tensor) -> None:
+        """Nothing was stacked, so nothing comes back as it was."""
 
 
 def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor | None:
@@ -123,6 +137,7 @@ class _Work:
         splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
         self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
         self.specs: list[TreeSpec] = []  # of reply, state and metrics
+        self.old: list[list[Tensor] | None] = []  # leaves of the state as it was, where they did not change
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         order, state = self.given.row(rows)
@@ -131,7 +146,9 @@ class _Work:
         found = self._one(i, order, state, rng)
         flats = [flatten(part) for part in found]
         self.specs = [spec_of(*each, numbers=False) for each in flats]
-        return i, *(x for flat, _ in flats for x in flat if isinstance(x, Tensor))  # one at least, says vmap
+        reply, kept, metrics = ([x for x in flat if isinstance(x, Tensor)] for flat, _ in flats)
+        self.old = [self.given.unchanged(x) for x in kept]
+        return *reply, *(x for x, old in zip(kept, self.old, strict=True) if old is None), *metrics
 
     def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
         """(reply, state, metrics)."""
@@ -145,13 +162,15 @@ class _Work:
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(
-        self, population: Population, requests: list[Any], flat: tuple[Tensor, ...]
+        self, population: Population, requests: list[Any], flat: Sequence[Tensor]
     ) -> tuple[list[Answer], list[Any]]:
         """What came out of vmap, client by client; None in place of states that did not change."""
-        stacks, evaluated = iter(flat[1:]), self.header.kind == "evaluate"
+        stacks, evaluated = iter(flat), self.header.kind == "evaluate"
+        reply, kept, metrics = self.specs
         columns = [
-            spec.unstack([_column(next(stacks), kind) for _ in spec.tensors], len(requests))
-            for spec, kind in zip(self.specs, ("views", "copies", "numbers"), strict=True)
+            reply.unstack([_rows(next(stacks), torch.unbind) for _ in reply.tensors], len(requests)),
+            kept.unstack([old or _rows(next(stacks), torch.unbind_copy) for old in self.old], len(requests)),
+            metrics.unstack([next(stacks).double().tolist() for _ in metrics.tensors], len(requests)),
         ]
         answers = [
             population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
@@ -160,13 +179,8 @@ class _Work:
         return answers, columns[1]
 
 
-def _column(stack: Tensor, kind: str) -> Sequence[Any]:
-    """Each client's row: views of a reply, copies of a state, numbers of an evaluation."""
-    if kind == "numbers":
-        numbers: list[float] = stack.double().tolist()
-        return numbers
+def _rows(stack: Tensor, unbind: Callable[[Tensor], Any]) -> Sequence[Tensor]:
+    """Each client's row: a view, or in memory of its own, as `unbind` gives it."""
     if len(stack) > 1 and stack.stride(0) == 0:  # the same for all
-        return [stack[0].clone() if kind == "copies" else stack[0]] * len(stack)
-    if kind == "copies":
-        return torch.unbind_copy(stack)  # type: ignore[func-returns-value, return-value]  # torch's stub errs
-    return stack.unbind(0)
+        return [own(stack[0]) if unbind is torch.unbind_copy else stack[0]] * len(stack)
+    return unbind(stack)  # type: ignore[no-any-return]

@@ -163,6 +163,12 @@ class StackedData(Data):
         parts = [p.part(rows_of) for p in self._block.parts]
         return StackedData.of(self._client, Block(parts, len(rows_of(self._block.size))))
 
+    def drawn(self, streams: Sequence[Stream], share: float) -> Data:
+        """A share of each client's samples, drawn from its own stream."""
+        assert self._block is not None
+        parts = [s.some(p, share) for s, p in zip(streams, self._block.parts, strict=True)]
+        return StackedData.of(self._client, Block(parts, max(1, int(share * self._block.size))))
+
     def with_inputs(self, x: Tensor) -> Data:
         """The same samples with other inputs; still a block, unless somebody differentiates through x."""
         if self._block is None or not mapped_once():
@@ -234,6 +240,10 @@ class StackedStream(Stream):
         if not uneven:
             weight[:] = batch_weight(n, batch_size, length)
         return self._lifted(torch.from_numpy(index)), self._lifted(torch.from_numpy(weight))
+
+    def some(self, data: Any, share: float) -> Any:
+        """A share of each client's samples, at least one, drawn without replacement."""
+        return data.drawn(self.streams, share)
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal numbers, float32."""

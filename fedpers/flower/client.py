@@ -21,7 +21,7 @@ from fedpers.core.work import Work
 from fedpers.flower.messages import SKELETON, Header, Host, Request
 from fedpers.flower.newcomers import Unseen, train_locally
 from fedpers.flower.privacy import UNDECLARED, Disclosure
-from fedpers.learning.kernels.dispatch import scores_of
+from fedpers.learning.kernels.scoring import scores_of
 from fedpers.learning.model import Model
 
 

@@ -18,6 +18,7 @@ class RoundLog:
     gradient_evals: int = 0  # samples whose gradient passed back through the body, over all clients
     body_forwards: int = 0  # samples that passed forward through the body
     head_steps: int = 0  # samples whose gradient was taken in a head alone, on features
+    pairs: int = 0  # of models whose entries the server multiplied with each other, to mix or to compare them
     failures: int = 0
     releases: list[int] = field(default_factory=list)  # clients by order, if there is noise on replies
     extra: dict[str, float] = field(default_factory=dict)

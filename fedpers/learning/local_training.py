@@ -4,7 +4,7 @@ A method says what is trainable and what the loss is; it never calls backward. `
 one client and torch.func for a stack of clients, so that one definition is fast both ways.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,14 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, between, sub
+from fedpers.core.params import Params, alike
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
 from fedpers.learning.gradients import _stacked, grad, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
-from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, plan_of
+from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.joint import Found, steps_then_gradient
-from fedpers.learning.kernels.plan import ADAM, BLEND, PLAIN, Ahead, rule_of
+from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import (
     LocalConfig,
@@ -41,10 +41,28 @@ def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConf
     """
     memory = memory_of(cfg)
     opt = memory.next(params, cfg) if memory else init_optimizer(params, cfg)
-    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr, keeps=bool(memory))
+    keeps = bool(memory) or not opt.m  # no moments, nothing to leave out
+    params, opt = minimise_from(loss, params, opt, data, rng, cfg, lr, keeps=keeps)
     if memory:
         memory.after.append(opt)
     return params
+
+
+def minimise_each(
+    loss: Loss, models: Sequence[Params], data: Data, rngs: Sequence[Stream], cfg: LocalConfig
+) -> list[Params]:
+    """`minimise` from each of some models, by a stream of its own: a kernel is prepared once for all."""
+    if not models or not models[0]:  # nothing to train
+        return list(models)
+    opt = init_optimizer(models[0], cfg)
+    own = knows_training(loss) or memory_of(cfg) or not alike(models)
+    dense = None if own else _without_autograd(loss, models[0], opt, data, cfg, cfg.lr)
+    if dense is None:
+        return [minimise(loss, phi, data, rng, cfg) for phi, rng in zip(models, rngs, strict=True)]
+    plan, start = replace(dense[0], keeps=False), dense[1]
+    starts = [replace(start, w=start.w | phi) for phi in models]
+    batches = [_schedule(data, rng, cfg) for rng in rngs]
+    return [done.w for done in minimise_dense_each(plan, starts, data.block, batches)]
 
 
 def minimise_from(
@@ -98,7 +116,9 @@ def minimise_by_kernel(
     dense = _without_autograd(loss, params, opt, data, cfg, lr)
     if dense is None:
         return None
-    plan, start = replace(dense[0], keeps=keeps), replace(dense[1], each=each)
+    plan, start = dense
+    if not keeps or each:
+        plan, start = replace(plan, keeps=keeps), replace(start, each=each)
     done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
     return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
 
@@ -192,29 +212,6 @@ def minimise_ahead(
     how, draw = Ahead(alpha, lr), lambda: _schedule(data, rng, cfg)
     moved = steps_ahead(loss, how, params, data.block, other, draw)
     return None if moved is None else (moved, opt)
-
-
-def minimise_between(
-    loss: Loss, own: Params, other: Params, W: Params, data: Data, rng: Stream, cfg: LocalConfig, eta: float
-) -> Params:
-    """W after plain steps of size eta on loss(own + (other - own) ⊙ W), each clipped to [0, 1].
-
-    Args:
-        own, other: what the weights W are between; parameters that W lacks are not read.
-        cfg: which minibatches; its optimiser is not used.
-    """
-    own, other = ({k: model[k] for k in W} for model in (own, other))
-    way, at = sub(other, own), between(own, other, W)
-    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, way)
-    dense = _without_autograd(loss, at, state, data, cfg, eta)
-    if dense is not None and not dense[0].lam:
-        plan, start = replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)
-        return minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg)).m
-    slope = grad(loss)
-    for batch in minibatches(data, rng, cfg):
-        g = slope(between(own, other, W), batch)
-        W = {k: (w - eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}
-    return W
 
 
 def _alone() -> bool:

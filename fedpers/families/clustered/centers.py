@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, combine, weighted_mean
-from fedpers.learning.kernels.dispatch import sample_losses_of
+from fedpers.learning.kernels.scoring import sample_losses_of
 from fedpers.learning.model import Model
 
 

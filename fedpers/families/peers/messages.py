@@ -87,7 +87,9 @@ def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dic
     for ids, parts, w in sent:
         for b, part in zip(ids.tolist(), parts, strict=True):
             came.setdefault(b, []).append((part, w[b]))
-    return {
-        b: (weighted_sum([g for g, _ in found], [1.0] * len(found)), torch.stack([v for _, v in found]).sum())
-        for b, found in sorted(came.items())
-    }
+    return {b: found[0] if len(found) == 1 else _sum(found) for b, found in sorted(came.items())}
+
+
+def _sum(found: Sequence[tuple[Params, Tensor]]) -> tuple[Params, Tensor]:
+    parts, weights = zip(*found, strict=True)
+    return weighted_sum(parts, [1.0] * len(parts)), torch.stack(weights).sum()

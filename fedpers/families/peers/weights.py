@@ -1,6 +1,6 @@
 """What methods need whose clients own models and look at each other's: weights, choice, steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import all_at_once
 from fedpers.families.peers.messages import Newcomer
-from fedpers.learning.kernels.dispatch import sample_losses_of
+from fedpers.learning.kernels.scoring import sample_losses_of
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -87,15 +87,24 @@ def score(model: Model, phis: Sequence[Params], data: Data, kappa: float | None)
     return (n if kappa is None else kappa) * (losses.double() * data.mask).sum(1) / n
 
 
-def weighted(a: Params, w: Tensor) -> Params:
-    """w·a; exactly 0 where w is 0, even if `a` is not finite."""
-    return all_at_once(_weighted, a, w)  # type: ignore[no-any-return]
+def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
+    """w_b·a_b of J models; exactly 0 where w_b is 0, even if a_b is not finite.
+
+    Args:
+        w: [J].
+    """
+    return all_at_once(_all_weighted, tuple(items), w)  # type: ignore[no-any-return]
+
+
+def _all_weighted(items: tuple[Params, ...], w: Tensor) -> tuple[Params, ...]:
+    return tuple(map(_weighted, items, w.unbind(-1)))
 
 
 def _weighted(a: Params, w: Tensor) -> Params:
-    found = {k: _like(w, v) * v for k, v in a.items()}
-    for v in found.values():
-        v[~(w > 0)] = 0.0  # few models or none, where torch.where would go through all again
+    found, none = {k: _like(w, v) * v for k, v in a.items()}, ~(w > 0)
+    if none.any():  # of few models or of none: torch.where would go through all again
+        for v in found.values():
+            v[none] = 0.0
     return found
 
 
@@ -160,8 +169,9 @@ def _divided(total: Params, mass: Tensor, phi: Params) -> Params:
     """total / mass, and phi where the mass is too small."""
     found = {k: v / _like(mass.clamp(min=LEAST_MASS), v) for k, v in total.items()}
     few = ~(mass >= LEAST_MASS)
-    for k, v in found.items():
-        v[few] = phi[k][few]
+    if few.any():
+        for k, v in found.items():
+            v[few] = phi[k][few]
     return found
 
 

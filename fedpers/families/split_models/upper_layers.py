@@ -3,6 +3,7 @@
 from fedpers.core.data import Data
 from fedpers.core.params import Params, between
 from fedpers.learning.features import Features
+from fedpers.learning.layers import Stack
 from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
 
@@ -19,12 +20,16 @@ def mix(own: Params, shared: Params, W: Params) -> Params:
     return shared | between(own, shared, W)
 
 
-def problem_of(model: Model, shared: Params, W: Params, data: Data) -> tuple[Loss, Data]:
+def problem_of(
+    model: Model, shared: Params, W: Params, data: Data, often: bool = True
+) -> tuple[Loss, Data]:
     """(loss of the layers in W above `shared`, samples for it).
 
-    If they are the head alone, what is below gives the same features throughout: those are the samples.
+    If they are the head alone, what is below gives the same features throughout: those are the samples. Where no
+    sample is seen twice (not `often`) plain layers need none: a pass through them costs the same in a step.
     """
     below = {k: v for k, v in shared.items() if k not in W}
-    if below and all(map(model.is_head, W)):
+    plain = isinstance(model.network, Stack)  # of a user's module who knows what a second pass would give
+    if below and all(map(model.is_head, W)) and (often or not plain):
         return model.features_loss, Features(model, shared, data).data
     return Frozen(model.loss, below), data

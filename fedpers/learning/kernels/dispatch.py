@@ -16,19 +16,10 @@ from torch import Tensor
 
 from fedpers.core.data import Data, Part
 from fedpers.core.params import Params, split
-from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.pytree import flatten, rebuild, tree_map
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.plan import (
-    HEADS,
-    Plan,
-    Shape,
-    Training,
-    layers_of,
-    places_of,
-    rule_of,
-    small_convs,
-)
+from fedpers.learning.kernels.plan import HEADS, Plan, Shape, Training, layers_of, rule_of, small_convs
 from fedpers.learning.losses import Known, Loss, is_known, taken_apart
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
@@ -132,17 +123,42 @@ def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weigh
     Returns:
         `given` after the training; `w`, `m` and `v` hold what was trained only, or nothing the plan keeps.
     """
-    leaves, form = flatten(given)
-    kinds = (given.w, given.m if plan.keeps else {}, given.v if plan.keeps else {})
+    return minimise_dense_each(plan, [given], block, [(index, weight)])[0]
 
-    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        done = native.train(plan, rebuild(form, leaves), *_whole(block.parts, index), weight)
-        moved = [kind[k] for kind in (done.w, done.m, done.v) if kind for k in plan.moving]
-        return [*moved, done.step]
 
-    values = iter(on_stacks(all_clients, index, weight, *leaves))
-    w, m, v = ({k: next(values) for k in plan.moving} if kind else {} for kind in kinds)
-    return replace(given, w=w, m=m, v=v, step=next(values))
+def minimise_dense_each(
+    plan: Plan, given: Sequence[Training], block: Any, batches: Sequence[tuple[Tensor, Tensor]]
+) -> list[Training]:
+    """`minimise_dense` from several models of a client, each on minibatches of its own."""
+    leaves, form = flatten([list(given), list(batches)])
+    moments = [plan.moving if plan.keeps and kind else [] for kind in (given[0].m, given[0].v)]
+    kinds = (plan.moving, *moments)
+
+    def all_clients(*leaves: Tensor) -> list[Tensor]:
+        found: list[Tensor] = []
+        for start, (index, weight) in zip(*rebuild(form, leaves), strict=True):
+            done = native.train(plan, start, *_whole(block.parts, index), weight)
+            trees = zip((done.w, done.m, done.v), kinds, strict=True)
+            found += [*(tree[k] for tree, names in trees for k in names), done.step]
+        return found
+
+    values = iter(on_stacks(all_clients, *leaves))
+    trained = []
+    for start in given:
+        w, m, v = ({k: next(values) for k in names} for names in kinds)
+        trained.append(replace(start, w=w, m=m, v=v, step=next(values)))
+    return trained
+
+
+def minimise_in_turn(plan: Plan, given: Training, data: Data, index: Tensor, weight: Tensor) -> Training:
+    """Trainings of one client alone, each from where the one before ended; minibatches are [P, S, B].
+
+    Returns:
+        Stacks [P, ...]: what was trained, as each left it.
+    """
+    every = tree_map(lambda t: t.expand(len(index), *t.shape), given)
+    parts, rows = _whole([data] * len(index), index)
+    return native.train(plan, every, parts, rows, weight, in_turn=True)
 
 
 def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
@@ -151,77 +167,6 @@ def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor
         return parts, index
     rows = [p.chosen[i] for p, i in zip(parts, index, strict=True)]  # type: ignore[attr-defined]
     return [p.of for p in parts], torch.stack(rows)  # type: ignore[attr-defined]
-
-
-def _scored_by(model: Model, params: Params, data: Data) -> tuple[list[str], Params] | None:
-    """(places, parameters there) of a stacked client's model that a kernel scores; None: torch does."""
-    stacked = type(data) is not Data and data.block is not None  # one client alone: packing costs more
-    layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
-    if layers is None:
-        return None
-    places = places_of(layers)
-    w = {k: params[k] for k in places if k in params}
-    return (places, w) if native.knows(w, places, model.task, data.block.parts) else None
-
-
-def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
-    """(mean loss, accuracy) on a stacked client's samples, two scalars; None if there is no kernel for it."""
-    found = _scored_by(model, params, data)
-    if found is None:
-        return None
-    places, w = found
-    parts = data.block.parts
-
-    def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
-        return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
-
-    loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
-    return loss, accuracy
-
-
-def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
-    """[J, n] the loss of each sample under J models; what it is for padding nobody may use.
-
-    By the kernel where there is one, in one call for all clients of a stack, else by torch.
-    """
-    found = _scored_by(model, models[0], data) if _alike(models) else None
-    if found is None:
-        return torch.stack([model.sample_losses(model(w, data.x), data.y) for w in models])
-    places, w = found
-    block, names = data.block, list(w)
-
-    def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
-        given = iter(leaves)
-        stacks = [{k: next(given) for k in names} for _ in models]
-        return [native.sample_losses(stacks, places, model.task, block.parts, len(data))]
-
-    return on_stacks(all_clients, data.num, *(w[k] for w in models for k in names))[0]
-
-
-def losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
-    """[J] mean losses of J models of one client's parameters each, on its samples; no stack's row.
-
-    By the kernel where there is one, in one call, else by torch.
-    """
-    layers = layers_of(model) if kernels_allowed() and _scores_as_usual(model) else None
-    if layers is not None and len(data) and _alike(models):
-        places = places_of(layers)
-        first = {k: models[0][k] for k in places if k in models[0]}
-        if native.knows(first, places, model.task, [data]):
-            return native.assess_each(models, places, model.task, data)[0]
-    return torch.stack([model.loss(w, data) for w in models])
-
-
-def _alike(models: Sequence[Params]) -> bool:
-    """Whether all have tensors of the same names, shapes and kinds."""
-    kinds = [{k: (v.shape, v.dtype, v.device) for k, v in w.items()} for w in models]
-    return all(kind == kinds[0] for kind in kinds)
-
-
-def _scores_as_usual(model: Model) -> bool:
-    """Whether loss and right answers are those of `Model` on plain outputs, and no subclass's."""
-    own, plain = type(model), not model.network.squashes
-    return plain and own.sample_losses is Model.sample_losses and own.correct is Model.correct
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:

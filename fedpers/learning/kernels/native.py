@@ -81,13 +81,16 @@ def _known(t: Tensor) -> bool:
     return t.is_cpu and t.dtype == torch.float32
 
 
-def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor) -> Training:
+def train(
+    plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor, in_turn: bool = False
+) -> Training:
     """Train C clients; `fits` must hold. No tensor of `given` is overwritten.
 
     Args:
         given: stacks [C, ...] of weights, proximal terms and optimiser states.
         parts: the clients' data.
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
+        in_turn: all C are one client, who goes on from where it ended; not for ADAM, which counts its steps.
 
     Returns:
         `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
@@ -96,11 +99,13 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         MemoryError: there is none for a minibatch.
         IndexError: a label is no class.
     """
-    kinds = (given.w, given.cbar, given.m, given.v)
+    kinds: Kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
     moments = (given.m, given.v) if plan.keeps else (none, none)
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
-    fresh = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
+    fresh: Kinds = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
+    if in_turn:
+        kinds, fresh = _in_turn(kinds, fresh)
     step = given.step.clone(memory_format=torch.contiguous_format)
     ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
     a, b = (*map(_rows, given.extra), None, None)[:2]
@@ -121,6 +126,20 @@ def train(plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, wei
         *(field for t in (a, b) for field in (_pointer(t), ctypes.c_long(*_hops([t])))),
     )
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+
+
+def _in_turn(kinds: Kinds, fresh: Kinds) -> tuple[list[Params], list[Params]]:
+    """(kinds, fresh) of one training after the other: each reads what the one before it made.
+
+    The kernel goes client by client, and writes what it made of one before it reads the next.
+    """
+    before, after = [dict(kind) for kind in kinds], [dict(kind) for kind in fresh]
+    for was, made in zip(before, after, strict=True):
+        for k, rows in made.items():
+            chain = torch.empty(len(rows) + 1, *rows.shape[1:])
+            chain[0] = was[k][0]
+            was[k], made[k] = chain[:-1], chain[1:]
+    return before, after
 
 
 def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
@@ -176,12 +195,12 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
 
 
 def assess_each(
-    models: Sequence[Params], names: Sequence[str], task: str, data: Data
+    given: Sequence[tuple[Params, Data]], names: Sequence[str], task: str
 ) -> tuple[Tensor, Tensor]:
-    """As `assess`, of several models of the same shapes on the samples of one client."""
-    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
+    """As `assess`, of models of the same shapes, each on samples of its own."""
+    whole = [{k: v.contiguous() for k, v in w.items()} for w, _ in given]
     places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
-    return _assess(places, _widths(models[0], names), task, [data], len(models))
+    return _assess(places, _widths(whole[0], names), task, [data for _, data in given])
 
 
 def sample_losses(
@@ -197,15 +216,16 @@ def sample_losses(
         IndexError: a label is no class.
     """
     rows = [[_rows(w.get(name)) for name in names] for w in models]
-    places = [
-        None if t is None else t.data_ptr() + 4 * c * t.stride(0)
-        for w in rows
-        for c in range(len(parts))
-        for t in w
-    ]
-    found = torch.zeros(len(models), len(parts), size)
-    _assess(places, _widths(models[0], names), task, parts, len(models), found)
-    return found.movedim(1, 0)
+    C, J = range(len(parts)), range(len(models))
+    shared = all(t is None or not t.stride(0) for row in rows for t in row)
+    # client by client each reads its samples once; model by model each model is packed once
+    pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
+    places = [None if t is None else t.data_ptr() + 4 * c * t.stride(0) for c, j in pairs for t in rows[j]]
+    found = torch.zeros(len(C), len(J), size)
+    each = [row.unbind(0) for row in found.unbind(0)]
+    asked = [parts[c] for c, _ in pairs]
+    _assess(places, _widths(models[0], names), task, asked, [each[c][j] for c, j in pairs])
+    return found
 
 
 def _assess(
@@ -213,26 +233,25 @@ def _assess(
     widths: Sequence[int],
     task: str,
     parts: Sequence[Data],
-    times: int = 1,
-    each: Tensor | None = None,
+    each: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of models whose parameters are at `places`, model by model; `times` on the same data.
+    """Of models whose parameters are at `places`, model by model, on the samples of one part each.
 
     Args:
-        each: [times, C, size], where the losses of samples go.
+        each: where the losses of each part's samples go.
     """
-    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts) * times, 2)
+    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts), 2)
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
         (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
         ctypes.c_long(len(found)),
-        _longs([len(p) for p in parts] * times),
-        _pointers([p.x for p in parts] * times),
-        _pointers(targets * times),
+        _longs([len(p) for p in parts]),
+        _pointers([p.x for p in parts]),
+        _pointers(targets),
         _pointer(found),
-        None if each is None else _pointers(each.flatten(0, 1).unbind(0)),
+        None if each is None else _pointers(each),
     )
     if failed:
         raise FAILURES[failed]
@@ -241,12 +260,15 @@ def _assess(
 
 
 def _targets(y: Tensor, task: str) -> Tensor:
-    return y.to(torch.int64 if task == "classification" else torch.float32)
+    kind = torch.int64 if task == "classification" else torch.float32
+    return y if y.dtype is kind else y.to(kind)
 
 
 def _rows(stack: Tensor | None) -> Tensor | None:
     """A stack whose rows are contiguous; an expanded one is not copied."""
-    return stack if stack is None or stack[0].is_contiguous() else stack.contiguous()
+    if stack is None or stack.is_contiguous() or stack[0].is_contiguous():
+        return stack
+    return stack.contiguous()
 
 
 def _packed(batches: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -52,23 +53,23 @@ class Plan:
     keeps: bool = True  # whether somebody wants the moments after the last step
     extra: Extra = Extra()
 
-    @property
+    @cached_property
     def places(self) -> list[str]:
         """Names of each layer's weight and bias in turn, whether it has one or not."""
         return places_of(self.layers)
 
-    @property
+    @cached_property
     def second(self) -> list[str]:
         """Names of the second head's weight and bias, whether it has one or not; [] without a second head."""
         return [self.extra.prefix + name for name in self.places[-2:]] if self.extra.prefix else []
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The parameters that the network has."""
         kept = slice(None) if self.bias else slice(-1)
         return self.places[kept] + self.second[kept]
 
-    @property
+    @cached_property
     def moving(self) -> list[str]:
         """The parameters that are trained, in order."""
         return [k for k in self.names if k in self.trained]

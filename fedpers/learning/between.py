@@ -1,0 +1,71 @@
+"""Weights between two models, learnt entry by entry."""
+
+from dataclasses import replace
+
+import torch
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, between, sub
+from fedpers.core.rng import Stream
+from fedpers.learning.gradients import grad
+from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
+from fedpers.learning.kernels.plan import BLEND, Plan, Training
+from fedpers.learning.local_training import _schedule, _without_autograd, minibatches, where_any
+from fedpers.learning.losses import Loss
+from fedpers.learning.optimizers import LocalConfig, OptimizerState
+
+
+def minimise_between(
+    loss: Loss, own: Params, other: Params, W: Params, data: Data, rng: Stream, cfg: LocalConfig, eta: float
+) -> Params:
+    """W after plain steps of size eta on loss(own + (other - own) ⊙ W), each clipped to [0, 1].
+
+    Args:
+        own, other: what the weights W are between; parameters that W lacks are not read.
+        cfg: which minibatches; its optimiser is not used.
+    """
+    own, other = ({k: model[k] for k in W} for model in (own, other))
+    dense = _blending(loss, own, other, W, data, cfg, eta)
+    if dense is not None:
+        return minimise_dense(*dense, data.block, *_schedule(data, rng, cfg)).m
+    slope, way = grad(loss), sub(other, own)
+    for batch in minibatches(data, rng, cfg):
+        g = slope(between(own, other, W), batch)
+        stepped = {k: (w - eta * g[k] * way[k]).clamp(0, 1) for k, w in W.items()}
+        W = where_any(rng, batch.mask, stepped, W)
+    return W
+
+
+def between_in_turn(
+    loss: Loss,
+    own: Params,
+    other: Params,
+    W: Params,
+    data: Data,
+    rng: Stream,
+    cfg: LocalConfig,
+    eta: float,
+    times: int,
+) -> list[Params]:
+    """`minimise_between` so many times, each from the W before, of one client: by a kernel in one call."""
+    own, other = ({k: model[k] for k in W} for model in (own, other))
+    dense = _blending(loss, own, other, W, data, cfg, eta)
+    if dense is not None:
+        index, weight = map(torch.stack, zip(*[_schedule(data, rng, cfg) for _ in range(times)], strict=True))
+        rows = minimise_in_turn(*dense, data, index, weight).m
+        return [{k: v[p] for k, v in rows.items()} for p in range(times)]
+    tried = [W]
+    for _ in range(times):
+        tried.append(minimise_between(loss, own, other, tried[-1], data, rng, cfg, eta))
+    return tried[1:]
+
+
+def _blending(
+    loss: Loss, own: Params, other: Params, W: Params, data: Data, cfg: LocalConfig, eta: float
+) -> tuple[Plan, Training] | None:
+    """What a kernel needs for steps of W; None if there is none."""
+    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, sub(other, own))
+    dense = _without_autograd(loss, between(own, other, W), state, data, cfg, eta)
+    if dense is None or dense[0].lam:
+        return None
+    return replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)

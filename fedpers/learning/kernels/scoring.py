@@ -1,0 +1,94 @@
+"""Losses and right answers of models that nobody trains here: by a kernel in one call, else by torch."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params, alike
+from fedpers.core.vmap import on_stacks
+from fedpers.learning.kernels import native
+from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of
+from fedpers.learning.kernels.plan import Plan, Training, layers_of, places_of
+from fedpers.learning.losses import Loss, taken_apart
+from fedpers.learning.model import Model
+
+
+def _scored_by(model: Model, params: Params, data: Data) -> tuple[list[str], Params] | None:
+    """(places, parameters there) of a stacked client's model that a kernel scores; None: torch does."""
+    stacked = type(data) is not Data and data.block is not None  # one client alone: packing costs more
+    layers = layers_of(model) if stacked and kernels_allowed() and _scores_as_usual(model) else None
+    if layers is None:
+        return None
+    places = places_of(layers)
+    w = {k: params[k] for k in places if k in params}
+    return (places, w) if native.knows(w, places, model.task, data.block.parts) else None
+
+
+def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor] | None:
+    """(mean loss, accuracy) on a stacked client's samples, two scalars; None if there is no kernel for it."""
+    found = _scored_by(model, params, data)
+    if found is None:
+        return None
+    places, w = found
+    parts = data.block.parts
+
+    def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
+
+    loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
+    return loss, accuracy
+
+
+def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
+    """[J, n] the loss of each sample under J models; what it is for padding nobody may use.
+
+    By the kernel where there is one, in one call for all clients of a stack, else by torch.
+    """
+    found = _scored_by(model, models[0], data) if alike(models) else None
+    if found is None:
+        return torch.stack([model.sample_losses(model(w, data.x), data.y) for w in models])
+    places, w = found
+    block, names = data.block, list(w)
+
+    def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
+        given = iter(leaves)
+        stacks = [{k: next(given) for k in names} for _ in models]
+        return [native.sample_losses(stacks, places, model.task, block.parts, len(data))]
+
+    return on_stacks(all_clients, data.num, *(w[k] for w in models for k in names))[0]
+
+
+def losses_of(loss: Loss, models: Sequence[Params], data: Data) -> Tensor:
+    """[J] losses of J models of one client's parameters each, on its samples; no stack's row.
+
+    By the kernel where there is one, in one call, else by torch.
+    """
+    return losses_of_each(loss, [(models, data)])[0]
+
+
+def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> list[Tensor]:
+    """`losses_of` the models of several clients: (models, data) of each."""
+    models, datas = [w for group, _ in asked for w in group], [data for _, data in asked]
+    like = next(iter(models[0].values()))
+    found = parts_of(loss, ON_DATA, models[0], like) if kernels_allowed() and alike(models) else None
+    if found is None or not _scores(*found, loss, datas):
+        return [torch.stack([loss(w, data) for w in group]) for group, data in asked]
+    plan, start = found
+    given = [(start.w | w, data) for group, data in asked for w in group]
+    losses = native.assess_each(given, plan.places, plan.task)[0]
+    return list(losses.split([len(group) for group, _ in asked]))
+
+
+def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> bool:
+    """Whether the kernel that scores knows a loss of these parts, on these samples."""
+    model = taken_apart(loss)[1].loss.__self__  # type: ignore[attr-defined]
+    plain = not plan.lam and not plan.convs and _scores_as_usual(model) and all(map(len, datas))
+    return plain and native.knows(start.w, plan.places, plan.task, datas)
+
+
+def _scores_as_usual(model: Model) -> bool:
+    """Whether loss and right answers are those of `Model` on plain outputs, and no subclass's."""
+    own, plain = type(model), not model.network.squashes
+    return plain and own.sample_losses is Model.sample_losses and own.correct is Model.correct

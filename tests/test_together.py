@@ -1,0 +1,248 @@
+"""Out of vmap and back, and what a stack hands back: all clients' values, each client's own."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedpers.checks.toy_data import toy_federation
+from fedpers.clients.fedavg import FedAvgConfig, Weights
+from fedpers.core.plan import Plan
+from fedpers.core.pytree import record
+from fedpers.core.rng import Stream, Where
+from fedpers.core.vmap import Apart, one_by_one, over_rows, together
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.runner import RunnerConfig
+from fedpers.engines.stacked_data import Block, StackedData, StackedStream
+from fedpers.flower.client import PersonalizedClient
+from fedpers.flower.messages import Header, Request
+from fedpers.learning.gradients import stacked
+from fedpers.learning.kernels import native
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.scoring import losses_of, losses_of_each, sample_losses_of
+from fedpers.learning.local_training import minimise, minimise_each
+from fedpers.learning.losses import Frozen, soft_proximal
+from tests.test_dense import LOCALS, SGD, both, close, net
+
+
+def test_over_rows_is_vmap():
+    """Also where a result is the same for all, or an argument is one row again and again."""
+    a, b = torch.randn(4, 3, 2), torch.randn(3, 2).expand(4, 3, 2)
+
+    def f(x, y):
+        return x.T @ y, (x * y).sum(), torch.ones(2)
+
+    for found, wanted in zip(over_rows(f, a, b), torch.vmap(f)(a, b), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="random"):
+        over_rows(lambda x: [torch.rand_like(x)], a)
+
+
+def test_values_that_are_apart_and_rows_of_stacks_are_read_side_by_side():
+    x, w = torch.tensor([[1.0, 5.0], [4.0, 2.0], [0.0, 7.0]]), {"a": torch.tensor([10.0, 20.0, 30.0])}
+
+    def larger(row, name, tree, both):
+        return {"value": max(row.tolist()) + tree["a"] + both, "name": torch.tensor(len(name))}
+
+    def inside(x, a):
+        found = one_by_one(larger, x, Apart(["p", "qq", "rrr"]), {"a": a}, torch.tensor(0.5))
+        return found["value"], found["name"] + x.sum()
+
+    value, name = over_rows(inside, x, w["a"])
+    assert value.tolist() == [15.5, 24.5, 37.5]
+    assert name.tolist() == [7.0, 8.0, 10.0]
+    alone = one_by_one(larger, x[0], "p", {"a": torch.tensor(1.0)}, torch.tensor(0.5))
+    assert float(alone["value"]) == 6.5
+
+
+def test_together_asks_once_for_all_clients():
+    asked = []
+
+    def f(xs, names):
+        asked.append(names)
+        return [(x, torch.tensor(len(names))) for x in xs]
+
+    x = torch.arange(6.0).reshape(3, 2)
+    found, count = over_rows(lambda row: together(f, row, Apart("abc")), x)
+    assert torch.equal(found, x) and count.tolist() == [3, 3, 3]
+    assert torch.equal(together(f, x[0], "d")[0], x[0])
+    assert [list(names) for names in asked] == [["a", "b", "c"], ["d"]]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.01])
+def test_a_share_of_the_samples_of_stacked_clients_is_each_ones_own_draw(share):
+    fed = toy_federation(3, (9, 13, 6), dim=4)
+    parts = [fed.client(k).train for k in range(3)]
+    block, streams = Block(parts, 13), [Stream(0, 1, k) for k in range(3)]
+
+    def inside(i):
+        some = StackedStream(i, streams, block.sizes, 13).some(StackedData.of(i, block), share)
+        return some.x, some.mask, some.num
+
+    x, mask, num = over_rows(inside, torch.arange(3))
+    for k, part in enumerate(parts):
+        own = Stream(0, 1, k).some(part, share)
+        n = max(1, int(share * len(part)))
+        assert len(own) == n == num[k] == mask[k].sum()
+        assert torch.equal(x[k, :n], own.x) and not mask[k, n:].any()
+        assert {tuple(row) for row in own.x.tolist()} <= {tuple(row) for row in part.x.tolist()}
+
+
+@record("test_together.State")
+class State:
+    """What stays, what comes with the order, what is made anew, and what all share."""
+
+    stays: torch.Tensor
+    came: torch.Tensor
+    new: torch.Tensor
+    number: float
+
+
+class Keeper(PersonalizedClient):
+    """Keeps some leaves of its state as they are."""
+
+    def initial_state(self, params, data, rng):
+        return State(torch.tensor([float(len(data))]), torch.zeros(2), torch.zeros(2), float(len(data)))
+
+    def answer(self, order, state, data, rng):
+        new = order.params["head.bias"] + state.stays
+        return Weights({"head.bias": new}), State(state.stays, order.params["head.bias"], new, state.number)
+
+    def personal(self, shared, state):
+        return shared.params
+
+
+@pytest.mark.parametrize("runner", ["loop", "stack"])
+def test_leaves_of_a_state_that_stay_are_not_copied_and_none_holds_a_stack(runner):
+    fed, model = toy_federation(3, (9, 9, 9), dim=4), net(4, ())  # of one size: they share a stack
+    client, store = Keeper(FedAvgConfig(), model), RamStore()
+    cohort = Cohort(client, fed, store, Plan(seed=1), RunnerConfig(runner, chunk=3))
+    orders = [Weights({"head.bias": v}) for v in torch.arange(12.0).reshape(3, 4).unbind(0)]  # views
+    before = {}
+    for t in (1, 2):
+        before = {k: store.states[k] for k in range(3)} if t == 2 else {}
+        found = cohort.handle([Request(k, orders[k], Header("train", t, 0)) for k in range(3)])
+        assert not any(isinstance(a, Exception) for a in found)
+    for k in range(3):
+        state, n = store.states[k], len(fed.client(k).train)
+        assert state.stays is before[k].stays and state.stays.tolist() == [n]
+        assert torch.equal(state.came, orders[k].params["head.bias"])
+        assert torch.equal(state.new, orders[k].params["head.bias"] + n)
+        assert all(t.untyped_storage().nbytes() == t.nbytes for t in (state.stays, state.came, state.new))
+        assert state.number == n
+
+
+def several(J, local):
+    """(how to train J models of each of three unequal clients in a stack, the models, who wants which)"""
+    fed = toy_federation(3, (9, 13, 6), dim=6)
+    model, block = net(6, (9,), fed.num_classes), Block([fed.client(k).train for k in range(3)], 13)
+    names = list(model.init(0))
+    stacks = [torch.stack([model.init(3 * j + c)[k] for c in range(3)]) for j in range(J) for k in names]
+    wanted = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])[:, :J]
+
+    def train(how):
+        def inside(i, wanted, *leaves):
+            given = iter(leaves)
+            models = [{k: next(given) for k in names} for _ in range(J)]
+            rng = StackedStream(i, [Stream(0, 1, k) for k in range(3)], block.sizes, block.size)
+            found = how(model.loss, models, StackedData.of(i, block), [Where(rng, w) for w in wanted], local)
+            return [w[k] for w in found for k in names]
+
+        with stacked(), torch.no_grad():
+            return over_rows(inside, torch.arange(3), wanted, *stacks)
+
+    return train, stacks, wanted
+
+
+def one_after_the_other(loss, models, data, rngs, cfg):
+    return [minimise(loss, w, data, rng, cfg) for w, rng in zip(models, rngs, strict=True)]
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+def test_several_models_of_unequal_clients_are_trained_as_one_by_one(local):
+    """Bit for bit by the kernel; a model that a client does not want stays as it is."""
+    train, start, wanted = several(3, local)
+    found, each = train(minimise_each), train(one_after_the_other)
+    assert all(torch.equal(a, b) for a, b in zip(found, each, strict=True))
+    if local.batch_size:  # without minibatches nobody is asked which rows count
+        for j, (a, b) in enumerate(zip(found[::4], start[::4], strict=True)):
+            same = [torch.equal(x, y) for x, y in zip(a, b, strict=True)]
+            assert same == [not w for w in wanted[:, j].tolist()]
+
+
+def test_of_no_models_none_is_trained():
+    fed = toy_federation(1, (13,), dim=6)
+    assert minimise_each(net(6, ()).loss, [], fed.client(0).train, [], SGD) == []
+
+
+@pytest.mark.parametrize("kind", ["frozen", "proximal"])
+def test_several_models_on_losses_made_of_others(kind):
+    def loss(model):
+        params = model.init(9)
+        if kind == "frozen":
+            return Frozen(model.loss, {k: v for k, v in params.items() if not model.is_head(k)})
+        return soft_proximal(model.loss, 0.3, 1.0, params)
+
+    fed = toy_federation(1, (13,), dim=6)
+    model = net(6, (9,), fed.num_classes)
+    names = [k for k in model.init(0) if kind == "proximal" or model.is_head(k)]
+    models = [{k: model.init(j)[k] for k in names} for j in range(3)]
+
+    def train():
+        rngs = [Stream(0, 1, j) for j in range(3)]
+        found = minimise_each(loss(model), models, fed.client(0).train, rngs, SGD)
+        return {f"{j} {k}": v for j, w in enumerate(found) for k, v in w.items()}
+
+    fast, slow = both(train)
+    close(fast, slow)
+    with torch.no_grad():
+        alone = minimise(loss(model), models[1], fed.client(0).train, Stream(0, 1, 1), SGD)
+    for k, v in alone.items():
+        assert torch.equal(fast[f"1 {k}"], v)
+
+
+@pytest.mark.parametrize("head_alone", [False, True])
+def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypatch):
+    """Samples of unequal clients, some of them parts; one call of the kernel for all."""
+    fed = toy_federation(3, (9, 13, 6), dim=6)
+    model, calls = net(6, (9,), fed.num_classes), []
+    datas = [fed.client(0).train, fed.client(1).train.part(lambda n: np.arange(1, n)), fed.client(2).train]
+    loss, models = model.loss, [[model.init(3 * c + j) for j in range(c + 1)] for c in range(3)]
+    if head_alone:
+        loss = Frozen(model.loss, {k: v for k, v in model.init(7).items() if not model.is_head(k)})
+        models = [[{k: v for k, v in w.items() if model.is_head(k)} for w in group] for group in models]
+    assess = native._assess
+    monkeypatch.setattr(native, "_assess", lambda *args: calls.append(1) or assess(*args))
+    with torch.no_grad():
+        found = losses_of_each(loss, list(zip(models, datas, strict=True)))
+        assert len(calls) == (native.library() is not None)
+        for group, data, losses in zip(models, datas, found, strict=True):
+            wanted = torch.stack([loss(w, data) for w in group])
+            torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
+            with autograd_only():
+                torch.testing.assert_close(losses_of(loss, group, data), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_losses_of_samples_are_each_models_own_whether_it_is_everybodys_or_not(shared):
+    """In a stack of unequal clients, of two models; what pads a client's samples has none."""
+    fed = toy_federation(3, (9, 13, 6), dim=6)
+    model, block = net(6, (9,), fed.num_classes), Block([fed.client(k).train for k in range(3)], 13)
+    names = list(model.init(0))
+    given = [[model.init(j if shared else 3 * j + c) for c in range(3)] for j in range(2)]
+    rows = [torch.stack([w[k] for w in group]) for group in given for k in names]
+    rows = [r[0].expand(r.shape) if shared else r for r in rows]
+
+    def inside(i, *leaves):
+        values = iter(leaves)
+        models = [{k: next(values) for k in names} for _ in range(2)]
+        return [sample_losses_of(model, models, StackedData.of(i, block))]
+
+    with stacked(), torch.no_grad():
+        (found,) = over_rows(inside, torch.arange(3), *rows)
+        for c, n in enumerate(block.sizes):
+            data = fed.client(c).train
+            for j in range(2):
+                wanted = model.sample_losses(model(given[j][c], data.x), data.y)
+                torch.testing.assert_close(found[c, j, :n], wanted, rtol=1e-5, atol=1e-6)
