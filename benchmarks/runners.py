@@ -1,6 +1,6 @@
 """Whether `auto` picks the quicker runner: rounds by it, one by one and in stacks, in turns.
 
-    python benchmarks/runners.py [--methods fedavg ditto] [--models mlp] [--clients 20 100] [--rounds 9] [--out DIR]
+    python benchmarks/runners.py [--methods fedavg ditto] [--models mlp] [--clients 20 100] [--out DIR]
 
 Medians of a round's CPU time, all three in one process, one round of each in its turn, after rounds in which
 the sizes of chunks are found. `ratio` is `auto` beside the quicker of the other two.
@@ -64,7 +64,9 @@ def compared(name: str, setting: str, clients: int, rounds: int) -> Result:
 
 def main() -> None:
     """Compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--models", nargs="+", default=["lr", "mlp", "lenet"], choices=MODELS)
     parser.add_argument("--clients", nargs="+", type=int, default=[20, 100])
