@@ -514,6 +514,20 @@ def test_a_models_own_idea_of_right_is_respected():
             assert answer.body["test_accuracy"] == 1
 
 
+@pytest.mark.parametrize("part", ["body", "head", "head_loss", "sample_losses"])
+def test_a_models_own_idea_of_a_loss_is_trained(part):
+    """A subclass changes one thing that the loss is made of; all of it twice is twice the outputs or the loss."""
+    twice = staticmethod(lambda *args: 2 * getattr(model, part)(*args))
+    fed, local = toy_federation(1, (13,), dim=5), LocalConfig(lr=0.1, batch_size=5)
+    model = net(5, (9,), fed.num_classes)
+    own = type("Own", (Model,), {part: twice})(**vars(model))
+    data, params = fed.client(0).train, model.init(0)
+    fast, slow = both(lambda: minimise(own.loss, params, data, Stream(0, 1, 0), local))
+    close(fast, slow)
+    plain = minimise(model.loss, params, data, Stream(0, 1, 0), local)
+    assert not torch.allclose(fast["head.weight"], plain["head.weight"])
+
+
 def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
     fed = toy_federation(2, (7,), dim=5)
     model, rows = net(5, (9,), fed.num_classes), [fed.client(k).train for k in range(2)]
