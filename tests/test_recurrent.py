@@ -26,6 +26,8 @@ from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.recurrent import Recurrence
 from fedpers.learning.model import build_model
 from fedpers.method import Plan
+from tests.test_coupled import images
+from tests.test_small_convolutions import SMALL
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 
@@ -223,6 +225,12 @@ def test_steps_are_those_by_hand(network, size, steps, points):
             network, how, [{k: v[c] for k, v in w.items()} for w in models], data, index[c], weight[c]
         )
         assert close([{k: v[c].double() for k, v in w.items()} for w in found], each, 2e-6)
+
+
+def test_small_convolutions_are_left_to_torch(calls):
+    fast, slow = both("scd", replace(SMALL, num_outputs=3), images(), max_local=3)
+    assert not calls
+    assert close(fast, slow, 1e-5)
 
 
 def test_a_label_that_is_no_class_is_named():
