@@ -1,6 +1,6 @@
 """Whether `auto` picks the quicker runner: rounds by it, one by one and in stacks, in turns.
 
-    python benchmarks/runners.py [--methods fedavg ditto] [--models mlp] [--clients 20 100] [--rounds 9] [--out DIR]
+    python benchmarks/runners.py [--methods fedavg ditto] [--models mlp] [--clients 20 100] [--out DIR]
 
 Medians of a round's CPU time, all three in one process, one round of each in its turn, after rounds in which
 the sizes of chunks are found. `ratio` is `auto` beside the quicker of the other two.
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedpers.bench.main import write
+from fedpers.bench.main import keep
 from fedpers.bench.work import MODELS, Clock, Result, Work, federation, make_model, tensors
 from fedpers.config import compose
 from fedpers.config.registry import METHODS, method
@@ -64,7 +64,8 @@ def compared(name: str, setting: str, clients: int, rounds: int) -> Result:
 
 def main() -> None:
     """Compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--models", nargs="+", default=["lr", "mlp", "lenet"], choices=MODELS)
     parser.add_argument("--clients", nargs="+", type=int, default=[20, 100])
@@ -84,7 +85,8 @@ def main() -> None:
                 shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in rows[-1].values())
                 print(" ".join(shown), flush=True)
     if args.out:
-        write(rows, "runners", args.out)
+        args.out.mkdir(parents=True, exist_ok=True)
+        keep(rows, "python benchmarks/runners.py", args.out / "runners.json")
 
 
 if __name__ == "__main__":
