@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedpers.bench.main import write
+from fedpers.bench.main import keep
 from fedpers.bench.work import MODELS, Clock, Result, Work, federation, make_model, tensors
 from fedpers.config import compose
 from fedpers.config.registry import METHODS, method
@@ -64,9 +64,8 @@ def compared(name: str, setting: str, clients: int, rounds: int) -> Result:
 
 def main() -> None:
     """Compare, print and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--models", nargs="+", default=["lr", "mlp", "lenet"], choices=MODELS)
     parser.add_argument("--clients", nargs="+", type=int, default=[20, 100])
@@ -86,7 +85,8 @@ def main() -> None:
                 shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in rows[-1].values())
                 print(" ".join(shown), flush=True)
     if args.out:
-        write(rows, "runners", args.out)
+        args.out.mkdir(parents=True, exist_ok=True)
+        keep(rows, "python benchmarks/runners.py", args.out / "runners.json")
 
 
 if __name__ == "__main__":

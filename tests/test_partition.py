@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedpers.core.errors import DataError
 from fedpers.datasets.cuts import _cut
+from fedpers.datasets.dirichlet import Hands
 from fedpers.datasets.partition import (
     PARTITIONS,
     assign,
@@ -214,6 +215,15 @@ def test_dirichlet_with_many_clients_gives_those_who_fall_short_what_they_lack(t
     assert "clients that fell short" in found.notes[0]
     if tests:
         assert min(map(len, found.test)) == 1
+
+
+def test_nobody_gives_a_sample_that_it_needs_itself():
+    hands = Hands([np.arange(4), np.arange(4, 12)], np.array([[2, 1, 1], [0, 8, 0]]))
+    hands.mend(2, np.array([[0.5, 0.1, 0.4], [0.0, 0.9, 0.1]]))
+    assert hands.counts.tolist() == [[2, 0, 2], [0, 8, 0]]  # client 1 had nine, client 0 just two
+    given = hands.indices()
+    assert list(map(len, given)) == [2, 8, 2]
+    exactly_once(given, 12)
 
 
 def test_dirichlet_mends_nothing_that_needs_many_samples():
