@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.rng import SameBatches, Where
-from fedpers.core.vmap import readable
+from fedpers.core.rng import SameBatches
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.client import PeerClient
 from fedpers.families.peers.config import FedeRiCoConfig
@@ -20,6 +19,7 @@ from fedpers.families.peers.weights import (
     model_step,
     new_peer,
     no_scores,
+    of_weight,
     posterior,
     predict,
     ranks,
@@ -75,14 +75,11 @@ class FedeRiCoClient(PeerClient):
         """What a gradient step is on: κ decides how sharp weights are, not how long a step is."""
         return score(self.model, (phi,), data, 1.0 if self.config.loss == "mean" else None)[0]
 
-    def _shares(
-        self, w: Tensor, models: tuple[Params, ...], data: Data, batches: Stream
-    ) -> tuple[Params, ...]:
+    def _shares(self, w: Tensor, models: tuple[Params, ...], data: Data, rng: Stream) -> tuple[Params, ...]:
         """w_b times what was learnt from φ_b; without weight nothing is learnt."""
-        used = {b: batches if readable(v) else Where(batches, v > 0)
-                for b, v in enumerate(w) if not (readable(v) and v == 0)}
-        learnt = self._work_on([models[b] for b in used], data, list(used.values()))
-        return weighted((dict(enumerate(models)) | dict(zip(used, learnt, strict=True))).values(), w)
+        rngs = of_weight(w, rng)
+        learnt = self._work_on([models[b] for b in rngs], data, list(rngs.values()))
+        return weighted((dict(enumerate(models)) | dict(zip(rngs, learnt, strict=True))).values(), w)
 
     def _work_on(self, models: list[Params], data: Data, batches: list[Stream]) -> list[Params]:
         """The gradient of l_i in each φ_b, or each φ_b after local training."""
@@ -117,8 +114,7 @@ class FedeRiCoClient(PeerClient):
 
     def work_done(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
         """`work` without the gradients of models whose weight is below w_min."""
-        most = self.work(order, n)
-        if not isinstance(order, Forward):
-            return most
-        used = reply.w[order.ids] >= self.config.w_min
-        return most._replace(gradients=int(used.sum()) * most.gradients // len(used))
+        most, used = self.work(order, n), [True]
+        if isinstance(order, Forward):
+            used = (reply.w[order.ids] >= self.config.w_min).tolist()
+        return most._replace(gradients=sum(used) * most.gradients // len(used))

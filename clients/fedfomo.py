@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.core.params import sq_dists, weighted_sum
 from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
+from fedpers.families.peers.weights import distances, sum_of_used
 from fedpers.learning.kernels.scoring import losses_of_each
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
@@ -64,19 +64,6 @@ def keep_back(data: Data, fraction: float) -> tuple[Data, Data]:
     return data.part(lambda n: rows_kept(n, fraction)[0]), data.part(lambda n: rows_kept(n, fraction)[1])
 
 
-def distances(old: Params, models: Sequence[Params], gain: Tensor) -> Tensor:
-    """[J] distances of J models from the old one; 1 where there is no gain, and nobody asks."""
-    better = [j for j, g in enumerate(gain.tolist()) if g > 0]
-    far = dict(zip(better, sq_dists([old], [models[j] for j in better])[0].tolist(), strict=True))
-    return gain.new_tensor([far.get(j, 1.0) for j in range(len(models))]).sqrt()
-
-
-def mixture(models: Sequence[Params], weights: Sequence[float]) -> Params:
-    """The sum of the models that have a weight; weights sum to 1."""
-    used = [(phi, v) for phi, v in zip(models, weights, strict=True) if v]
-    return weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]
-
-
 class FedFomoClient(PersonalizedClient):
     """Moves towards the models that do better on samples it keeps back, then trains."""
 
@@ -117,7 +104,7 @@ class FedFomoClient(PersonalizedClient):
         w = torch.where(total > 0, w / total, alone)                                     # [C2]
         rows = zip(orders, w, strict=True)
         w_of = [torch.zeros_like(o.w).scatter(0, o.ids, row) for o, row in rows]
-        return list(zip(map(mixture, models, w.tolist()), w_of, strict=True))            # [C3]
+        return list(zip(map(sum_of_used, models, w.tolist()), w_of, strict=True))            # [C3]
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, add
+from fedpers.core.params import Params, add, sq_dists, weighted_sum
 from fedpers.core.pytree import record
-from fedpers.core.rng import Stream
-from fedpers.core.vmap import all_at_once
+from fedpers.core.rng import Stream, Where
+from fedpers.core.vmap import all_at_once, readable
 from fedpers.families.peers.messages import Newcomer
 from fedpers.learning.kernels.scoring import sample_losses_of
 from fedpers.learning.mixing import mixture
@@ -85,6 +85,15 @@ def score(model: Model, phis: Sequence[Params], data: Data, kappa: float | None)
     """[J] float64, κ times the mean loss of each of J models, or its sum over samples (None)."""
     losses, n = sample_losses_of(model, phis, data), data.num
     return (n if kappa is None else kappa) * (losses.double() * data.mask).sum(1) / n
+
+
+def of_weight(w: Tensor, rng: Stream) -> dict[int, Stream]:
+    """{b: minibatches for model b} of models that have weight w_b.
+
+    Which these are a row of a stack cannot say: there it is all, and a client without weight has empty ones.
+    """
+    wanted = {b: rng if readable(v) else Where(rng, v > 0) for b, v in enumerate(w)}
+    return {b: stream for b, stream in wanted.items() if not readable(w[b]) or w[b] != 0}
 
 
 def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
@@ -185,3 +194,16 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     if w is None:
         return model(peer.phi, x)
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
+
+
+def distances(old: Params, models: Sequence[Params], gain: Tensor) -> Tensor:
+    """[J] distances of J models from the old one; 1 where there is no gain, and nobody asks."""
+    better = [j for j, g in enumerate(gain.tolist()) if g > 0]
+    far = dict(zip(better, sq_dists([old], [models[j] for j in better])[0].tolist(), strict=True))
+    return gain.new_tensor([far.get(j, 1.0) for j in range(len(models))]).sqrt()
+
+
+def sum_of_used(models: Sequence[Params], weights: Sequence[float]) -> Params:
+    """The weighted sum of the models that have a weight; weights sum to 1."""
+    used = [(phi, v) for phi, v in zip(models, weights, strict=True) if v]
+    return weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]
