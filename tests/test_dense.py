@@ -516,7 +516,7 @@ def test_a_models_own_idea_of_right_is_respected():
 
 @pytest.mark.parametrize("part", ["body", "head", "head_loss", "sample_losses"])
 def test_a_models_own_idea_of_a_loss_is_trained(part):
-    """A subclass changes one thing that the loss is made of; all of it twice is twice the outputs or the loss."""
+    """A subclass changes one thing that the loss is made of: twice the outputs, or the loss."""
     twice = staticmethod(lambda *args: 2 * getattr(model, part)(*args))
     fed, local = toy_federation(1, (13,), dim=5), LocalConfig(lr=0.1, batch_size=5)
     model = net(5, (9,), fed.num_classes)
