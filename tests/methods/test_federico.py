@@ -12,7 +12,6 @@ from fedpers.app.run import execute
 from fedpers.checks.case import close
 from fedpers.checks.contract import CHECKS, make_case, workers_change_nothing
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients import federico as client_half
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
 from fedpers.clients.federico import FedeRiCoClient, FedeRiCoConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
@@ -24,6 +23,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.memory.row_store import RowStore
+from fedpers.families.peers import weights
 from fedpers.families.peers.messages import Alone, Forward, Join, Published, Step, WeightedGradients
 from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model, initial_params
@@ -220,7 +220,7 @@ def test_a_stack_skips_models_without_weight_and_nothing_else_changes(monkeypatc
 
     fast = phis()
     assert 0 < sum(empty) < len(empty)
-    monkeypatch.setattr(client_half, "Where", lambda batches, wanted: batches)
+    monkeypatch.setattr(weights, "Where", lambda batches, wanted: batches)
     empty.clear()
     slow = phis()
     assert empty and not any(empty)

@@ -24,7 +24,7 @@ def problem_of(model: Model, shared: Params, W: Params, data: Data, often: bool 
     """(loss of the layers in W above `shared`, samples for it).
 
     If they are the head alone, what is below gives the same features throughout: those are the samples. Where
-    no sample is seen twice (not `often`) plain layers need none: a pass through them costs the same in a step.
+    no sample is seen twice (not `often`) plain layers need none: a pass through them costs the same.
     """
     below = {k: v for k, v in shared.items() if k not in W}
     plain = isinstance(model.network, Stack)  # of a user's module who knows what a second pass would give
