@@ -69,6 +69,9 @@ class CoinClient(BlockClient):
         return torch.arange(n).expand(T, n), data.mask.expand(T, n)
 
     def _recurrence(self, f: Objective, order: Iterate, sequences: Sequences) -> Recurrence | None:
+        if order.rates.p_w == 1:  # the private block is never moved, and its steps have no size
+            return None
+
         def step(f: Objective, w: Block, beta: Block) -> tuple[Block, Block]:
             return self.beta_step(f, order, w, beta, NOTHING)
 
