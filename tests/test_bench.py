@@ -201,15 +201,17 @@ def test_the_readme_has_the_factors_of_the_files():
         both = " / ".join(f"{factor(m, engine, processes):.{digits}f}" for m in ("lr", "mlp"))
         assert f"{before}{both} times" in readme
     beside = json.loads((root / "benchmarks/results/libraries.json").read_text())["rows"]
-    for model, text in (("logistic", "as long on logistic regression"), ("mlp", "on an MLP")):
-        times = [
-            r["times_pflib"]
-            for r in beside
-            if (r["model"], r["clients"]) == (model, 100) and r.get("times_pflib")
-        ]
+    for model, libraries, text in (
+        ("logistic", ("pflib",), "as long on logistic regression"),
+        ("mlp", ("pflib",), "on an MLP"),
+        ("mlp-200-200", ("fl_bench",), "on its own MLP"),
+        ("cnn", ("pflib", "fl_bench"), "on a larger CNN"),
+    ):
+        here = [r for r in beside if (r["model"], r["clients"]) == (model, 100)]
+        times = [r[f"times_{name}"] for name in libraries for r in here if r.get(f"times_{name}")]
         assert f"{min(times):.1f} to {max(times):.2g} times {text}" in readme
     memory = min(r["pflib_mb"] / r["ours_mb"] for r in beside if r["clients"] == 5000)
-    assert f"with 5,000 clients it needs {memory:.0f} times the memory" in readme
+    assert f"with 5,000 clients PFLlib needs {memory:.0f} times the memory" in readme
     content = json.loads((root / "benchmarks/results/population.json").read_text())
     assert f"round takes {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
 
