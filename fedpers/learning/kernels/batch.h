@@ -1,4 +1,4 @@
-/* One plain gradient of a minibatch, for couple.c and sweep.c. */
+/* One plain gradient of a minibatch, for couple.c, joint.c and sweep.c. */
 #pragma once
 #include "passes.h"
 
@@ -11,6 +11,14 @@ typedef struct {
     long B;
     float total; /* of the shares */
 } batch;
+
+/* Of B samples; what pads them at the end is left out, if any has a weight. */
+static batch batch_of(int task, const float *x, const void *y, const int64_t *rows, const float *share, long B) {
+    batch b = {task, x, y, rows, share, B, 0};
+    for (long i = 0; i < B; i++) b.total += share[i];
+    if (b.total > 0) b.B = filled(share, B);
+    return b;
+}
 
 /* Go forward and backward with the copies `at`; what comes out goes to the goals. */
 static int pass(net *n, space *m, const rule *h, const batch *b, int fetch) {

@@ -86,10 +86,8 @@ int fedpers_couple(long N, const shape *shapes, long L, const long *width, const
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         for (long s = 0; s < S && !failed; s++) {
-            batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B, 0};
-            for (long i = 0; i < B; i++) b.total += b.share[i];
+            batch b = batch_of(task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B);
             if (!(b.total > 0)) continue;
-            b.B = filled(b.share, B);
             if (how == AHEAD) failed = ahead(&n, &m, &h, &b, numbers, pairs + c * oh[0] + s * oh[1]);
             if (how == MIXTURE) failed = mixed(&n, &m, &h, &b, (const term *)numbers, count);
             if (how == SUM) failed = summed(&n, &m, &other, &h, &b, numbers);

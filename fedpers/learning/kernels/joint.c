@@ -1,20 +1,10 @@
 /* Plain steps of a network's uppermost layers on all samples of a client, then one gradient of the whole network where
    they end, for many clients in one call. What lies below these layers stays, so it is gone through once. */
-#include "passes.h"
+#include "batch.h"
 #include "score.h"
 
-typedef struct {
-    int task;
-    const float *x;
-    const void *y;
-    const int64_t *rows;
-    const float *share;
-    long B;
-    float total; /* of the shares */
-} samples;
-
 /* Their mean loss in *loss; 2 if a label is no class. */
-static int mean_loss(const net *n, const space *m, const samples *b, float *loss) {
+static int mean_loss(const net *n, const space *m, const batch *b, float *loss) {
     long K = n->width[n->L], zw = WIDE(K);
     double all = 0;
     for (long i = 0; i < b->B; i++) {
@@ -29,7 +19,7 @@ static int mean_loss(const net *n, const space *m, const samples *b, float *loss
 
 /* The largest eigenvalue of F'F / n, from below, for the features F of n samples, with a 1 for the bias: so many steps
    of the power method from their sum. */
-static float curvature(const net *n, space *m, const samples *b, int steps) {
+static float curvature(const net *n, space *m, const batch *b, int steps) {
     long wide = WIDE(n->width[n->L - 1]);
     float *u = m->g, *t = m->turned, *at_one = u + wide, length = 1, squares = 0;
     const float **F = m->x[n->L - 1], one = n->from[n->P - 1] ? 1 : 0;
@@ -50,7 +40,7 @@ static float curvature(const net *n, space *m, const samples *b, int steps) {
 
 /* The steps and the gradient of client c; `told` null or where its losses before and after the steps and the largest
    eigenvalue go, by `powers` steps. */
-static int descend(const net *n, space *m, const samples *b, const rule *step, const rule *last, long steps, long c,
+static int descend(const net *n, space *m, const batch *b, const rule *step, const rule *last, long steps, long c,
                    float *told, int powers) {
     long L = n->L, low = 0, first = b->total > 0 ? 0 : steps; /* the gradient of nothing is no number, and no step */
     while (!n->to[2 * (n->N + low)] && low < L - 1) low++;
@@ -81,9 +71,7 @@ int fedpers_joint(long N, const shape *shapes, long L, const long *width, const 
     space m = {0};
     int failed = reserve(&n, &m, shapes, B) || !pace;
     for (long c = 0; c < C && !failed; c++) {
-        samples b = {task, x[c], y[c], index + c * ih[0], weight + c * wh[0], B, 0};
-        for (long i = 0; i < B; i++) b.total += b.share[i];
-        if (b.total > 0) b.B = filled(b.share, B);
+        batch b = batch_of(task, x[c], y[c], index + c * ih[0], weight + c * wh[0], B);
         copy(&n, c, 0);
         inputs(&n, &m, b.x, b.rows, b.share, b.B);
         for (long i = 0; i < b.B; i++) m.next[i] = m.x[0][i];

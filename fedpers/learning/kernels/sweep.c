@@ -10,7 +10,7 @@ static int gradient(const place *n, const motion *h, net *g, space *m, const rul
     int failed = 0;
     for (long p = 0; p < n->P; p++)
         if (n->own[p]) memset(g->goal[0][p], 0, sizeof(float) * outs_at(n, p) * wide_at(n, p));
-    for (long q = 0; q < h->Q && b->B && !failed; q++) {
+    for (long q = 0; q < h->Q && b->total > 0 && !failed; q++) {
         for (long p = 0; p < n->P; p++)
             if (n->own[p]) mix_models(n, h->at, &q, 1, p, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
         g->share[0] = -h->signs[q]; /* a plain step goes down */
@@ -43,9 +43,8 @@ int fedpers_sweep(long N, const shape *shapes, long L, const long *width, const 
         fetch(&n, &h, from, hop, c);
         start(&h);
         for (long s = 0; !failed && (!s || s < S); s++) {
-            batch b = {task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], 0, 0};
-            for (long i = 0; s < S && i < B; i++) b.total += b.share[i];
-            if (b.total > 0) b.B = filled(b.share, B);
+            batch b = batch_of(task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1],
+                               s < S ? B : 0);
             look_on(&h);
             failed = gradient(&n, &h, &g, &space, &plain, &b, !s || ih[1]);
             for (long i = 0; i < m + J; i++) h.end[i * (m + 1) + m] = h.left[i]; /* of the gradient */
