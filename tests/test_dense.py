@@ -528,6 +528,25 @@ def test_a_models_own_idea_of_a_loss_is_trained(part):
     assert not torch.allclose(fast["head.weight"], plain["head.weight"])
 
 
+@pytest.mark.parametrize("part", ["body", "head", "sample_losses"])
+def test_a_models_own_idea_of_a_loss_is_scored(part):
+    """In a stack as alone, where no kernel scores."""
+    twice = staticmethod(lambda *args: 2 * getattr(model, part)(*args))
+    fed = toy_federation(2, (7,), dim=5)
+    model = net(5, (9,), fed.num_classes)
+    own = type("Own", (Model,), {part: twice})(**vars(model))
+    client, theta = FedPerClient(FedPerConfig(), own), SharedPart(model.init(0))
+    asked = [Request(k, theta, Header("evaluate", 1, 0)) for k in range(2)]
+    stack, loop = (
+        [
+            a.body["test_loss"]
+            for a in Cohort(client, fed, RamStore(), Plan(seed=1), RunnerConfig(how)).handle(asked)
+        ]
+        for how in ("stack", "loop")
+    )
+    np.testing.assert_allclose(stack, loop, rtol=1e-5)
+
+
 def test_parameters_that_do_not_fit_are_torchs_error_and_no_stray_read():
     fed = toy_federation(2, (7,), dim=5)
     model, rows = net(5, (9,), fed.num_classes), [fed.client(k).train for k in range(2)]

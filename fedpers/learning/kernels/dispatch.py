@@ -82,7 +82,8 @@ def _known_parts(
     return (plan, replace(start, extra=tensors)) if given else None  # autograd says what is wrong
 
 
-MADE_OF = ("body", "head", "head_loss", "sample_losses")  # methods that a loss of Model calls
+# methods behind a loss or a score of Model
+MADE_OF = ("__call__", "body", "head", "head_loss", "sample_losses")
 
 
 def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> tuple[Plan, Training] | None:
@@ -93,7 +94,7 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
     proximal, frozen = taken_apart(loss)
     model: Any = getattr(frozen.loss, "__self__", None)
     kind = getattr(frozen.loss, "__func__", None)
-    if kind not in kinds or not _of_model_alone(model):
+    if kind not in kinds or not of_model_alone(model):
         return None
     layers, convs = _layers(model) if kind is Model.loss else (HEADS, ())
     whole = frozen.fixed | params
@@ -109,8 +110,8 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
     return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()), {})
 
 
-def _of_model_alone(model: Any) -> bool:
-    """Whether all that `Model.loss` is made of is Model's, too, and nothing of it a subclass's own."""
+def of_model_alone(model: Any) -> bool:
+    """Whether all that losses and scores are made of is Model's, and nothing of it a subclass's own."""
     return all(getattr(type(model), name) is getattr(Model, name) for name in MADE_OF)
 
 

@@ -9,7 +9,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of
+from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, of_model_alone, parts_of
 from fedpers.learning.kernels.plan import Plan, Training, layers_of, places_of
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.model import Model
@@ -90,5 +90,4 @@ def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> b
 
 def _scores_as_usual(model: Model) -> bool:
     """Whether loss and right answers are those of `Model` on plain outputs, and no subclass's."""
-    own, plain = type(model), not model.network.squashes
-    return plain and own.sample_losses is Model.sample_losses and own.correct is Model.correct
+    return not model.network.squashes and type(model).correct is Model.correct and of_model_alone(model)
