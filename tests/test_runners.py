@@ -25,6 +25,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.shared_memory import PackedTrees, unpack_trees
+from fedpers.engines.stack import run_chunk
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
 from fedpers.flower.messages import Header, Request
@@ -200,21 +201,62 @@ def test_evaluation_in_a_stack_is_that_of_the_loop():
         np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-5, atol=1e-6)
 
 
-def test_convolutions_are_looped_on_a_cpu_and_stacked_if_asked():
-    fed = toy_federation(3, (8,), dim=64, classes=3)
-    shaped = lambda d: replace(d, x=d.x.reshape(-1, 1, 8, 8))  # noqa: E731
+def convolving(model: str, runner: str) -> Cohort:
+    """Three clients of a convolutional model on images of 12 x 12."""
+    fed = toy_federation(3, (8,), dim=144, classes=3)
+    shaped = lambda d: replace(d, x=d.x.reshape(-1, 1, 12, 12))  # noqa: E731
     parts = [ClientData(*map(shaped, vars(fed.client(k)).values())) for k in range(3)]
-    fed = replace(fed, client=parts.__getitem__, input_shape=(1, 8, 8))
-    net = build_model("cnn_mcmahan", input_shape=(1, 8, 8), num_outputs=3, task="classification")
+    fed = replace(fed, client=parts.__getitem__, input_shape=(1, 12, 12))
+    net = build_model(model, input_shape=(1, 12, 12), num_outputs=3, task="classification")
     config = FedAvgConfig(local=LocalConfig(lr=0.05, batch_size=4))
-    make = lambda r: Cohort(FedAvgClient(config, net), fed, RamStore(), Plan(), r)  # noqa: E731
-    auto, loop, stack = (make(RunnerConfig(r)) for r in ("auto", "loop", "stack"))
+    return Cohort(FedAvgClient(config, net), fed, RamStore(), Plan(), RunnerConfig(runner))
+
+
+def count_stacks(monkeypatch) -> list[int]:
+    """Sizes of the stacks that are run from here on."""
+    sizes: list[int] = []
+
+    def counted(population, chunk, *rest):
+        sizes.append(len(chunk))
+        return run_chunk(population, chunk, *rest)
+
+    monkeypatch.setattr("fedpers.engines.runner.run_chunk", counted)
+    return sizes
+
+
+def test_large_convolutions_are_looped_on_a_cpu_and_stacked_if_asked():
+    auto, loop, stack = (convolving("cnn_mcmahan", r) for r in ("auto", "loop", "stack"))
     looped = answers(loop, range(3))
     assert same(answers(auto, range(3)), looped)
+    assert auto.runner.said and not auto.runner.looped  # by the rule: no stack was tried
     for a, b in zip(looped, answers(stack, range(3)), strict=True):
         for k in a.params:
             torch.testing.assert_close(a.params[k], b.params[k], rtol=1e-3, atol=1e-4)
     assert not stack.runner.looped
+
+
+@pytest.mark.parametrize("company", [1, 3])
+def test_small_convolutions_that_the_kernel_trains_are_stacked_with_the_same_bits(company, monkeypatch):
+    stacks = count_stacks(monkeypatch)
+    auto = convolving("lenet", "auto")
+    found = answers(auto, range(company))
+    assert stacks == [company] * (company > 1)  # a stack of one would be trained twice
+    assert same(found, answers(convolving("lenet", "loop"), range(company)))
+    assert not auto.runner.said and not auto.runner.looped
+
+
+def test_where_torch_would_make_the_convolutions_clients_are_looped(monkeypatch, caplog):
+    with autograd_only(), caplog.at_level("INFO", "fedpers"):
+        auto = convolving("lenet", "auto")
+        found, again = answers(auto, range(3)), answers(auto, range(3))
+        stacks = count_stacks(monkeypatch)
+        answers(auto, range(3))
+        assert same(found, answers(convolving("lenet", "loop"), range(3))) and same(found, again)
+    assert not stacks and caplog.text.count("slower on a CPU") == 1 and "WARNING" not in caplog.text
+    stacked = convolving("lenet", "stack")
+    with autograd_only():
+        answers(stacked, range(3))
+    assert not stacked.runner.looped and not stacked.runner.said  # whoever asks for stacks gets them
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2])

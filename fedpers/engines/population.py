@@ -20,6 +20,7 @@ from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.flower.privacy import Mechanism
+from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.model import initial_params
 from fedpers.learning.training_round import answer, own_state
 
@@ -94,6 +95,11 @@ class Population:
     def convolves(self) -> bool:
         """Whether the model has convolutions."""
         return any(v.dim() > 3 for v in self.params.values())
+
+    @cached_property
+    def small_convs(self) -> bool:
+        """Whether a kernel trains the model's convolutions."""
+        return small_convs(self.client.model) is not None
 
     def _padded_sizes(self, k: int) -> tuple[int, int, int]:
         """What the splits of client k are padded to in a stack."""

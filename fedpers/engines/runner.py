@@ -23,12 +23,13 @@ from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Request
 from fedpers.flower.newcomers import Unseen
-from fedpers.learning.convolution import as_products
+from fedpers.learning.convolution import ConvolutionBarred, as_products, barred
 from fedpers.learning.kernels.dispatch import autograd_only
 
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
 TOGETHER = 256  # states that are read in one call
+SLOWER = "a stack of convolutions, each client's own, is slower on a CPU"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Asked(NamedTuple):
     spec: TreeSpec
     leaves: list[Any]
     loops_kernels: bool  # clients whose state has kernels of convolutions are looped
+    bars: bool  # stacked only as long as torch makes no convolution
 
 
 class Key(NamedTuple):
@@ -69,6 +71,7 @@ class Key(NamedTuple):
     sizes: Sizes
     order: TreeSpec
     state: TreeSpec
+    bars: bool
 
 
 class Runner:
@@ -87,7 +90,8 @@ class Runner:
         with torch.no_grad():
             for groups in self._windows(population, requests):
                 for key, jobs in groups.items():
-                    run = self._loop if key is None or key.kind in self.looped else self._stacks
+                    looped = key is None or key.kind in self.looped or (key.bars and len(jobs) == 1)
+                    run = self._loop if looped else self._stacks
                     for place, answer in run(population, key, jobs):
                         answers[place] = answer
         return answers
@@ -146,12 +150,13 @@ class Runner:
         auto = self.config.runner == "auto" and population.device == "cpu"
         trains = client.adapts or type(request.order) is Unseen
         evaluates = header.kind == "evaluate" and not trains
-        if auto and population.convolves and not evaluates:
-            self._say("a stack of convolutions, each client's own, is slower on a CPU")
+        own = auto and population.convolves and not evaluates  # kernels of convolutions, a client's own
+        if own and not population.small_convs:
+            self._say(SLOWER)
             return None
         leaves, structure = flatten(request.order)
         kind = (header.kind, type(request.order), header.assess)
-        return Asked(kind, spec_of(leaves, structure), leaves, auto and evaluates)
+        return Asked(kind, spec_of(leaves, structure), leaves, auto and evaluates, own)
 
     def _key(
         self, population: Population, request: Request, asked: Asked | None, state: Any
@@ -164,7 +169,8 @@ class Runner:
         spec = spec_of(flat, structure)
         if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
             return None, flat
-        return Key(asked.kind, request.when, sizes, asked.spec, spec), asked.leaves + flat
+        key = Key(asked.kind, request.when, sizes, asked.spec, spec, asked.bars)
+        return key, asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
         """Whether the model keeps its clients out of stacks."""
@@ -196,8 +202,12 @@ class Runner:
             chunk, jobs = jobs[:size], jobs[size:]
             began = _clock(population.device)
             try:
-                with _arithmetic(self.config, population.device):
+                with _arithmetic(self.config, population.device), barred(key.bars):
                     found, states = run_chunk(population, chunk, sizes, structure, self.scratch)
+            except ConvolutionBarred:
+                self._say(SLOWER)
+                self.looped.add(kind)
+                found = [a for _, a in self._loop(population, key, chunk)]
             except torch.OutOfMemoryError:
                 found = [a for _, a in self._loop(population, key, chunk)]
                 tuner.limit = max(size // 2, 1)

@@ -14,6 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _products: ContextVar[bool] = ContextVar("products", default=False)
+_barred: ContextVar[bool] = ContextVar("barred", default=False)
+
+
+class ConvolutionBarred(Exception):
+    """A convolution by torch was asked for where only the kernels may make one."""
+
+
+@contextmanager
+def barred(really: bool = True) -> Iterator[None]:
+    """While this is open, `convolve` raises ConvolutionBarred, unless `really` is false."""
+    token = _barred.set(really)
+    try:
+        yield
+    finally:
+        _barred.reset(token)
 
 
 @contextmanager
@@ -27,7 +42,13 @@ def as_products(wanted: bool = True) -> Iterator[None]:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-    """A convolution with stride 1: x [B, C, H, W], weight [O, C, k, k], bias [O] to [B, O, H', W']."""
+    """A convolution with stride 1: x [B, C, H, W], weight [O, C, k, k], bias [O] to [B, O, H', W'].
+
+    Raises:
+        ConvolutionBarred: torch may not make it here.
+    """
+    if _barred.get():
+        raise ConvolutionBarred
     if _products.get():
         out: Tensor = _Products.apply(x, weight, bias, padding)
         return out
