@@ -39,8 +39,7 @@ class RowStore(ClientStore):
         self.held = 0  # bytes in RAM
         self._hot: OrderedDict[int, tuple[Any, TreeSpec]] = OrderedDict()  # oldest use first
         self._dirty: set[int] = set()  # in RAM, newer than on disk
-        self._kind = np.full(0, -1, dtype=np.int32)  # [client] -1: not on disk
-        self._row = np.zeros(0, dtype=np.int64)  # [client]
+        self._forget()
         self._kinds: list[TreeSpec] = []
         self._numbers: dict[TreeSpec, int] = {}
         self._files: dict[int, RowFile] = {}  # by size of a row
@@ -49,7 +48,7 @@ class RowStore(ClientStore):
     @property
     def states(self) -> dict[int, Any]:
         """All states; for looking at a small federation."""
-        known = {*np.flatnonzero(self._kind >= 0).tolist(), *self._hot}
+        known = {*np.flatnonzero(self._kind).tolist(), *self._hot}
         return {k: self._look(k) for k in sorted(known)}
 
     def get(self, k: int, when: When) -> Any:
@@ -61,9 +60,9 @@ class RowStore(ClientStore):
     def _look(self, k: int) -> Any:
         if k in self._hot:
             return self._hot[k][0]
-        if k >= len(self._kind) or self._kind[k] < 0:
+        if k >= len(self._kind) or not self._kind[k]:
             return None
-        kind = self._kinds[self._kind[k]]
+        kind = self._kinds[self._kind[k] - 1]
         return read_row(kind, self._file(row_size(kind)).read(int(self._row[k])), self.device)
 
     def put(self, k: int, when: When, state: Any) -> None:
@@ -106,13 +105,13 @@ class RowStore(ClientStore):
         self._make_room(max(clients))
         rows = [self._row_for(k, file) for k in clients]
         file.write(rows, [[x for x in leaves(s) if isinstance(x, Tensor)] for s in states])
-        self._kind[places], self._row[places] = number, rows
+        self._kind[places], self._row[places] = number + 1, rows
         self._dirty.difference_update(clients)
 
     def _row_for(self, k: int, file: RowFile) -> int:
         """Where client k's state may be written."""
-        if self._kind[k] >= 0:
-            old, row = self._file(row_size(self._kinds[self._kind[k]])), int(self._row[k])
+        if self._kind[k]:
+            old, row = self._file(row_size(self._kinds[self._kind[k] - 1])), int(self._row[k])
             if old is file and not file.is_safe(row):
                 return row
             old.release(row)
@@ -130,11 +129,14 @@ class RowStore(ClientStore):
         return self._files[size]
 
     def _make_room(self, k: int) -> None:
-        missing = k + 1 - len(self._kind)
-        if missing > 0:
-            missing = max(missing, len(self._kind))
-            self._kind = np.append(self._kind, np.full(missing, -1, dtype=np.int32))
-            self._row = np.append(self._row, np.zeros(missing, dtype=np.int64))
+        if k >= len(self._kind):
+            size = max(k + 1, 2 * len(self._kind))
+            self._kind, self._row = _grown(self._kind, size), _grown(self._row, size)
+
+    def _forget(self) -> None:
+        """Nobody's state is on disk."""
+        self._kind = np.zeros(0, dtype=np.int32)  # [client] 0: not on disk; else 1 + a place in `_kinds`
+        self._row = np.zeros(0, dtype=np.int64)  # [client]
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -146,10 +148,10 @@ class RowStore(ClientStore):
         self._write((k, *self._hot[k]) for k in sorted(self._dirty))
         for file in self._files.values():
             file.sync()
-        clients = np.flatnonzero(self._kind >= 0)
+        clients = np.flatnonzero(self._kind)
         body = {
             "clients": torch.from_numpy(clients),
-            "kinds": torch.from_numpy(self._kind[clients]),
+            "kinds": torch.from_numpy(self._kind[clients] - 1),
             "rows": torch.from_numpy(self._row[clients]),
             "skeletons": tuple(_describe(kind) for kind in self._kinds),
         }
@@ -184,9 +186,9 @@ class RowStore(ClientStore):
         self._hot.clear()
         self._dirty.clear()
         self.held = 0
-        self._kind, self._row = np.full(0, -1, dtype=np.int32), np.zeros(0, dtype=np.int64)
+        self._forget()
         self._make_room(int(clients.max(initial=-1)))
-        self._kind[clients], self._row[clients] = kinds, rows
+        self._kind[clients], self._row[clients] = kinds + 1, rows
         self._saved = self._used()
         for size, used in self._saved.items():
             self._file(size).keep(used, used)
@@ -194,8 +196,8 @@ class RowStore(ClientStore):
     def _used(self) -> dict[int, np.ndarray]:
         """The rows in use, by file."""
         sizes = np.array([row_size(kind) for kind in self._kinds], dtype=np.int64)
-        there = self._kind >= 0
-        size_of = sizes[self._kind[there]] if len(sizes) else np.zeros(0, dtype=np.int64)
+        there = np.flatnonzero(self._kind)
+        size_of = sizes[self._kind[there] - 1] if len(sizes) else np.zeros(0, dtype=np.int64)
         every = {*sizes.tolist(), *self._files}
         return {size: self._row[there][size_of == size] for size in every}
 
@@ -205,6 +207,13 @@ class RowStore(ClientStore):
             file.close()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+def _grown(numbers: np.ndarray, size: int) -> np.ndarray:
+    """The numbers, and zeros behind them, whose memory is not taken before one of them is written."""
+    grown = np.zeros(size, dtype=numbers.dtype)
+    grown[: len(numbers)] = numbers
+    return grown
 
 
 def _cost(kind: TreeSpec) -> int:
