@@ -130,13 +130,14 @@ class RowStore(ClientStore):
 
     def _make_room(self, k: int) -> None:
         if k >= len(self._kind):
-            size = max(k + 1, 2 * len(self._kind))
-            self._kind, self._row = _grown(self._kind, size), _grown(self._row, size)
+            kind, row, there = self._kind, self._row, np.flatnonzero(self._kind)
+            self._forget(1 << k.bit_length())
+            self._kind[there], self._row[there] = kind[there], row[there]
 
-    def _forget(self) -> None:
-        """Nobody's state is on disk."""
-        self._kind = np.zeros(0, dtype=np.int32)  # [client] 0: not on disk; else 1 + a place in `_kinds`
-        self._row = np.zeros(0, dtype=np.int64)  # [client]
+    def _forget(self, size: int = 0) -> None:
+        """Nobody's state is on disk; memory is taken where a number that is not 0 is written."""
+        self._kind = np.zeros(size, dtype=np.int32)  # [client] 0: not on disk; else 1 + a place in `_kinds`
+        self._row = np.zeros(size, dtype=np.int64)  # [client]
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -207,13 +208,6 @@ class RowStore(ClientStore):
             file.close()
         if self._temporary is not None:
             self._temporary.cleanup()
-
-
-def _grown(numbers: np.ndarray, size: int) -> np.ndarray:
-    """The numbers, and zeros behind them, whose memory is not taken before one of them is written."""
-    grown = np.zeros(size, dtype=numbers.dtype)
-    grown[: len(numbers)] = numbers
-    return grown
 
 
 def _cost(kind: TreeSpec) -> int:
