@@ -131,7 +131,7 @@ class RowStore(ClientStore):
     def _make_room(self, k: int) -> None:
         if k >= len(self._kind):
             kind, row, there = self._kind, self._row, np.flatnonzero(self._kind)
-            self._forget(1 << k.bit_length())
+            self._forget(1 << int(k).bit_length())
             self._kind[there], self._row[there] = kind[there], row[there]
 
     def _forget(self, size: int = 0) -> None:
