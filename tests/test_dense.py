@@ -185,6 +185,16 @@ def test_any_shape(dim, hidden, rows, classes, batch, bias, name):
     close(*both(lambda: grad(model.loss)(params, data)))
 
 
+@pytest.mark.parametrize("name", ["whole", "whole, steps"])
+def test_more_rows_than_the_cache_holds(name):
+    """Products take half a megabyte of them at a time: here 20 rows or fewer, and a rest."""
+    model = net(8192, (12,), 6)
+    x, y = torch.randn(45, 8192, generator=torch.Generator().manual_seed(0)), torch.arange(45) % 6
+    data, params = Data(x, y, torch.ones(45)), model.init(0)
+    close(*both(lambda: grad(model.loss)(params, data)))
+    close(*both(lambda: minimise(model.loss, params, data, Stream(0, 1, 0), LOCALS[name])))
+
+
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
 def test_a_client_has_the_same_bits_in_every_stack(local):
     """Also where clients are padded: theirs are 12, 9, 3 and 20 samples."""

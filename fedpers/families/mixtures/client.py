@@ -76,13 +76,10 @@ class MixtureClient(PersonalizedClient, ABC):
         The gradient in c needs outputs alone where outputs are mixed; where parameters are, it is made
         of the gradient in them.
         """
-        local = self.config.local
-        in_c, in_theta = {
-            BothBlocks: (n, local.work(n)),
-            FullGradients: (n, n),
-            ThetaBlock: (0, local.work(n)),
-            MembershipBlock: (replace(local, steps=1).work(n), 0),
-        }.get(type(order), (0, 0))
+        local, kind = self.config.local, type(order)
+        one_step = replace(local, steps=1).work(n) if kind is MembershipBlock else 0
+        in_c = n if kind in (BothBlocks, FullGradients) else one_step
+        in_theta = local.work(n) if kind in (BothBlocks, ThetaBlock) else n if kind is FullGradients else 0
         if self.mixture.one_pass:
             return Work(in_c + in_theta)
         networks = self.mixture.passes(self.config.num_canonical)

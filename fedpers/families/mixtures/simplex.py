@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import ConfigError, DataError
+from fedpers.core.vmap import all_at_once
 
 log = logging.getLogger("fedpers")
 PATIENCE = 20  # rounds after which memberships should have left 1/K
@@ -25,6 +26,10 @@ def mirror_step(c: Tensor, g: Tensor, eta: float, floor: float = 1e-6) -> Tensor
     are raised to it and the row is divided by its sum, because an entry of 0 would stay 0 for ever.
     So no entry is below floor / (1 + K floor), and one that was raised ends just below the floor.
     """
+    return all_at_once(_mirror_steps, c, g, eta, floor)  # type: ignore[no-any-return]
+
+
+def _mirror_steps(c: Tensor, g: Tensor, eta: float, floor: float) -> Tensor:
     c = torch.softmax(c.double().log() - eta * g.double(), -1)
     if floor > 0:
         c = c.clamp_min(floor)

@@ -138,7 +138,7 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
     float *c = n->own[CBAR * P + p];
     float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-    long block = h->kind == PLAIN ? outs : OUTS;
+    long block = h->kind == PLAIN || h->kind == GRADIENT ? outs : OUTS;
     for (long r = 0; r < outs; r += block) {
         long count = outs - r < block ? outs - r : block, at = r * wide;
         if (h->kind <= PROXIMAL) {
