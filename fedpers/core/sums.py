@@ -31,6 +31,25 @@ def sums(columns: Columns, weights: Tensor) -> list[Tensor] | None:
     return found
 
 
+def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float]) -> list[Tensor] | None:
+    """For each of L layers [G, ...] Σ weight·item over each of G groups, summed as by `sums`.
+
+    Args:
+        columns: for each layer the tensors of all groups' items, one group after the other.
+        counts: [G] items of each group.
+        weights: of all items.
+    """
+    if not columns or not all(map(_known, columns)):
+        return None
+    found = [torch.empty(len(counts), *column[0].shape) for column in columns]
+    rows = [row for layer in found for row in layer.unbind(0)]
+    factors = (ctypes.c_double * len(weights))(*weights)
+    library().fedpers_sums_each(
+        *_sizes(columns, len(counts)), _longs(counts), _all(_flat(columns)), factors, _all(rows)
+    )
+    return found
+
+
 def distances(a: Columns, b: Columns) -> Tensor | None:
     """[R, S] float64 ‖a_r - b_s‖² over all layers, to some 1e-7 of each.
 
@@ -40,6 +59,15 @@ def distances(a: Columns, b: Columns) -> Tensor | None:
         return None
     found = torch.zeros(len(a[0]), len(b[0]), dtype=torch.float64)
     library().fedpers_distances(*_sizes(a, *found.shape), _all(_flat(a)), _all(_flat(b)), _at(found))
+    return found
+
+
+def distances_each(a: Columns, b: Columns) -> Tensor | None:
+    """[P] float64 ‖a_p - b_p‖² over all layers, as by `distances`."""
+    if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
+        return None
+    found = torch.zeros(len(a[0]), dtype=torch.float64)
+    library().fedpers_distances_each(*_sizes(a, len(found)), _all(_flat(a)), _all(_flat(b)), _at(found))
     return found
 
 
@@ -63,10 +91,13 @@ def _flat(columns: Columns) -> list[Tensor]:
 
 
 def _sizes(columns: Columns, *rows: int) -> tuple[Any, ...]:
-    """What both functions are told first: how many layers and their sizes, R and S."""
-    n = len(columns)
-    sizes = (ctypes.c_long * n)(*[column[0].numel() for column in columns])
-    return ctypes.c_long(n), sizes, *map(ctypes.c_long, rows)
+    """What all functions are told first: how many layers and their sizes, how many items on each side."""
+    sizes = _longs([column[0].numel() for column in columns])
+    return ctypes.c_long(len(columns)), sizes, *map(ctypes.c_long, rows)
+
+
+def _longs(values: Sequence[int]) -> Any:
+    return (ctypes.c_long * len(values))(*values)
 
 
 def _at(t: Tensor) -> ctypes.c_void_p:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, add, sq_dists, weighted_sum
+from fedpers.core.params import Params, add, sq_dist_each, weighted_sum_each
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream, Where
 from fedpers.core.vmap import all_at_once, readable
@@ -196,14 +196,16 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
 
 
-def distances(old: Params, models: Sequence[Params], gain: Tensor) -> Tensor:
-    """[J] distances of J models from the old one; 1 where there is no gain, and nobody asks."""
-    better = [j for j, g in enumerate(gain.tolist()) if g > 0]
-    far = dict(zip(better, sq_dists([old], [models[j] for j in better])[0].tolist(), strict=True))
-    return gain.new_tensor([far.get(j, 1.0) for j in range(len(models))]).sqrt()
+def distances(old: Sequence[Params], models: Sequence[Sequence[Params]], gain: Tensor) -> Tensor:
+    """[C, J] distances of C clients' J models from their old ones; 1 where there is no gain: nobody asks."""
+    better = (gain > 0).nonzero().tolist()
+    far = torch.ones_like(gain)
+    far[gain > 0] = sq_dist_each([(old[c], models[c][j]) for c, j in better]).sqrt().to(far)
+    return far
 
 
-def sum_of_used(models: Sequence[Params], weights: Sequence[float]) -> Params:
-    """The weighted sum of the models that have a weight; weights sum to 1."""
-    used = [(phi, v) for phi, v in zip(models, weights, strict=True) if v]
-    return weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]
+def sums_of_used(models: Sequence[Sequence[Params]], weights: Tensor) -> Params:
+    """Stacks [C, ...], the weighted sums of C clients' J models; those without weight [C, J] are not read."""
+    pairs = [zip(group, w, strict=True) for group, w in zip(models, weights.tolist(), strict=True)]
+    used = [[(phi, v) for phi, v in row if v] for row in pairs]
+    return weighted_sum_each([tuple(zip(*row, strict=True)) for row in used])

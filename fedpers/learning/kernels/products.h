@@ -86,7 +86,7 @@ INLINE void rows(const int add, const float *a, long lead, const float **x, cons
 }
 
 /* y_r = sum_s a[s][r] x_s, and y_r += sum_s a[s][r] x_s */
-static void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
+static inline void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
     rows(0, a, lead, x, 0, y, n, outs, wide);
 }
 INLINE void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n,
