@@ -110,6 +110,12 @@ def weighted_sum_each(groups: Sequence[tuple[Sequence[Params], Sequence[float]]]
     return dict(zip(whole[0], found, strict=True))
 
 
+def rows_of(stacks: Params) -> list[Params]:
+    """The parameters of which the stacks [C, ...] are made."""
+    columns = zip(*(v.unbind(0) for v in stacks.values()), strict=True)
+    return [dict(zip(stacks, row, strict=True)) for row in columns]
+
+
 def _layers(items: Sequence[Params]) -> list[list[Tensor]]:
     """For each layer its tensor in each item."""
     return [[item[k] for item in items] for k in items[0]]
