@@ -84,7 +84,9 @@ def _same_batches(kernels: Any) -> bool:
     sizes, how = (1, 2, 19, 200), (20, 2, 0)
     streams = [Stream(7, 3, k) for k in sizes]
     found = np.zeros((4, 20, 20), dtype=np.int64)
-    _batches_by_kernel(kernels, np.array([s.key for s in streams], dtype=np.uint32), np.array(sizes), how, found)
+    _batches_by_kernel(
+        kernels, np.array([s.key for s in streams], dtype=np.uint32), np.array(sizes), how, found
+    )
     wanted = [s.shuffled(n, *how) for s, n in zip(streams, sizes, strict=True)]
     return all(np.array_equal(f[: w.shape[0], : w.shape[1]], w) for f, w in zip(found, wanted, strict=True))
 

@@ -26,8 +26,8 @@ def sums(columns: Columns, weights: Tensor) -> list[Tensor] | None:
         return None
     weights, R = weights.contiguous(), len(weights)
     found = [torch.empty(R, *column[0].shape) for column in columns]
-    rows = [row for layer in found for row in layer.unbind(0)]
-    library().fedpers_sums(*_sizes(columns, *weights.shape), _all(_flat(columns)), _at(weights), _all(rows))
+    sizes = _sizes(columns, *weights.shape)
+    library().fedpers_sums(*sizes, _all(_flat(columns)), _at(weights), _rows(found))
     return found
 
 
@@ -42,11 +42,9 @@ def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float])
     if not columns or not all(map(_known, columns)):
         return None
     found = [torch.empty(len(counts), *column[0].shape) for column in columns]
-    rows = [row for layer in found for row in layer.unbind(0)]
     factors = (ctypes.c_double * len(weights))(*weights)
-    library().fedpers_sums_each(
-        *_sizes(columns, len(counts)), _longs(counts), _all(_flat(columns)), factors, _all(rows)
-    )
+    sizes = _sizes(columns, len(counts))
+    library().fedpers_sums_each(*sizes, _longs(counts), _all(_flat(columns)), factors, _rows(found))
     return found
 
 
@@ -106,3 +104,9 @@ def _at(t: Tensor) -> ctypes.c_void_p:
 
 def _all(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+
+
+def _rows(stacks: Sequence[Tensor]) -> Any:
+    """Where the rows of new stacks lie, stack after stack."""
+    places = [t.data_ptr() + 4 * t.stride(0) * r for t in stacks for r in range(len(t))]
+    return (ctypes.c_void_p * len(places))(*places)

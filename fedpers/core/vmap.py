@@ -110,7 +110,7 @@ def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
 
 
 def together(f: Callable[..., Any], *args: Any) -> Any:
-    """As `one_by_one` for an f that is asked once: it is given a list of each argument, and gives stacks [C, ...]."""
+    """As `one_by_one` for an f that is asked once: lists of each argument go in, stacks [C, ...] come out."""
     flat, structure = flatten(args)
     columns = [_column(leaf) for leaf in flat]
     count = next((len(c) for c in columns if c is not None), None)

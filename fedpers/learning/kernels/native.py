@@ -18,11 +18,8 @@ from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
-FAILURES = {
-    1: MemoryError("no memory for a minibatch"),
-    2: IndexError("a label is no class"),
-    3: IndexError("a part has a row that is no sample of the whole"),
-}
+FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
+FAILURES |= {3: IndexError("a part has a row that is no sample")}
 Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
 Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
@@ -201,10 +198,9 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
 def assess_each(
     models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], counts: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """As `assess`, of models of the same shapes, the first counts[0] of which on the first part, and so on."""
-    tensors = [w.get(name) for w in models for name in names]
-    tensors = [t if t is None or t.is_contiguous() else t.contiguous() for t in tensors]
-    places = [None if t is None else t.data_ptr() for t in tensors]
+    """As `assess`, of models of the same shapes, counts[0] of them on the first part, and so on."""
+    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
+    places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
     on = [c for c, count in enumerate(counts) for _ in range(count)]
     return _assess(places, _widths(models[0], names), task, parts, on)
 
@@ -228,9 +224,8 @@ def sample_losses(
     pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
     places = [None if t is None else t.data_ptr() + 4 * c * t.stride(0) for c, j in pairs for t in rows[j]]
     found = torch.zeros(len(C), len(J), size)
-    each = [row.unbind(0) for row in found.unbind(0)]
-    on = [c for c, _ in pairs]
-    _assess(places, _widths(models[0], names), task, parts, on, [each[c][j] for c, j in pairs])
+    where, widths = [found[c, j] for c, j in pairs], _widths(models[0], names)
+    _assess(places, widths, task, parts, [c for c, _ in pairs], where)
     return found
 
 
@@ -253,16 +248,15 @@ def _assess(
     targets = [_targets(data.y, task) for data, _ in whole]
     sizes = [(len(p), len(data)) for p, (data, _) in zip(parts, whole, strict=True)]
     at = [(data.x.data_ptr(), y.data_ptr()) for (data, _), y in zip(whole, targets, strict=True)]
-    chosen = [None if rows is None else rows.data_ptr() for _, rows in whole]
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
-        _places(places),
+        (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
         ctypes.c_long(len(on)),
         _longs([size for c in on for size in sizes[c]]),
-        _places([place for c in on for place in at[c]]),
-        _places([chosen[c] for c in on]),
+        (ctypes.c_void_p * (2 * len(on)))(*[place for c in on for place in at[c]]),
+        _pointers([whole[c][1] for c in on]),
         _pointer(found),
         None if each is None else _pointers(each),
     )
@@ -294,11 +288,7 @@ def _pointer(t: Tensor | None) -> ctypes.c_void_p:
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
-    return _places([None if t is None else t.data_ptr() for t in tensors])
-
-
-def _places(pointers: Sequence[int | None]) -> Any:
-    return (ctypes.c_void_p * len(pointers))(*pointers)
+    return (ctypes.c_void_p * len(tensors))(*[None if t is None else t.data_ptr() for t in tensors])
 
 
 def _hops(stacks: Sequence[Tensor | None]) -> Any:
