@@ -197,4 +197,4 @@ def sums_of_used(models: Sequence[Sequence[Params]], weights: Tensor) -> Params:
     """Stacks [C, ...], the weighted sums of C clients' J models; those without weight [C, J] are not read."""
     pairs = [zip(group, w, strict=True) for group, w in zip(models, weights.tolist(), strict=True)]
     used = [[(phi, v) for phi, v in row if v] for row in pairs]
-    return weighted_sum_each([tuple(zip(*row, strict=True)) for row in used])
+    return weighted_sum_each([([phi for phi, _ in row], [v for _, v in row]) for row in used])

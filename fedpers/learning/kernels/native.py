@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.data import Data, Part
+from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
@@ -244,7 +244,7 @@ def _assess(
         each: where the losses of these samples go.
     """
     found = torch.empty(len(on), 2)
-    whole = [(p.of, p.chosen) if isinstance(p, Part) else (p, None) for p in parts]  # no row is copied
+    whole = [(getattr(p, "of", p), getattr(p, "chosen", None)) for p in parts]  # of a Part no row is copied
     targets = [_targets(data.y, task) for data, _ in whole]
     sizes = [(len(p), len(data)) for p, (data, _) in zip(parts, whole, strict=True)]
     at = [(data.x.data_ptr(), y.data_ptr()) for (data, _), y in zip(whole, targets, strict=True)]
