@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Forward
-from fedpers.families.peers.weights import distances, sum_of_used
+from fedpers.families.peers.weights import distances, sums_of_used
 from fedpers.learning.kernels.scoring import losses_of_each
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
@@ -91,20 +91,20 @@ class FedFomoClient(PersonalizedClient):
 
     def _combined(
         self, orders: Sequence[Forward], states: Sequence[ClientState], kept: Sequence[Data]
-    ) -> list[tuple[Params, Tensor]]:
-        """(mixture, [K] weights) of each client, by its samples that were kept back."""
+    ) -> tuple[Params, Tensor]:
+        """(mixtures, [C, K] weights) of C clients, stacks, by their samples that were kept back."""
         old = [s.before for s in states]
         models = [(s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
         asked = [((o, *m), d) for o, m, d in zip(old, models, kept, strict=True)]
         losses = torch.stack(losses_of_each(self.model.loss, asked))
         gain = losses[:, :1] - losses[:, 1:]
-        far = torch.stack(list(map(distances, old, models, gain)))
-        w = (gain / far.clamp(min=1e-12)).double().clamp(min=0)                          # [C1]
+        far = distances(old, models, gain).clamp(min=1e-12)
+        w = (gain / far).double().clamp(min=0)                                           # [C1]
         total, alone = w.sum(1, keepdim=True), torch.eye(1, w.shape[1]).to(w)
         w = torch.where(total > 0, w / total, alone)                                     # [C2]
-        rows = zip(orders, w, strict=True)
-        w_of = [torch.zeros_like(o.w).scatter(0, o.ids, row) for o, row in rows]
-        return list(zip(map(sum_of_used, models, w.tolist()), w_of, strict=True))            # [C3]
+        sent = torch.stack([torch.zeros_like(o.w) for o in orders])
+        sent = sent.scatter(1, torch.stack([o.ids for o in orders]), w)
+        return sums_of_used(models, w), sent                                             # [C3]
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

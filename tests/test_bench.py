@@ -18,7 +18,7 @@ from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedamp import FedAMPClient, FedAMPConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
-from fedpers.core import sums
+from fedpers.core import seeds, sums
 from fedpers.core.plan import Plan
 from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model
@@ -263,5 +263,5 @@ def test_a_function_belongs_to_one_part(file, name, part):
 
 
 def test_what_a_profile_calls_the_kernel_is_there():
-    found = {"kernels/native.py": native, "core/sums.py": sums}
+    found = {"kernels/native.py": native, "core/sums.py": sums, "core/seeds.py": seeds}
     assert all(callable(getattr(found[file], name)) for file, names in profile.IN_C.items() for name in names)

@@ -110,9 +110,25 @@ def test_many_sums_and_distances_are_those_of_pairs(size, way, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("size", [1, 31, 1500])
+def test_sums_and_distances_of_groups_are_those_of_each(size, way):
+    """Groups of unequal sizes; entries that fill no register, and more than are in the cache together."""
+    items = [tree(i, torch.float32) | {"c": i + torch.arange(size) / 7} for i in range(6)]
+    groups = [(items[:3], [0.5, -2.0, 1.0]), (items[4:5], [0.1]), (items[2:], [1.0, 0.0, 3.0, -1.0])]
+    found = P.rows_of(P.weighted_sum_each(groups))
+    assert len(found) == 3
+    for row, group in zip(found, groups, strict=True):
+        for name, value in P.weighted_sum(*group).items():
+            torch.testing.assert_close(row[name], value, rtol=0, atol=0)
+    pairs = [(items[0], items[5]), (items[3], items[3]), (items[2], items[1])]
+    wanted = torch.tensor([float(P.sq_dist(a, b)) for a, b in pairs]).double()
+    torch.testing.assert_close(P.sq_dist_each(pairs), wanted, rtol=1e-6, atol=1e-6)
+
+
 def test_of_nothing_there_are_no_sums_and_no_distances():
     a = [{"w": torch.ones(2)}]
     assert P.weighted_sums([], torch.zeros(0, 0)) == P.weighted_sums(a, torch.zeros(0, 1)) == []
+    assert P.sq_dist_each([]).shape == (0,)
     assert P.sq_dists([], a).shape == (0, 1) and P.sq_dists(a, []).shape == (1, 0)
 
 

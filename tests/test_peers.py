@@ -204,6 +204,7 @@ def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
     for i, share in enumerate(shares):
         times, step = each[i] if alone else ({k: v[i] for k, v in t.items()} for t in stack)
         for k in a:
-            assert torch.equal(times[k], torch.zeros_like(times[k]) if not share else share * a[k][i])
+            wanted = share * a[k][i] if share else torch.zeros_like(times[k])
+            torch.testing.assert_close(times[k], wanted, rtol=1e-6, atol=0)
             wanted = a[k][i] / share if share >= 1e-3 else phi[k][i]
             torch.testing.assert_close(step[k], wanted, rtol=1e-6, atol=0)

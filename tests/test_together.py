@@ -6,6 +6,7 @@ import torch
 
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgConfig, Weights
+from fedpers.core.data import Data
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream, Where
@@ -60,7 +61,7 @@ def test_together_asks_once_for_all_clients():
 
     def f(xs, names):
         asked.append(names)
-        return [(x, torch.tensor(len(names))) for x in xs]
+        return torch.stack(xs), torch.tensor([len(names)] * len(xs))
 
     x = torch.arange(6.0).reshape(3, 2)
     found, count = over_rows(lambda row: together(f, row, Apart("abc")), x)
@@ -222,6 +223,35 @@ def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypa
             torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
             with autograd_only():
                 torch.testing.assert_close(losses_of(loss, group, data), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("dim", "hidden"), [(32, ()), (33, ()), (32, (16,)), (48, (32, 5)), (16, (40,))])
+def test_losses_on_parts_are_those_of_their_copies(dim, hidden):
+    """Unequal parts, one with more rows than go through the layers together; some layers are packed."""
+    fed = toy_federation(3, (9, 13, 90), dim=dim)
+    model = net(dim, hidden, fed.num_classes)
+    picked = [[8, 0, 3], [12], list(range(89, 2, -1))]
+    parts = [fed.client(c).train.part(lambda n, rows=rows: np.array(rows)) for c, rows in enumerate(picked)]
+    models = [[model.init(3 * c + j) for j in range(2)] for c in range(3)]
+    with torch.no_grad():
+        found = losses_of_each(model.loss, list(zip(models, parts, strict=True)))
+        for group, c, rows, losses in zip(models, range(3), picked, found, strict=True):
+            whole = fed.client(c).train
+            copy = Data(whole.x[rows], whole.y[rows], whole.mask[rows])
+            with autograd_only():
+                wanted = torch.stack([model.loss(w, copy) for w in group])
+            torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("row", [-1, 9])
+def test_a_row_that_is_no_sample_is_refused(row):
+    fed = toy_federation(1, (9,), dim=6)
+    model = net(6, (), fed.num_classes)
+    part = fed.client(0).train.part(lambda n: np.array([0, row]))
+    if native.library() is None:
+        pytest.skip("no C compiler")
+    with torch.no_grad(), pytest.raises(IndexError, match="no sample"):
+        losses_of_each(model.loss, [([model.init(0)], part)])
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -75,7 +75,7 @@ class Data:
 
     def part(self, rows_of: Callable[[int], np.ndarray]) -> "Data":
         """The rows rows_of(n) of a client that has n samples; of more samples it must not give fewer."""
-        return Part(self, torch.from_numpy(rows_of(len(self))))
+        return Part(self, torch.from_numpy(np.ascontiguousarray(rows_of(len(self)), dtype=np.int64)))
 
     def with_inputs(self, x: Tensor) -> "Data":
         """The same samples with other inputs x [n, ...], such as their features."""

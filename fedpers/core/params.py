@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
-from fedpers.core.sums import distances, sums
+from fedpers.core.sums import distances, distances_each, sums, sums_each
 
 Params = dict[str, Tensor]
 
@@ -92,6 +92,30 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
     return dict(zip(whole[0], totals, strict=True))
 
 
+def weighted_sum_each(groups: Sequence[tuple[Sequence[Params], Sequence[float]]]) -> Params:
+    """Stacks [G, ...], `weighted_sum` of each of G groups of (items, weights): by a kernel in one call.
+
+    Args:
+        groups: at least one, of at least one item each; items of all groups have the same names and shapes.
+    """
+    whole = [item for items, _ in groups for item in items]
+    factors = [w for _, weights in groups for w in weights]
+    counts = [len(items) for items, _ in groups]
+    for item in whole[1:]:
+        _same_names(whole[0], item)
+    found = sums_each(_layers(whole), counts, factors) if min(counts) else None
+    if found is None:
+        rows = [weighted_sum(items, weights) for items, weights in groups]
+        found = [torch.stack(column) for column in _layers(rows)]
+    return dict(zip(whole[0], found, strict=True))
+
+
+def rows_of(stacks: Params) -> list[Params]:
+    """The parameters of which the stacks [C, ...] are made."""
+    columns = zip(*(v.unbind(0) for v in stacks.values()), strict=True)
+    return [dict(zip(stacks, row, strict=True)) for row in columns]
+
+
 def _layers(items: Sequence[Params]) -> list[list[Tensor]]:
     """For each layer its tensor in each item."""
     return [[item[k] for item in items] for k in items[0]]
@@ -162,6 +186,14 @@ def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
     return total.clamp(min=0)
 
 
+def sq_dist_each(pairs: Sequence[tuple[Params, Params]]) -> Tensor:
+    """[P] float64 ‖a - b‖² of each of P pairs, rounded as by `sq_dists`."""
+    if not pairs:
+        return torch.zeros(0, dtype=torch.float64)
+    found = distances_each(*(_layers(items) for items in zip(*pairs, strict=True)))
+    return torch.cat([sq_dists([a], [b])[0] for a, b in pairs]) if found is None else found
+
+
 def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:
     """Σ weight·item / Σ weight.
 
@@ -218,11 +250,10 @@ def size(a: Params) -> int:
 def alike(models: Sequence[Params]) -> bool:
     """Whether all have tensors of the same names, shapes and kinds."""
     first = models[0]
+    kinds = [(v.shape, v.dtype, v.device) for v in first.values()]
     return all(
-        w.keys() == first.keys()
-        and all(
-            v.shape == first[k].shape and v.dtype is first[k].dtype and v.device == first[k].device
-            for k, v in w.items()
-        )
-        for w in models[1:]
+        [
+            w.keys() == first.keys() and [(w[k].shape, w[k].dtype, w[k].device) for k in first] == kinds
+            for w in models[1:]
+        ]
     )

@@ -3,6 +3,7 @@
 So what a client draws does not depend on the order in which clients run, nor on the engine.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -29,7 +30,7 @@ class Stream:
     def __init__(self, seed: int, t: int, client: int, exchange: int = 0) -> None:
         self.key = [seed, CLIENT, t, client, exchange]
         self._generator: np.random.Generator | None = None
-        self._skipped = False  # whether the first seed was drawn without the generator
+        self._skipped: Callable[[Stream], Any] | None = None  # what was drawn without the generator
 
     @property
     def generator(self) -> np.random.Generator:
@@ -37,17 +38,17 @@ class Stream:
         if self._generator is None:
             self._generator = np.random.default_rng(_entropy(self.key))
             if self._skipped:
-                self._generator.integers(0, SEEDS)
+                self._skipped(self)
         return self._generator
 
     @property
     def fresh(self) -> bool:
         """Whether nothing was drawn so far."""
-        return self._generator is None and not self._skipped
+        return self._generator is None and self._skipped is None
 
-    def skip_seed(self) -> None:
-        """The first `integer_seed` of a fresh stream is known; what is drawn next is what follows it."""
-        self._skipped = True
+    def skip(self, first: "Callable[[Stream], Any]") -> None:
+        """What `first` draws from a fresh stream is known; what is drawn next is what follows it."""
+        self._skipped = first
 
     @property
     def apart(self) -> Any:

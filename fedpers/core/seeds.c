@@ -1,5 +1,6 @@
-/* The first whole number of many streams, with NumPy's bits: SeedSequence (O'Neill's seed_seq_fe), PCG64
-   (O'Neill, HMC-CS-2014-0905, XSL-RR 128/64) and Lemire's bounded numbers (ACM TOMACS 29, 2019). */
+/* What many streams draw first, a whole number or minibatches, with NumPy's bits: SeedSequence (O'Neill's
+   seed_seq_fe), PCG64 (O'Neill, HMC-CS-2014-0905, XSL-RR 128/64), Lemire's bounded numbers (ACM TOMACS 29, 2019)
+   and the shuffle of Fisher and Yates. */
 #include <stdint.h>
 
 typedef unsigned __int128 wide;
@@ -30,6 +31,8 @@ static void gather(const uint32_t *key, long words, uint32_t *pool) {
 
 struct pcg {
     wide state, add;
+    uint64_t word; /* whose upper half comes next, if `half` */
+    int half;
 };
 
 static uint64_t next(struct pcg *g) {
@@ -39,33 +42,67 @@ static uint64_t next(struct pcg *g) {
     return word >> turn | word << (-turn & 63);
 }
 
-static struct pcg seeded(const uint32_t *pool) {
+/* The generator of a key of `words` words. */
+static struct pcg seeded(const uint32_t *key, long words) {
+    uint32_t pool[POOL];
+    gather(key, words, pool);
     uint32_t by = 0x8b51f9ddu;
     uint64_t word[POOL];
     for (long i = 0; i < POOL; i++) {
         uint64_t low = hash(pool[2 * i % POOL], &by, 0x58f38dedu);
         word[i] = low | (uint64_t)hash(pool[(2 * i + 1) % POOL], &by, 0x58f38dedu) << 32;
     }
-    struct pcg g = {0, ((wide)word[2] << 64 | word[3]) << 1 | 1};
+    struct pcg g = {0, ((wide)word[2] << 64 | word[3]) << 1 | 1, 0, 0};
     next(&g);
     g.state += (wide)word[0] << 64 | word[1];
     next(&g);
     return g;
 }
 
+/* Each word is two numbers, its lower half first. */
+static uint32_t draw(struct pcg *g) {
+    if (!g->half) g->word = next(g);
+    g->half = !g->half;
+    return (uint32_t)(g->half ? g->word : g->word >> 32);
+}
+
 /* to [N]: of each of the keys [N, words] the first number below `high`, 1 < high < 2^32. */
 void fedpers_first_integers(const uint32_t *key, long N, long words, uint32_t high, int64_t *to) {
     const uint32_t least = -high % high; /* parts below are drawn again */
     for (long n = 0; n < N; n++) {
-        uint32_t pool[POOL];
-        gather(key + n * words, words, pool);
-        struct pcg g = seeded(pool);
-        uint64_t word = 0, wide_part;
-        for (long half = 0;; half ^= 1) {
-            word = half ? word >> 32 : next(&g);
-            wide_part = (word & 0xffffffffu) * high;
-            if ((uint32_t)wide_part >= least) break;
+        struct pcg g = seeded(key + n * words, words);
+        uint64_t part;
+        do part = (uint64_t)draw(&g) * high;
+        while ((uint32_t)part < least);
+        to[n] = (int64_t)(part >> 32);
+    }
+}
+
+/* An order of n < 2^32 numbers that is as likely as any. */
+static void shuffle(struct pcg *g, int64_t *order, long n) {
+    for (long i = n - 1; i > 0; i--) {
+        uint32_t mask = 0xffffffffu >> __builtin_clz((uint32_t)i), j;
+        do j = draw(g) & mask;
+        while (j > i);
+        int64_t other = order[j];
+        order[j] = order[i];
+        order[i] = other;
+    }
+}
+
+/* to [N, S, B]: of each of the keys [N, words] the minibatches of passes over `size` [N] samples, at least one, each in
+   an order of its own: `steps` of them, or if that is 0 `passes` passes. What is beyond a key's own stays as it is;
+   `order` has room for the most samples. */
+void fedpers_first_batches(const uint32_t *key, long N, long words, const int64_t *size, long most, long passes,
+                           long steps, long S, long B, int64_t *order, int64_t *to) {
+    for (long n = 0; n < N; n++, to += S * B) {
+        struct pcg g = seeded(key + n * words, words);
+        long wide = size[n] < most ? size[n] : most, pass = (size[n] + wide - 1) / wide;
+        for (long first = 0, last = steps ? steps : passes * pass; first < last; first += pass) {
+            for (long i = 0; i < size[n]; i++) order[i] = i;
+            shuffle(&g, order, size[n]);
+            for (long i = 0; i < size[n] && first + i / wide < last; i++)
+                to[(first + i / wide) * B + i % wide] = order[i];
         }
-        to[n] = (int64_t)(wide_part >> 32);
     }
 }

@@ -51,20 +51,31 @@ void fedpers_sums(long L, const long *sizes, long R, long S, const float **item,
     for (long l = 0; l < L; l++) sums(R, S, sizes[l], item + l * S, weight, to + l * R);
 }
 
-/* Add ‖x_r - y_c‖² of ROWS and SIDE items, over n entries, to `found`. */
-static void square(const float *const x[ROWS], const float *const y[SIDE], long n, double found[ROWS][SIDE]) {
+/* The same of G groups of items, `counts` [G] of each and all in a row: one sum, to[l][g], of each group. */
+void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, const float **item,
+                       const double *weight, float **to) {
+    for (long l = 0; l < L; l++) {
+        const double *own = weight;
+        for (long g = 0; g < G; own += counts[g], item += counts[g], g++)
+            sums(1, counts[g], sizes[l], item, own, to + l * G + g);
+    }
+}
+
+/* Add ‖x_r - y_c‖² of `rows` and `side` items, over n entries, to `found`. */
+INLINE void square(const int rows, const int side, const float *const *x, const float *const *y, long n,
+                   double found[ROWS][SIDE]) {
     vec sum[ROWS][SIDE] = {0};
     long i = 0;
     for (; i + V <= n; i += V) {
         vec u[ROWS];
-        for (int r = 0; r < ROWS; r++) u[r] = *(const vec *)(x[r] + i);
-        for (int c = 0; c < SIDE; c++) {
+        for (int r = 0; r < rows; r++) u[r] = *(const vec *)(x[r] + i);
+        for (int c = 0; c < side; c++) {
             vec v = *(const vec *)(y[c] + i);
-            for (int r = 0; r < ROWS; r++) sum[r][c] += (u[r] - v) * (u[r] - v);
+            for (int r = 0; r < rows; r++) sum[r][c] += (u[r] - v) * (u[r] - v);
         }
     }
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < SIDE; c++) {
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < side; c++) {
             for (int v = 0; v < V; v++) found[r][c] += sum[r][c][v];
             for (long j = i; j < n; j++) found[r][c] += (double)(x[r][j] - y[c][j]) * (x[r][j] - y[c][j]);
         }
@@ -79,7 +90,7 @@ static void distances(long R, long S, long n, const float **a, const float **b, 
                 double sum[ROWS][SIDE] = {0};
                 for (long i = 0; i < ROWS; i++) x[i] = a[r + i < R ? r + i : R - 1] + at;
                 for (long i = 0; i < SIDE; i++) y[i] = b[s + i < S ? s + i : S - 1] + at;
-                square(x, y, n - at < BLOCK ? n - at : BLOCK, sum);
+                square(ROWS, SIDE, x, y, n - at < BLOCK ? n - at : BLOCK, sum);
                 for (long i = 0; i < ROWS && r + i < R; i++)
                     for (long j = 0; j < SIDE && s + j < S; j++) found[(r + i) * S + s + j] += sum[i][j];
             }
@@ -88,4 +99,16 @@ static void distances(long R, long S, long n, const float **a, const float **b, 
 /* The same, added over L layers of `sizes`. */
 void fedpers_distances(long L, const long *sizes, long R, long S, const float **a, const float **b, double *found) {
     for (long l = 0; l < L; l++) distances(R, S, sizes[l], a + l * R, b + l * S, found);
+}
+
+/* found[p] += ‖a_p - b_p‖² of P pairs, over L layers of `sizes` */
+void fedpers_distances_each(long L, const long *sizes, long P, const float **a, const float **b, double *found) {
+    for (long l = 0; l < L; l++)
+        for (long p = 0; p < P; p++)
+            for (long at = 0, n = sizes[l]; at < n; at += BLOCK) {
+                const float *x = a[l * P + p] + at, *y = b[l * P + p] + at;
+                double sum[ROWS][SIDE] = {0};
+                square(1, 1, &x, &y, n - at < BLOCK ? n - at : BLOCK, sum);
+                found[p] += sum[0][0];
+            }
 }

@@ -26,8 +26,25 @@ def sums(columns: Columns, weights: Tensor) -> list[Tensor] | None:
         return None
     weights, R = weights.contiguous(), len(weights)
     found = [torch.empty(R, *column[0].shape) for column in columns]
-    rows = [row for layer in found for row in layer.unbind(0)]
-    library().fedpers_sums(*_sizes(columns, *weights.shape), _all(_flat(columns)), _at(weights), _all(rows))
+    sizes = _sizes(columns, *weights.shape)
+    library().fedpers_sums(*sizes, _all(_flat(columns)), _at(weights), _rows(found))
+    return found
+
+
+def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float]) -> list[Tensor] | None:
+    """For each of L layers [G, ...] Σ weight·item over each of G groups, summed as by `sums`.
+
+    Args:
+        columns: for each layer the tensors of all groups' items, one group after the other.
+        counts: [G] items of each group.
+        weights: of all items.
+    """
+    if not columns or not all(map(_known, columns)):
+        return None
+    found = [torch.empty(len(counts), *column[0].shape) for column in columns]
+    factors = (ctypes.c_double * len(weights))(*weights)
+    sizes = _sizes(columns, len(counts))
+    library().fedpers_sums_each(*sizes, _longs(counts), _all(_flat(columns)), factors, _rows(found))
     return found
 
 
@@ -40,6 +57,15 @@ def distances(a: Columns, b: Columns) -> Tensor | None:
         return None
     found = torch.zeros(len(a[0]), len(b[0]), dtype=torch.float64)
     library().fedpers_distances(*_sizes(a, *found.shape), _all(_flat(a)), _all(_flat(b)), _at(found))
+    return found
+
+
+def distances_each(a: Columns, b: Columns) -> Tensor | None:
+    """[P] float64 ‖a_p - b_p‖² over all layers, as by `distances`."""
+    if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
+        return None
+    found = torch.zeros(len(a[0]), dtype=torch.float64)
+    library().fedpers_distances_each(*_sizes(a, len(found)), _all(_flat(a)), _all(_flat(b)), _at(found))
     return found
 
 
@@ -63,10 +89,13 @@ def _flat(columns: Columns) -> list[Tensor]:
 
 
 def _sizes(columns: Columns, *rows: int) -> tuple[Any, ...]:
-    """What both functions are told first: how many layers and their sizes, R and S."""
-    n = len(columns)
-    sizes = (ctypes.c_long * n)(*[column[0].numel() for column in columns])
-    return ctypes.c_long(n), sizes, *map(ctypes.c_long, rows)
+    """What all functions are told first: how many layers and their sizes, how many items on each side."""
+    sizes = _longs([column[0].numel() for column in columns])
+    return ctypes.c_long(len(columns)), sizes, *map(ctypes.c_long, rows)
+
+
+def _longs(values: Sequence[int]) -> Any:
+    return (ctypes.c_long * len(values))(*values)
 
 
 def _at(t: Tensor) -> ctypes.c_void_p:
@@ -75,3 +104,9 @@ def _at(t: Tensor) -> ctypes.c_void_p:
 
 def _all(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+
+
+def _rows(stacks: Sequence[Tensor]) -> Any:
+    """Where the rows of new stacks lie, stack after stack."""
+    places = [t.data_ptr() + 4 * t.stride(0) * r for t in stacks for r in range(len(t))]
+    return (ctypes.c_void_p * len(places))(*places)

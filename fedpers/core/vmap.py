@@ -18,7 +18,7 @@ from torch._C._functorch import (
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 
-from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.pytree import flatten, rebuild, tree_map
 
 
 def over_rows(f: Callable[..., Sequence[Tensor]], *stacks: Tensor) -> list[Tensor]:
@@ -100,23 +100,28 @@ def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
     that stacking them would cost the most. f must give tensors (in records, dicts, tuples), for all clients
     of the same shapes.
     """
-    return together(lambda *lists: [f(*row) for row in zip(*lists, strict=True)], *args)
+
+    def each(*lists: Sequence[Any]) -> Any:
+        found = [flatten(f(*row)) for row in zip(*lists, strict=True)]
+        columns = zip(*(flat for flat, _ in found), strict=True)
+        return rebuild(found[0][1], [torch.stack(column) for column in columns])
+
+    return together(each, *args)
 
 
-def together(f: Callable[..., Sequence[Any]], *args: Any) -> Any:
-    """As `one_by_one` for an f that is asked once: it is given a list of each argument, and gives a list."""
+def together(f: Callable[..., Any], *args: Any) -> Any:
+    """As `one_by_one` for an f that is asked once: lists of each argument go in, stacks [C, ...] come out."""
     flat, structure = flatten(args)
     columns = [_column(leaf) for leaf in flat]
     count = next((len(c) for c in columns if c is not None), None)
     if count is None:
-        return f(*([a] for a in args))[0]
+        return tree_map(lambda stack: stack[0], f(*([a] for a in args)))
     level = maybe_current_level()
     assert level is not None, "the clients of a stack are apart inside vmap only"
     rows = zip(*[c or [leaf] * count for c, leaf in zip(columns, flat, strict=True)], strict=True)
     with temporarily_clear_interpreter_stack():
-        found = [flatten(x) for x in f(*zip(*[rebuild(structure, row) for row in rows], strict=True))]
-        stacks = [torch.stack(column) for column in zip(*(flat for flat, _ in found), strict=True)]
-    return rebuild(found[0][1], [_add_batch_dim(stack, 0, level) for stack in stacks])
+        found = f(*zip(*[rebuild(structure, row) for row in rows], strict=True))
+    return tree_map(lambda stack: _add_batch_dim(stack, 0, level), found)
 
 
 def _column(leaf: Any) -> Sequence[Any] | None:

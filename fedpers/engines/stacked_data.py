@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
+from fedpers.core.seeds import shuffled_each
 from fedpers.core.vmap import Apart, lift, mapped_once, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
@@ -230,13 +231,11 @@ class StackedStream(Stream):
         uneven = any(k != n for k in sizes)
         width = min(batch_size, n)
         length = steps or passes * -(-n // width)
-        index = np.zeros((len(sizes), length, width), dtype=np.int64)
-        weight = np.zeros((len(sizes), length, width), dtype=np.float32)
-        for i, w, stream, k in zip(index, weight, self.streams, sizes, strict=True):
-            drawn = stream.shuffled(k, batch_size, passes, steps)
-            i[: drawn.shape[0], : drawn.shape[1]] = drawn
-            if uneven:
-                w[: drawn.shape[0], : drawn.shape[1]] = batch_weight(k, batch_size, len(drawn))
+        index = shuffled_each(self.streams, sizes, batch_size, passes, steps, (length, width))
+        weight = np.zeros(index.shape, dtype=np.float32)
+        for w, k in zip(weight, sizes, strict=True) if uneven else ():
+            own = batch_weight(k, batch_size, steps or passes * -(-k // min(batch_size, k)))
+            w[: own.shape[0], : own.shape[1]] = own
         if not uneven:
             weight[:] = batch_weight(n, batch_size, length)
         return self._lifted(torch.from_numpy(index)), self._lifted(torch.from_numpy(weight))

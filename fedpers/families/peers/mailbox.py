@@ -24,13 +24,12 @@ class Mailbox:
 
     def order(self, i: int, warmup: int) -> Forward | Alone | Join:
         """What client i is to do: try models that it asked for, or what brings it into the mailbox."""
-        new, exchanges = i not in self.models, self.wanted.shape[1] > 0
-        if exchanges and self.alone[i] < warmup:
+        new, exchanges, alone = i not in self.models, self.wanted.shape[1] > 0, self.alone.tolist()
+        if exchanges and alone[i] < warmup:
             return Alone(self.models.get(i, self.start))
         if exchanges and new:  # it was not there when all were asked
             return Join(self.start)
-        ready = self.alone >= warmup
-        there = [b for b in self.wanted[i].tolist() if b in self.models and ready[b]]
+        there = [b for b in self.wanted[i].tolist() if b in self.models and alone[b] >= warmup]
         return Forward(self._ids(i, there), tuple(self.models[b] for b in there), self.w[i])
 
     def came(self, orders: Mapping[int, Any], replies: Mapping[int, Any]) -> "Mailbox":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fedpers.core.params import Params, weighted_sum
+from fedpers.core.params import Params, rows_of, weighted_sum_each
 from fedpers.core.pytree import record
 
 
@@ -87,9 +87,10 @@ def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dic
     for ids, parts, w in sent:
         for b, part in zip(ids.tolist(), parts, strict=True):
             came.setdefault(b, []).append((part, w[b]))
-    return {b: found[0] if len(found) == 1 else _sum(found) for b, found in sorted(came.items())}
-
-
-def _sum(found: Sequence[tuple[Params, Tensor]]) -> tuple[Params, Tensor]:
-    parts, weights = zip(*found, strict=True)
-    return weighted_sum(parts, [1.0] * len(parts)), torch.stack(weights).sum()
+    sums = {b: found[0] for b, found in came.items() if len(found) == 1}
+    several = {b: tuple(zip(*found, strict=True)) for b, found in came.items() if b not in sums}
+    if several:
+        totals = weighted_sum_each([(parts, [1.0] * len(parts)) for parts, _ in several.values()])
+        for (b, (_, weights)), total in zip(several.items(), rows_of(totals), strict=True):
+            sums[b] = total, torch.stack(weights).sum()
+    return dict(sorted(sums.items()))

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, add, sq_dists, weighted_sum
+from fedpers.core.params import Params, add, sq_dist_each, weighted_sum_each, zeros_like
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream, Where
-from fedpers.core.vmap import all_at_once, readable
+from fedpers.core.vmap import readable, together
 from fedpers.families.peers.messages import Newcomer
 from fedpers.learning.kernels.scoring import sample_losses_of
 from fedpers.learning.mixing import mixture
@@ -102,24 +102,17 @@ def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
     Args:
         w: [J].
     """
-    return all_at_once(_all_weighted, tuple(items), w)  # type: ignore[no-any-return]
+    return together(_all_weighted, tuple(items), w)  # type: ignore[no-any-return]
 
 
-def _all_weighted(items: tuple[Params, ...], w: Tensor) -> tuple[Params, ...]:
-    return tuple(map(_weighted, items, w.unbind(-1)))
-
-
-def _weighted(a: Params, w: Tensor) -> Params:
-    found, none = {k: _like(w, v) * v for k, v in a.items()}, ~(w > 0)
-    if none.any():  # of few models or of none: torch.where would go through all again
-        for v in found.values():
-            v[none] = 0.0
-    return found
-
-
-def _like(w: Tensor, v: Tensor) -> Tensor:
-    """Numbers, one or one a client, in the type of v and to be multiplied with it."""
-    return w.to(v.dtype).reshape(*w.shape, *[1] * (v.dim() - w.dim()))
+def _all_weighted(models: Sequence[tuple[Params, ...]], weights: Sequence[Tensor]) -> tuple[Params, ...]:
+    """For each of J models the stack [C, ...] of C clients' own, times their weights [C, J]."""
+    nothing = zeros_like(models[0][0])
+    pairs = list(zip(models, torch.stack(list(weights)).tolist(), strict=True))
+    return tuple(
+        weighted_sum_each([([a[b]], [w[b]]) if w[b] > 0 else ([nothing], [0.0]) for a, w in pairs])
+        for b in range(len(models[0]))
+    )
 
 
 def posterior(losses: Tensor, allowed: Tensor) -> Tensor:
@@ -171,17 +164,13 @@ def model_step(peer: Peer, total: Params, mass: Tensor, normalise: bool) -> Peer
     if not normalise:
         rest = (1 - mass).to(next(iter(total.values())))
         return replace(peer, phi=add(total, peer.phi, rest))
-    return replace(peer, phi=all_at_once(_divided, total, mass, peer.phi))
+    return replace(peer, phi=together(_divided, total, mass, peer.phi))
 
 
-def _divided(total: Params, mass: Tensor, phi: Params) -> Params:
-    """total / mass, and phi where the mass is too small."""
-    found = {k: v / _like(mass.clamp(min=LEAST_MASS), v) for k, v in total.items()}
-    few = ~(mass >= LEAST_MASS)
-    if few.any():
-        for k, v in found.items():
-            v[few] = phi[k][few]
-    return found
+def _divided(totals: Sequence[Params], masses: Sequence[Tensor], phis: Sequence[Params]) -> Params:
+    """Stacks [C, ...] of total / mass, and phi where the mass is too small."""
+    rows = zip(totals, torch.stack(list(masses)).tolist(), phis, strict=True)
+    return weighted_sum_each([([a], [1 / W]) if W >= LEAST_MASS else ([phi], [1.0]) for a, W, phi in rows])
 
 
 def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:
@@ -196,14 +185,16 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
 
 
-def distances(old: Params, models: Sequence[Params], gain: Tensor) -> Tensor:
-    """[J] distances of J models from the old one; 1 where there is no gain, and nobody asks."""
-    better = [j for j, g in enumerate(gain.tolist()) if g > 0]
-    far = dict(zip(better, sq_dists([old], [models[j] for j in better])[0].tolist(), strict=True))
-    return gain.new_tensor([far.get(j, 1.0) for j in range(len(models))]).sqrt()
+def distances(old: Sequence[Params], models: Sequence[Sequence[Params]], gain: Tensor) -> Tensor:
+    """[C, J] distances of C clients' J models from their old ones; 1 where there is no gain: nobody asks."""
+    better = (gain > 0).nonzero().tolist()
+    far = torch.ones_like(gain)
+    far[gain > 0] = sq_dist_each([(old[c], models[c][j]) for c, j in better]).sqrt().to(far)
+    return far
 
 
-def sum_of_used(models: Sequence[Params], weights: Sequence[float]) -> Params:
-    """The weighted sum of the models that have a weight; weights sum to 1."""
-    used = [(phi, v) for phi, v in zip(models, weights, strict=True) if v]
-    return weighted_sum(*zip(*used, strict=True)) if len(used) > 1 else used[0][0]
+def sums_of_used(models: Sequence[Sequence[Params]], weights: Tensor) -> Params:
+    """Stacks [C, ...], the weighted sums of C clients' J models; those without weight [C, J] are not read."""
+    pairs = [zip(group, w, strict=True) for group, w in zip(models, weights.tolist(), strict=True)]
+    used = [[(phi, v) for phi, v in row if v] for row in pairs]
+    return weighted_sum_each([([phi for phi, _ in row], [v for _, v in row]) for row in used])

@@ -1,8 +1,10 @@
 /* Losses and accuracies of dense networks (linear layers, ReLU between them) for many clients in one call.
 
    Weights are packed into panels a few registers wide, [ins][outs of the panel]; layers that all clients
-   share are packed once. TILE rows of inputs are multiplied by a panel at a time. A client's numbers do not
-   depend on the others. Names: x inputs of a layer, z its outputs. */
+   share are packed once. TILE rows of inputs are multiplied by a panel at a time. The weights of few outputs,
+   which would fill no panel, are read where they lie. A client's numbers do not depend on the others. Names:
+   x inputs of a layer, z its outputs. */
+#include "products.h"
 #include "score.h"
 
 #ifdef __AVX512F__
@@ -66,8 +68,8 @@ static void pack(const float *w, const float *b, float *to, float *bias, long in
     }
 }
 
-/* TILE rows of inputs times one panel; inputs `ahead` floats further on are fetched meanwhile */
-INLINE void tile(const int vecs, const int halves, const float *w, const float *b, const float **x, long ahead,
+/* TILE rows of inputs times one panel; if `fetch`, the TILE rows that come next are fetched meanwhile */
+INLINE void tile(const int vecs, const int halves, const float *w, const float *b, const float **x, int fetch,
                  float *z, long ins, long zw, int relu) {
     const long wide = vecs * V + halves * H;
     vec a[TILE][PANEL];
@@ -85,7 +87,7 @@ INLINE void tile(const int vecs, const int halves, const float *w, const float *
         }
         if (halves) last = *(const half *)(w + vecs * V);
         for (int r = 0; r < TILE; r++) {
-            if (ahead && j % 16 == 0) __builtin_prefetch(x[r] + j + ahead, 0, 2);
+            if (fetch && j % 16 == 0) __builtin_prefetch(x[TILE + r] + j, 0, 2);
             vec one = x[r][j] - (vec){0};
             HELD(one);
             for (int v = 0; v < vecs; v++) a[r][v] += one * u[v];
@@ -102,17 +104,13 @@ INLINE void tile(const int vecs, const int halves, const float *w, const float *
     }
 }
 
-/* One layer for n rows, `hop` floats apart; the last row is repeated to fill a tile. */
-static void layer(const float *w, const float *b, const float *x, long hop, float *z, long n, long ins,
-                  long outs, int relu) {
+/* One packed layer for n rows; behind them x repeats the last one, TILE times and to fill a tile. */
+static void layer(const float *w, const float *b, const float **x, float *z, long n, long ins, long outs, int relu) {
     for (long k = 0, zw = WIDE(outs); k < outs;) {
         int halves = panel((outs - k + H - 1) / H);
         for (long i = 0; i < n; i += TILE) {
-            const float *rows[TILE];
-            for (long r = 0; r < TILE; r++) rows[r] = x + (i + r < n ? i + r : n - 1) * hop;
             float *to = z + i * zw + k;
-            long ahead = k ? 0 : TILE * hop;
-#define CASE(n) case n: tile(n / 2, n % 2, w, b + k, rows, ahead, to, ins, zw, relu); break;
+#define CASE(n) case n: tile(n / 2, n % 2, w, b + k, x + i, !k, to, ins, zw, relu); break;
             switch (halves) {
                 CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
 #if PANEL > 2
@@ -125,11 +123,32 @@ static void layer(const float *w, const float *b, const float *x, long hop, floa
     }
 }
 
-/* out[c] = mean loss and accuracy (NaN for regression) on client c's size[c] samples. `from` [C][2L] says
-   where weights and biases (or null) are, layer by layer; a layer that is where the last client's was is
-   packed once for both. `each` [C] is null, or says where the losses of a client's samples go. Returns 0, 1 without memory, 2 for a label that is no class. */
-int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long *size,
-                   const float **x, const void **y, float (*out)[2], float **each) {
+/* Whether a layer is not packed: half the time for 10 outputs. */
+INLINE int lies(long ins, long outs) { return outs <= V && ins % V == 0; }
+
+/* `layer` where the weights lie. */
+static void narrow_layer(const float *w, const float *b, const float **x, float *z, long n, long ins, long outs,
+                         int relu) {
+    long zw = WIDE(outs);
+    forward(w, b, x, z, n, outs, ins, zw);
+    for (long i = 0; relu && i < n * zw; i++)
+        if (z[i] < 0) z[i] = 0; /* keeps NaN */
+}
+
+/* Where n rows are, from `first` on, `hop` floats apart and picked by `rows` if that is not null; the last one again
+   behind them. */
+static void list(const float **to, const float *x, long hop, const int64_t *rows, long first, long n) {
+    for (long i = 0; i < n; i++) to[i] = x + (rows ? rows[first + i] : first + i) * hop;
+    for (long i = n; i < ROOM + TILE; i++) to[i] = to[n - 1];
+}
+
+/* out[c] = mean loss and accuracy (NaN for regression) on client c's samples, which are at data[c], inputs and
+   targets: all that are there, or those that rows[c] picks if it is not null. `size` [C] says how many are used, and
+   how many are there. `from` [C][2L] says where weights and biases (or null) are, layer by layer; a layer that is where
+   the last client's was is packed once for both. `each` [C] is null, or says where the losses of a client's samples go.
+   Returns 0, 1 without memory, 2 for a label that is no class, 3 for a row that is no sample. */
+int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long (*size)[2],
+                   const void *(*data)[2], const int64_t **rows, float (*out)[2], float **each) {
     long all = V, widest = 0;
     int failed = 0;
     for (long l = 0; l < L; l++) {
@@ -140,30 +159,34 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
     if (!space) return 1;
     float *first = (float *)(((uintptr_t)space + 4 * V - 1) / (4 * V) * (4 * V));
     float *z[2] = {first + all - V, first + all - V + ROOM * widest};
+    const float *in[ROOM + TILE];
     for (long c = 0; c < C && !failed; c++) {
         const float **own = from + c * 2 * L, **last = own - 2 * L;
         float *w = first;
         double sums[2] = {0, task == REGRESSION ? NAN : 0};
+        for (long i = 0; rows[c] && i < *size[c]; i++)
+            if (rows[c][i] < 0 || rows[c][i] >= size[c][1]) failed = 3;
         for (long l = 0; l < L; l++) {
             long ins = width[l], outs = width[l + 1], wide = WIDE(outs), p = 2 * l;
-            if (!c || own[p] != last[p] || own[p + 1] != last[p + 1])
+            if (!lies(ins, outs) && (!c || own[p] != last[p] || own[p + 1] != last[p + 1]))
                 pack(own[p], own[p + 1], w + wide, w, ins, outs);
             w += (ins + 1) * wide;
         }
-        for (long at = 0; at < size[c] && !failed; at += ROOM) {
-            long n = size[c] - at < ROOM ? size[c] - at : ROOM, row = width[0];
-            const float *in = x[c] + at * row;
+        for (long at = 0; at < *size[c] && !failed; at += ROOM) {
+            long n = *size[c] - at < ROOM ? *size[c] - at : ROOM, wide = 0;
+            list(in, *data[c], width[0], rows[c], at, n);
             w = first;
             for (long l = 0; l < L; l++) {
-                long ins = width[l], outs = width[l + 1], wide = WIDE(outs);
-                layer(w + wide, w, in, row, z[l % 2], n, ins, outs, l + 1 < L);
-                in = z[l % 2];
-                row = wide;
+                long ins = width[l], outs = width[l + 1];
+                wide = WIDE(outs);
+                if (lies(ins, outs)) narrow_layer(own[2 * l], own[2 * l + 1], in, z[l % 2], n, ins, outs, l + 1 < L);
+                else layer(w + wide, w, in, z[l % 2], n, ins, outs, l + 1 < L);
                 w += (ins + 1) * wide;
+                list(in, z[l % 2], wide, 0, 0, n);
             }
-            failed = score(task, in, row, y[c], at, n, width[L], sums, each ? each[c] : 0);
+            failed = score(task, z[(L - 1) % 2], wide, data[c][1], rows[c], at, n, width[L], sums, each ? each[c] : 0);
         }
-        for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / size[c]);
+        for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / *size[c]);
     }
     free(space);
     return failed;

@@ -10,7 +10,7 @@ static int mean_loss(const net *n, const space *m, const batch *b, float *loss) 
     for (long i = 0; i < b->B; i++) {
         double one[2] = {0};
         if (b->share[i] == 0) continue;
-        if (score(b->task, m->z[n->L] + i * zw, zw, b->y, b->rows[i], 1, K, one, 0)) return 2;
+        if (score(b->task, m->z[n->L] + i * zw, zw, b->y, 0, b->rows[i], 1, K, one, 0)) return 2;
         all += b->share[i] * one[0];
     }
     *loss = (float)(all / b->total);

@@ -19,6 +19,7 @@ from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
+FAILURES |= {3: IndexError("a part has a row that is no sample")}
 Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
 Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
@@ -191,16 +192,17 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
     tensors = [_rows(w.get(name)) for name in names]
     first = [None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in tensors]
     places = [at and at[0] + c * at[1] for c in range(len(parts)) for at in first]
-    return _assess(places, _widths(w, names), task, parts)
+    return _assess(places, _widths(w, names), task, parts, range(len(parts)))
 
 
 def assess_each(
-    given: Sequence[tuple[Params, Data]], names: Sequence[str], task: str
+    models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], counts: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """As `assess`, of models of the same shapes, each on samples of its own."""
-    whole = [{k: v.contiguous() for k, v in w.items()} for w, _ in given]
+    """As `assess`, of models of the same shapes, counts[0] of them on the first part, and so on."""
+    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
     places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
-    return _assess(places, _widths(whole[0], names), task, [data for _, data in given])
+    on = [c for c, count in enumerate(counts) for _ in range(count)]
+    return _assess(places, _widths(models[0], names), task, parts, on)
 
 
 def sample_losses(
@@ -222,9 +224,8 @@ def sample_losses(
     pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
     places = [None if t is None else t.data_ptr() + 4 * c * t.stride(0) for c, j in pairs for t in rows[j]]
     found = torch.zeros(len(C), len(J), size)
-    each = [row.unbind(0) for row in found.unbind(0)]
-    asked = [parts[c] for c, _ in pairs]
-    _assess(places, _widths(models[0], names), task, asked, [each[c][j] for c, j in pairs])
+    where, widths = [found[c, j] for c, j in pairs], _widths(models[0], names)
+    _assess(places, widths, task, parts, [c for c, _ in pairs], where)
     return found
 
 
@@ -233,23 +234,29 @@ def _assess(
     widths: Sequence[int],
     task: str,
     parts: Sequence[Data],
+    on: Sequence[int],
     each: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of models whose parameters are at `places`, model by model, on the samples of one part each.
+    """Of models whose parameters are at `places`, model by model.
 
     Args:
-        each: where the losses of each part's samples go.
+        on: the number of the part whose samples each model is to predict.
+        each: where the losses of these samples go.
     """
-    targets, found = [_targets(p.y, task) for p in parts], torch.empty(len(parts), 2)
+    found = torch.empty(len(on), 2)
+    whole = [(getattr(p, "of", p), getattr(p, "chosen", None)) for p in parts]  # of a Part no row is copied
+    targets = [_targets(data.y, task) for data, _ in whole]
+    sizes = [(len(p), len(data)) for p, (data, _) in zip(parts, whole, strict=True)]
+    at = [(data.x.data_ptr(), y.data_ptr()) for (data, _), y in zip(whole, targets, strict=True)]
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
         (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
-        ctypes.c_long(len(found)),
-        _longs([len(p) for p in parts]),
-        _pointers([p.x for p in parts]),
-        _pointers(targets),
+        ctypes.c_long(len(on)),
+        _longs([size for c in on for size in sizes[c]]),
+        (ctypes.c_void_p * (2 * len(on)))(*[place for c in on for place in at[c]]),
+        _pointers([whole[c][1] for c in on]),
         _pointer(found),
         None if each is None else _pointers(each),
     )
@@ -281,7 +288,7 @@ def _pointer(t: Tensor | None) -> ctypes.c_void_p:
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
+    return (ctypes.c_void_p * len(tensors))(*[None if t is None else t.data_ptr() for t in tensors])
 
 
 def _hops(stacks: Sequence[Tensor | None]) -> Any:

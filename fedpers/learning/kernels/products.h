@@ -92,7 +92,7 @@ INLINE void rows(const int add, const float *a, long lead, const float **x, cons
 }
 
 /* y_r = sum_s a[s][r] x_s, and y_r += sum_s a[s][r] x_s */
-static void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
+static inline void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
     const long most = PIECE(wide);
     rows(0, a, lead, x, 0, y, n < most ? n : most, outs, wide);
     for (long s = most; s < n; s += most)

@@ -71,14 +71,15 @@ def losses_of(loss: Loss, models: Sequence[Params], data: Data) -> Tensor:
 def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> list[Tensor]:
     """`losses_of` the models of several clients: (models, data) of each."""
     models, datas = [w for group, _ in asked for w in group], [data for _, data in asked]
+    counts = [len(group) for group, _ in asked]
     like = next(iter(models[0].values()))
     found = parts_of(loss, ON_DATA, models[0], like) if kernels_allowed() and alike(models) else None
     if found is None or not _scores(*found, loss, datas):
         return [torch.stack([loss(w, data) for w in group]) for group, data in asked]
     plan, start = found
-    given = [(start.w | w, data) for group, data in asked for w in group]
-    losses = native.assess_each(given, plan.places, plan.task)[0]
-    return list(losses.split([len(group) for group, _ in asked]))
+    whole = [start.w | w for w in models]
+    losses = native.assess_each(whole, plan.places, plan.task, datas, counts)[0]
+    return list(losses.split(counts))
 
 
 def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> bool:
