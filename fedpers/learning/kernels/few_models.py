@@ -1,9 +1,9 @@
 """A linear recurrence of models, written with fewer of them and with each at a speed of its own.
 
-Products of models with samples are what a recurrence costs, one for each model whose share in a point counts.
-Models that no gradient reaches matter by a few mixtures of them only: w_y and w_z by their middle, for one. Two
-models that learn, such as y and z, turn into one that keeps nearly all it has and one that forgets in a few steps,
-whose products are those of a few samples.
+Products of models with samples are what a recurrence costs, one for each model whose share in a point
+counts. Models that no gradient reaches matter by a few mixtures of them only: w_y and w_z by their middle, for
+one. Two models that learn, such as y and z, turn into one that keeps nearly all it has and one that forgets
+in a few steps, whose products are those of a few samples.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Few:
 
 
 def few_models(moves: Tensor, points: Tensor, signs: Tensor, gains: Tensor, ends: Tensor) -> Few:
-    """The recurrence of models s = starts · given, which gives the same points and ends [J, m]; all float64."""
+    """The recurrence of models s = starts·given that gives the same points and ends [J, m]; all float64."""
     learn = _learning(moves, gains)
     learners, others = learn.nonzero()[:, 0].tolist(), (~learn).nonzero()[:, 0].tolist()
     own, drive = moves[learners][:, learners], moves[learners][:, others]
@@ -80,4 +80,3 @@ def _spanned(rows: Tensor, moves: Tensor) -> tuple[Tensor, list[int]]:
         basis = [*(b - b[pivots[-1]] * new for b in basis), new]
         waiting.append(new @ moves)
     return torch.stack(basis) if basis else rows[:0], pivots
-

@@ -1,6 +1,5 @@
 """Steps by which several models move linearly but for gradients, in C: see recur.c and sweep.c."""
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
