@@ -98,3 +98,15 @@ def test_one_that_learns_from_another_that_learns_is_no_other():
     moves = numbers([0.9, 0.0], [0.5, 0.5])
     few = few_models(moves, numbers([0, 1]), torch.ones(1, dtype=F64), numbers([-1, 0])[0], numbers([0, 1]))
     assert few.sizes[2] == 2
+
+
+def test_what_is_seen_later_or_at_the_end_only_is_kept():
+    """The second moves by the third, which nothing else sees; the fourth is in what is wanted alone."""
+    moves = torch.eye(4, dtype=F64)
+    moves[0, 1], moves[1, 2] = 0.5, 0.1
+    told = moves, numbers([1, 0, 0, 0]), torch.ones(1, dtype=F64), numbers([-1, 0, 0, 0])[0]
+    few = few_models(*told, numbers([1, 0, 0, 2]))
+    starts, *fewer = parts(few)
+    assert few.sizes == (4, 4, 1, 1, 1)
+    given = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
+    assert torch.allclose(played(*fewer, starts @ given, 3), played(*told, numbers([1, 0, 0, 2]), given, 3))

@@ -14,7 +14,7 @@
 
 typedef struct {
     long m, given, learners, Q, J, H;                        /* models, points, mixtures, steps that are made at once */
-    long slopes, row;                                        /* sums of gradients that are added; floats of a row below */
+    long slopes, row;                                        /* sums of gradients that are added; floats of a row */
     const double *starts, *moves, *points, *signs, *gains, *ends;
     double *ahead;                                           /* [H][Q][m] share of a model in a point, steps later */
     double *after;                                           /* [m + J][m] in models H steps later, in what is wanted */
