@@ -2,8 +2,8 @@
 
 Products of models with samples are what a recurrence costs, one for each model whose share in a point
 counts. Models that no gradient reaches matter by a few mixtures of them only: w_y and w_z by their middle,
-for one. Two models that learn, such as y and z, turn into one that keeps nearly all it has and one that forgets
-in a few steps, whose products are those of a few samples.
+for one. Two models that learn, such as y and z, turn into one that keeps nearly all it has and one that
+forgets in a few steps, whose products are those of a few samples.
 """
 
 from dataclasses import dataclass
