@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system."""
+"""Freed memory goes back to the system when a run ends, and not before."""
 
 import subprocess
 import sys
@@ -25,3 +25,41 @@ def test_what_lies_between_used_pieces_goes_back():
     found = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
     assert float(found.stdout) > 50  # MB of the 94 that were freed
+
+
+KEPT = """
+import resource, sys
+from fedpers.core.memory import give_back, keep_freed
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if sys.argv[1] == "keep":
+    keep_freed()
+size = 12 * 2**20
+for _ in range(2):
+    stacks = [bytearray(size) for _ in range(6)]
+    del stacks
+before = faults()
+stacks = [bytearray(size) for _ in range(6)]
+del stacks
+print(faults() - before)
+before = faults()
+give_back()
+stacks = [bytearray(size) for _ in range(6)]
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_what_a_round_freed_is_there_for_the_next():
+    pages = 6 * 12 * 2**20 // 4096
+    kept, after = (int(n) for n in _lines(KEPT, "keep"))
+    assert kept < pages / 10 < pages / 2 < after  # what was given back has to be asked for again
+    assert int(_lines(KEPT, "do not")[0]) > pages / 10
+
+
+def _lines(code, *args):
+    found = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.split()

@@ -1,6 +1,6 @@
 /* Steps of one sample each by which several models of one client move, for many clients in one call.
 
-   What the models are to each other is in recur.h. All but the gradients is linear, and a gradient in a weight is
+   What the models are to each other is in motion.h. All but the gradients is linear, and a gradient in a weight is
    d x^T. So for some steps the models rest: outputs of the first layer come from those of the models, by one product
    for all steps, and from inner products of the samples; then all steps are made at once. A bias is a matrix of one
    row. Names: x inputs of a layer, z its outputs, d derivatives of the loss in z. */
@@ -16,14 +16,35 @@ INLINE void plus(float *restrict y, float factor, const float *restrict x, long 
         for (long i = 0; i < n; i++) y[i] = factor * x[i];
 }
 
+/* What the first layer of model j gives for `count` samples. */
+static void first_outputs(place *n, const motion *h, long j, long count, float *z) {
+    long wide = WIDE(n->width[0]), K = n->width[1], zw = WIDE(K), used = 0, which = 0;
+    float share[h->row], *bias = n->own[1] ? n->point[1] : 0;
+    for (long k = 0; k < n->m; k++) {
+        share[k] = h->past[j * n->m + k];
+        if (share[k] == 0) continue;
+        which = k;
+        used++;
+    }
+    if (used == 1 && share[which] == 1) {
+        forward(n->own[which * n->P], n->own[which * n->P + 1], n->in, z, count, K, wide, zw);
+        return;
+    }
+    which = 0;
+    if (bias) mix_models(n, h, share, &which, 1, 1, 0, 0, &bias, zw);
+    for (long r = 0; r < K; r += DOTS) {
+        long some = K - r < DOTS ? K - r : DOTS;
+        mix_models(n, h, share, &which, 1, 0, r * wide, 0, &n->fresh, some * wide);
+        forward(n->fresh, bias ? bias + r : 0, n->in, z + r, count, some, wide, zw);
+    }
+}
+
 /* What the models' own first layers give for `count` samples, and the samples' inner products. */
 __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long count) {
-    long wide = WIDE(n->width[0]), K = n->width[1], zw = WIDE(K), gw = WIDE(h->H);
-    for (long k = 0; k < n->m; k++) {
-        int used = 0;
-        for (long t = 0; t < h->H * h->Q; t++) used |= h->at[t * (n->m + 1) + k] != 0;
-        const float **own = n->own + k * n->P;
-        if (used) forward(own[0], own[1], n->in, n->z + k * (h->H + ROWS) * zw, count, K, wide, zw);
+    long wide = WIDE(n->width[0]), zw = WIDE(n->width[1]), gw = WIDE(h->H);
+    for (long j = 0; j < h->m; j++) {
+        long some = h->seen[j] < count ? h->seen[j] : count;
+        if (some) first_outputs(n, h, j, some, n->z + j * (h->H + ROWS) * zw);
     }
     for (long s = 0; s < count; s += DOTS) { /* with what comes later */
         long i = s / ROWS * ROWS, some = count - s < DOTS ? count - s : DOTS;
@@ -33,13 +54,14 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
 
 /* Outputs of layer l at point q of step t: z is there for them. */
 static void outputs_at(place *n, const motion *h, long l, long t, long q, float *z) {
-    long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), m = n->m;
-    const float *share = h->at + (t * h->Q + q) * (m + 1), *lag = h->lag + q * h->H;
+    long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), m = h->m;
+    const float *lag = h->lag + q * h->H;
     int bias = n->own[2 * l + 1] != 0;
     memset(z, 0, sizeof(float) * zw);
     if (!l) {
-        for (long k = 0; k < m; k++)
-            if (share[k] != 0) plus(z, share[k], n->z + (k * (h->H + ROWS) + t) * zw, zw, 1);
+        const double *share = h->ahead + (t * h->Q + q) * m;
+        for (long j = 0; j < m; j++)
+            if (share[j] != 0 && t < h->seen[j]) plus(z, share[j], n->z + (j * (h->H + ROWS) + t) * zw, zw, 1);
         for (long s = 0; h->hears[q] && s < t; s++)
             plus(z, lag[t - 1 - s] * (n->gram[t * WIDE(h->H) + s] + bias), n->d[0] + s * zw, zw, 1);
         for (long k = K; k < zw; k++) z[k] = 0;
@@ -47,7 +69,7 @@ static void outputs_at(place *n, const motion *h, long l, long t, long q, float 
     }
     const float *x = n->x[l] + (t * h->Q + q) * ins;
     for (long p = 2 * l, at = t * h->Q + q; p < 2 * l + 2; p++)
-        if (n->own[p]) mix_models(n, h->at, &at, 1, p, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
+        if (n->own[p]) mix_models(n, h, h->at, &at, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
     for (long o = 0; o < K; o++) z[o] = inner(n->point[2 * l] + o * ins, x, ins) + (bias ? n->point[2 * l + 1][o] : 0);
     for (long e = 0; h->hears[q] && e < t * h->Q; e++)
         plus(z, lag[t - 1 - e / h->Q] * (inner(n->x[l] + e * ins, x, ins) + bias), n->d[l] + e * zw, zw, 1);
@@ -106,19 +128,23 @@ static int make(place *n, motion *h, int task, const float *x, const void *y, co
     return failed;
 }
 
-/* Make S steps for each of C clients; the first arguments as in fedpers_train, with m models for the kinds, J mixtures
-   where results go, dense layers only, and samples index [C, S, 1]. `numbers` are moves [m][m], points [Q][m], signs
-   [Q], gains [m] and ends [J][m]. Returns 0, 1 without memory, 2 for a label that is no class. */
+/* Make S steps for each of C clients; the first arguments as in fedpers_train, with models for the kinds, mixtures
+   where results go, dense layers only, and samples index [C, S, 1]. `sizes` and `numbers` are as `told` reads them:
+   starts [m][given], moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. Returns 0, 1 without memory,
+   2 for a label that is no class. */
 int fedpers_recur(long N, const void *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
-                  const int64_t *index, const long *ih, const float *weight, const long *wh, long m, long Q, long J,
+                  const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
                   const double *numbers) {
-    place n = {L, 2 * L, m, width};
+    place n = {L, 2 * L, sizes[0], width};
     long H = width[1] < MANY ? FEW : MANY;
-    motion h = told(m, Q, J, S < 1 ? 1 : S < H ? S : H, numbers);
+    motion h = told(sizes, S < 1 ? 1 : S < H ? S : H, 0, numbers);
     void *all = reserve_models(&n, &h, from);
     int failed = !all;
     if (all) foresee(&h, S ? (S - 1) % h.H + 1 : 0);
+    for (long i = 0; all && i < h.m + h.J; i++)
+        for (long k = 0; k < h.learners; k++)
+            h.end[i * h.row + h.given + k] = i < h.m ? i == k : h.ends[(i - h.m) * h.m + k];
     for (long c = 0; c < C && !failed; c++) {
         fetch(&n, &h, from, hop, c);
         start(&h);

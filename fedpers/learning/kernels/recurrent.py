@@ -1,6 +1,5 @@
 """Steps by which several models move linearly but for gradients, in C: see recur.c and sweep.c."""
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.coupled import Draw, plain_parts
+from fedpers.learning.kernels.few_models import Few, few_models
 from fedpers.learning.losses import Loss
 
 
@@ -37,10 +37,16 @@ class Recurrence:
         changed = (self.moves != still).any(1) | (self.gains != 0)
         return [i for i, c in enumerate(changed.tolist()) if c]
 
+    def of_few(self, ends: Tensor) -> Few:
+        """What the kernel is told, where the mixtures `ends` [J, m] are wanted; found once for each."""
+        key = ends.numpy().tobytes()
+        if key not in self._found:
+            self._found[key] = few_models(self.moves, self.points, self.signs, self.gains, ends)
+        return self._found[key]
+
     @cached_property
-    def numbers(self) -> Tensor:
-        """What the kernel is told."""
-        return torch.cat([t.reshape(-1) for t in (self.moves, self.points, self.signs, self.gains)])
+    def _found(self) -> dict[bytes, Few]:
+        return {}
 
 
 def steps_recurrent(
@@ -81,13 +87,13 @@ def _call(
     weight: Tensor,
 ) -> list[Params]:
     wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
-    numbers = torch.cat([how.numbers, ends.reshape(-1)])
+    few = how.of_few(ends)
     one = index.shape[2] == 1
     native.call(
         native.library().fedpers_recur if one else native.library().fedpers_sweep,
         plan,
-        (models, wanted, parts, index, weight),
-        *map(ctypes.c_long, (len(models), len(how.points), len(ends))),
-        native._pointer(numbers),
+        ([models[i] for i in few.order], wanted, parts, index, weight),
+        native._longs(few.sizes),
+        native._pointer(few.numbers),
     )
     return wanted

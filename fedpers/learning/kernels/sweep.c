@@ -1,6 +1,6 @@
 /* Steps of minibatches by which several models of one client move, for many clients in one call.
 
-   What the models are to each other is in recur.h. A gradient of many samples is no product of a few rows, so each
+   What the models are to each other is in motion.h. A gradient of many samples is no product of a few rows, so each
    step is made when its gradient is there. */
 #include "recur.h"
 #include "batch.h"
@@ -12,7 +12,7 @@ static int gradient(const place *n, const motion *h, net *g, space *m, const rul
         if (n->own[p]) memset(g->goal[0][p], 0, sizeof(float) * outs_at(n, p) * wide_at(n, p));
     for (long q = 0; q < h->Q && b->total > 0 && !failed; q++) {
         for (long p = 0; p < n->P; p++)
-            if (n->own[p]) mix_models(n, h->at, &q, 1, p, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
+            if (n->own[p]) mix_models(n, h, h->at, &q, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
         g->share[0] = -h->signs[q]; /* a plain step goes down */
         failed = pass(g, m, plain, b, fetch && !q);
     }
@@ -23,10 +23,10 @@ static int gradient(const place *n, const motion *h, net *g, space *m, const rul
    weights are all 0 has no gradient. */
 int fedpers_sweep(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
-                  const int64_t *index, const long *ih, const float *weight, const long *wh, long m, long Q, long J,
+                  const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
                   const double *numbers) {
-    place n = {L, 2 * L, m, width};
-    motion h = told(m, Q, J, 1, numbers);
+    place n = {L, 2 * L, sizes[0], width};
+    motion h = told(sizes, 1, 1, numbers);
     float *goal[2 * L * KINDS];
     for (long at = 0; at < KINDS * n.P; at++) goal[at] = at / n.P == FIRST ? (float *)from[at % n.P] : 0;
     net g = {L, 2 * L, width, 0, 0, (const float **)goal, 0, goal};
@@ -36,8 +36,9 @@ int fedpers_sweep(long N, const shape *shapes, long L, const long *width, const 
     int failed = reserve(&g, &space, shapes, B) || !all || !plain.pace;
     if (!failed) {
         foresee(&h, S > 0);
+        for (long i = 0; i < h.m + h.J; i++) h.end[i * h.row + h.given] = h.left[i];
         g.at = n.point;
-        g.goal[0] = (float **)memcpy(n.own + m * n.P, g.own + FIRST * n.P, sizeof(float *) * n.P);
+        n.slope = g.goal[0] = g.own + FIRST * n.P;
     }
     for (long c = 0; c < C && !failed; c++) {
         fetch(&n, &h, from, hop, c);
@@ -47,7 +48,6 @@ int fedpers_sweep(long N, const shape *shapes, long L, const long *width, const 
                                s < S ? B : 0);
             look_on(&h);
             failed = gradient(&n, &h, &g, &space, &plain, &b, !s || ih[1]);
-            for (long i = 0; i < m + J; i++) h.end[i * (m + 1) + m] = h.left[i]; /* of the gradient */
             settle_models(&n, &h, 1, s + 1 < S ? 0 : to, c);
             move_on(&h);
         }

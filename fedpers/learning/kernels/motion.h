@@ -1,0 +1,120 @@
+/* What models that move linearly but for gradients turn into after 0, 1, .. steps: numbers alone.
+
+   Models s_1..s_m of one dense network move by s_i' = sum_k moves[i][k] s_k + gains[i] g, where g is a sum of
+   gradients at Q points, sum_q signs[q] f'(sum_k points[q][k] s_k). They start as mixtures of the models that are
+   given, sum_k starts[i][k] given_k. After the last step J mixtures of them are wanted, sum_k ends[j][k] s_k. The
+   first models learn (gradients reach them) and are written, each in the place of the given one of its number; the
+   others are never written: their shares in what was given say what they are. Shares fall off: a share that is
+   TINY beside what the model once had counts as none, and its product is left out. */
+#pragma once
+#include "passes.h"
+
+#define TINY 0x1p-30
+
+typedef struct {
+    long m, given, learners, Q, J, H;                        /* models, points, mixtures, steps that are made at once */
+    long slopes, row;                                        /* sums of gradients that are added; floats of a row */
+    const double *starts, *moves, *points, *signs, *gains, *ends;
+    double *ahead;                                           /* [H][Q][m] share of a model in a point, steps later */
+    double *after;                                           /* [m + J][m] in models H steps later, in what is wanted */
+    double *past;                                            /* [m][given] in a model, of what is kept of them */
+    float *at, *end;                                         /* [row] each, of what is kept, then of slopes: in both */
+    float *lag;                                              /* [Q][H] share of a gradient in a point, steps later */
+    float *left;                                             /* [m + J][H] and in models and in what is wanted */
+    long *seen, *felt;                                       /* [m] steps up to the last point, gradient that counts */
+    int *hears;                                              /* [Q] whether any gradient reaches a point */
+} motion;
+
+/* Take a row of shares through some steps: those of models go to `all`, `hop` apart, if that is not null, those of
+   a gradient to `of`. Returns whether there are any of these. */
+static int unroll(const motion *h, double *row, long steps, double *all, long hop, float *of) {
+    int any = 0;
+    double next[h->m];
+    for (long t = 0; t < steps; t++) {
+        double gain = 0;
+        memset(next, 0, sizeof next);
+        for (long k = 0; k < h->m; k++) {
+            if (all) all[t * hop + k] = row[k];
+            gain += row[k] * h->gains[k];
+            for (long j = 0; j < h->m; j++) next[j] += row[k] * h->moves[k * h->m + j];
+        }
+        of[t] = gain;
+        any |= gain != 0;
+        memcpy(row, next, sizeof next);
+    }
+    return any;
+}
+
+/* How many numbers of n, `hop` apart, there are up to the last that is not TINY beside the largest. */
+static long lasting(const double *numbers, long n, long hop) {
+    double most = 0;
+    for (long i = 0; i < n; i++) most = fmax(most, fabs(numbers[i * hop]));
+    while (n && fabs(numbers[(n - 1) * hop]) <= TINY * most) n--;
+    return n;
+}
+
+/* Shares of models and gradients after 0, 1, .. steps; `last` steps are made before the end. */
+static void foresee(motion *h, long last) {
+    long m = h->m;
+    for (long q = 0; q < h->Q; q++) {
+        double row[m];
+        memcpy(row, h->points + q * m, sizeof row);
+        h->hears[q] = unroll(h, row, h->H, h->ahead + q * m, h->Q * m, h->lag + q * h->H);
+    }
+    for (long i = 0; i < m + h->J; i++) {
+        double *row = h->after + i * m, left[h->H];
+        for (long k = 0; k < m; k++) row[k] = i < m ? i == k : h->ends[(i - m) * m + k];
+        unroll(h, row, i < m ? h->H : last, 0, 0, h->left + i * h->H);
+        for (long t = 0; t < h->H; t++) left[t] = h->left[i * h->H + t];
+        if (i < m) h->felt[i] = lasting(left, h->H, 1);
+        for (long q = 0; i < m && q < h->Q; q++) {
+            long steps = lasting(h->ahead + q * m + i, h->H, h->Q * m);
+            if (steps > h->seen[i]) h->seen[i] = steps;
+        }
+    }
+}
+
+/* `n` rows of shares in the models as they are now, to shares in what is kept of them. */
+static void in_kept(const motion *h, const double *rows, long n, float *to) {
+    for (long i = 0; i < n; i++)
+        for (long k = 0; k < h->given; k++) {
+            double share = 0;
+            for (long j = 0; j < h->m; j++) share += rows[i * h->m + j] * h->past[j * h->given + k];
+            to[i * h->row + k] = share;
+        }
+}
+
+/* A client's first step, and the H that come next. */
+static void start(motion *h) { memcpy(h->past, h->starts, sizeof(double) * h->m * h->given); }
+static void look_on(motion *h) {
+    in_kept(h, h->ahead, h->H * h->Q, h->at);
+    in_kept(h, h->after, h->m + h->J, h->end);
+}
+
+/* H steps are made: the models that learn are written, the others have moved. */
+static void move_on(motion *h) {
+    long m = h->m, given = h->given;
+    double now[m * given];
+    for (long i = 0; i < m; i++)
+        for (long k = 0; k < given; k++) {
+            now[i * given + k] = i < h->learners && i == k;
+            for (long j = 0; i >= h->learners && j < m; j++)
+                now[i * given + k] += h->after[i * m + j] * h->past[j * given + k];
+        }
+    memcpy(h->past, now, sizeof now);
+}
+
+/* What the numbers of a call are: `sizes` are those of the models given, of models, of those that learn, of points
+   and of mixtures; `slopes` is 0 where each model that learns has its own. */
+static motion told(const long *sizes, long H, long slopes, const double *numbers) {
+    motion h = {.given = sizes[0], .m = sizes[1], .learners = sizes[2], .Q = sizes[3], .J = sizes[4], .H = H};
+    h.slopes = slopes ? slopes : h.learners;
+    h.row = h.given + h.slopes;
+    h.starts = numbers;
+    h.moves = h.starts + h.m * h.given;
+    h.points = h.moves + h.m * h.m;
+    h.signs = h.points + h.Q * h.m;
+    h.gains = h.signs + h.Q;
+    h.ends = h.gains + h.m;
+    return h;
+}
