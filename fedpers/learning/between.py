@@ -10,7 +10,7 @@ from fedpers.core.rng import Stream
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
 from fedpers.learning.kernels.plan import BLEND, Plan, Training
-from fedpers.learning.local_training import _schedule, _without_autograd, minibatches, where_any
+from fedpers.learning.local_training import dense_plan, minibatches, schedule_of, where_any
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
@@ -27,7 +27,7 @@ def minimise_between(
     own, other = ({k: model[k] for k in W} for model in (own, other))
     dense = _blending(loss, own, other, W, data, cfg, eta)
     if dense is not None:
-        return minimise_dense(*dense, data.block, *_schedule(data, rng, cfg)).m
+        return minimise_dense(*dense, data.block, *schedule_of(data, rng, cfg)).m
     slope, way = grad(loss), sub(other, own)
     for batch in minibatches(data, rng, cfg):
         g = slope(between(own, other, W), batch)
@@ -51,7 +51,9 @@ def between_in_turn(
     own, other = ({k: model[k] for k in W} for model in (own, other))
     dense = _blending(loss, own, other, W, data, cfg, eta)
     if dense is not None:
-        index, weight = map(torch.stack, zip(*[_schedule(data, rng, cfg) for _ in range(times)], strict=True))
+        index, weight = map(
+            torch.stack, zip(*[schedule_of(data, rng, cfg) for _ in range(times)], strict=True)
+        )
         rows = minimise_in_turn(*dense, data, index, weight).m
         return [{k: v[p] for k, v in rows.items()} for p in range(times)]
     tried = [W]
@@ -65,7 +67,7 @@ def _blending(
 ) -> tuple[Plan, Training] | None:
     """What a kernel needs for steps of W; None if there is none."""
     state = OptimizerState(next(iter(W.values())).new_zeros(()), W, sub(other, own))
-    dense = _without_autograd(loss, between(own, other, W), state, data, cfg, eta)
+    dense = dense_plan(loss, between(own, other, W), state, data, cfg, eta)
     if dense is None or dense[0].lam:
         return None
     return replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)

@@ -59,6 +59,11 @@ def stacked() -> Iterator[None]:
         _stacked.reset(token)
 
 
+def in_stack() -> bool:
+    """Whether `stacked` is open."""
+    return _stacked.get()
+
+
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The gradient of a scalar function in the given arguments (tensors, dicts or records).
 
@@ -68,7 +73,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
     Returns:
         A function of the same arguments; it gives a tree like the argument, or a tuple of trees.
     """
-    by_autograd = torch.func.grad(f, argnums=argnums) if _stacked.get() else _grad(f, argnums)
+    by_autograd = torch.func.grad(f, argnums=argnums) if in_stack() else _grad(f, argnums)
     if argnums != 0:
         return by_autograd
 
@@ -86,7 +91,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
 
 def _in_pieces(f: Loss, *args: Any) -> Params | None:
     """The gradient of one client's loss, where its many images are better taken piece by piece; else None."""
-    if _stacked.get() or len(args) != 2 or not isinstance(args[1], Data):
+    if in_stack() or len(args) != 2 or not isinstance(args[1], Data):
         return None
     w, data = args
     parts = pieces(f, data)

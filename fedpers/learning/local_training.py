@@ -16,7 +16,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
-from fedpers.learning.gradients import _stacked, grad, knows_training
+from fedpers.learning.gradients import grad, in_stack, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.joint import Found, steps_then_gradient
@@ -56,12 +56,12 @@ def minimise_each(
         return list(models)
     opt = init_optimizer(models[0], cfg)
     own = knows_training(loss) or memory_of(cfg) or not alike(models)
-    dense = None if own else _without_autograd(loss, models[0], opt, data, cfg, cfg.lr)
+    dense = None if own else dense_plan(loss, models[0], opt, data, cfg, cfg.lr)
     if dense is None:
         return [minimise(loss, phi, data, rng, cfg) for phi, rng in zip(models, rngs, strict=True)]
     plan, start = replace(dense[0], keeps=False), dense[1]
     starts = [replace(start, w=start.w | phi) for phi in models]
-    batches = [_schedule(data, rng, cfg) for rng in rngs]
+    batches = [schedule_of(data, rng, cfg) for rng in rngs]
     return [done.w for done in minimise_dense_each(plan, starts, data.block, batches)]
 
 
@@ -113,13 +113,13 @@ def minimise_by_kernel(
     Args:
         each: ([n],) a factor for each sample's loss; () for none.
     """
-    dense = _without_autograd(loss, params, opt, data, cfg, lr)
+    dense = dense_plan(loss, params, opt, data, cfg, lr)
     if dense is None:
         return None
     plan, start = dense
     if not keeps or each:
         plan, start = replace(plan, keeps=keeps), replace(start, each=each)
-    done = minimise_dense(plan, start, data.block, *_schedule(data, rng, cfg))
+    done = minimise_dense(plan, start, data.block, *schedule_of(data, rng, cfg))
     return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
 
 
@@ -141,10 +141,10 @@ def minimise_paced(
     Returns:
         The parameters, their momentum ({} without) and the number of steps that were made.
     """
-    dense = _without_autograd(loss, params, opt, data, cfg, lr)
+    dense = dense_plan(loss, params, opt, data, cfg, lr)
     if dense is None or dense[0].rule == ADAM:
         return None
-    (plan, start), (index, weight) = dense, _schedule(data, rng, cfg)
+    (plan, start), (index, weight) = dense, schedule_of(data, rng, cfg)
     done = minimise_dense(plan, replace(start, pace=pace), data.block, index, weight)
     return done.w, done.m, (weight.sum(1) > 0).sum()
 
@@ -164,10 +164,10 @@ def minimise_then_grad(
     """
     if not params:
         return None
-    dense = _without_autograd(loss, params, init_optimizer(params, cfg), data, cfg, cfg.lr)
+    dense = dense_plan(loss, params, init_optimizer(params, cfg), data, cfg, cfg.lr)
     if dense is None:
         return None
-    (plan, start), (index, weight) = dense, _schedule(data, rng, replace(cfg, steps=1))
+    (plan, start), (index, weight) = dense, schedule_of(data, rng, replace(cfg, steps=1))
     return steps_then_gradient(plan, start, data.block, index, weight, cfg.steps, powers)
 
 
@@ -209,19 +209,17 @@ def minimise_ahead(
     """
     if rule_of(cfg, 0.0) != PLAIN or not isinstance(lr, float) or not kernels_allowed():
         return None
-    how, draw = Ahead(alpha, lr), lambda: _schedule(data, rng, cfg)
+    how, draw = Ahead(alpha, lr), lambda: schedule_of(data, rng, cfg)
     moved = steps_ahead(loss, how, params, data.block, other, draw)
     return None if moved is None else (moved, opt)
 
 
 def _alone() -> bool:
     """One client, and nobody differentiates through its training: it may write in place."""
-    return not _stacked.get() and not torch.is_grad_enabled()
+    return not in_stack() and not torch.is_grad_enabled()
 
 
-def _without_autograd(
-    loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
-) -> Any:
+def dense_plan(loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
     in_stack = type(data) is Data and not all(map(readable, (data.x, data.y, data.mask)))
     if not kernels_allowed() or in_stack:
@@ -254,13 +252,13 @@ def minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[Data]:
         for _ in range(cfg.steps or cfg.epochs):
             yield data
         return
-    index, weight = _schedule(data, rng, cfg)
+    index, weight = schedule_of(data, rng, cfg)
     per_pass = -(-len(data) // min(cfg.batch_size, len(data)))  # rows are gathered pass by pass
     for i, w in zip(index.split(per_pass), weight.split(per_pass), strict=True):
         yield from data.take(i, w)
 
 
-def _schedule(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor]:
+def schedule_of(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor]:
     """Rows and weights [S, B] of the steps."""
     if not cfg.batch_size:
         steps, n = cfg.steps or cfg.epochs, len(data)

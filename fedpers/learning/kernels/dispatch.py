@@ -146,7 +146,7 @@ def minimise_dense_each(
     def all_clients(*leaves: Tensor) -> list[Tensor]:
         found: list[Tensor] = []
         for start, (index, weight) in zip(*rebuild(form, leaves), strict=True):
-            done = native.train(plan, start, *_whole(block.parts, index), weight)
+            done = native.train(plan, start, *whole_rows(block.parts, index), weight)
             trees = zip((done.w, done.m, done.v), kinds, strict=True)
             found += [*(tree[k] for tree, names in trees for k in names), done.step]
         return found
@@ -166,11 +166,11 @@ def minimise_in_turn(plan: Plan, given: Training, data: Data, index: Tensor, wei
         Stacks [P, ...]: what was trained, as each left it.
     """
     every = tree_map(lambda t: t.expand(len(index), *t.shape), given)
-    parts, rows = _whole([data] * len(index), index)
+    parts, rows = whole_rows([data] * len(index), index)
     return native.train(plan, every, parts, rows, weight, in_turn=True)
 
 
-def _whole(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
+def whole_rows(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
     """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
     if not isinstance(parts[0], Part):
         return parts, index

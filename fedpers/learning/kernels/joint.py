@@ -12,7 +12,7 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import _whole
+from fedpers.learning.kernels.dispatch import whole_rows
 from fedpers.learning.kernels.plan import Plan, Training
 
 Found = tuple[Params, Params, Tensor]  # what was trained, the gradient of all, what is told of the steps
@@ -36,7 +36,7 @@ def steps_then_gradient(
     leaves, form = flatten(given)
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        parts, rows = _whole(block.parts, index)
+        parts, rows = whole_rows(block.parts, index)
         w, g, told = _joint(plan, rebuild(form, leaves), parts, rows, weight, steps, powers)
         return [*w.values(), *g.values(), told]
 
