@@ -188,8 +188,7 @@ class Runner:
     # ---- the two runners ------------------------------------------------------------------------
 
     def _loop(self, population: Population, key: Any, jobs: list[Job]) -> Iterator[tuple[int, Any]]:
-        for job in jobs:
-            yield job.place, population.one(job.request, job.state)
+        yield from zip((job.place for job in jobs), _one_by_one(population, jobs), strict=True)
 
     def _stacks(self, population: Population, key: Key, jobs: list[Job]) -> Iterator[tuple[int, Any]]:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
@@ -207,12 +206,12 @@ class Runner:
             except ConvolutionBarred:
                 self._say(SLOWER)
                 self.looped.add(kind)
-                found = [a for _, a in self._loop(population, key, chunk)]
+                found = _one_by_one(population, chunk)
             except torch.OutOfMemoryError:
-                found = [a for _, a in self._loop(population, key, chunk)]
+                found = _one_by_one(population, chunk)
                 tuner.limit = max(size // 2, 1)
             except Exception as error:
-                found = [a for _, a in self._loop(population, key, chunk)]
+                found = _one_by_one(population, chunk)
                 self._learn(kind, error, found)
             else:
                 order = chunk[0].request.order
@@ -236,6 +235,11 @@ class Runner:
         row = math.prod(population.federation.input_shape) * 4
         budget = (self.config.memory_mb or _free_mb(population.device)) * 2**20
         return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + 1)))
+
+
+def _one_by_one(population: Population, jobs: Sequence[Job]) -> list[Any]:
+    """The answers of clients that run alone."""
+    return [population.one(job.request, job.state) for job in jobs]
 
 
 def _states(population: Population, requests: Sequence[Request]) -> Iterator[Any]:

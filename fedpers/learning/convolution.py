@@ -4,14 +4,15 @@ vmap turns a convolution with one kernel a client into a grouped one, which cuDN
 product of the kernel with all windows of the input it is one batched matrix product for the stack.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedpers.core.scope import holding
 
 _products: ContextVar[bool] = ContextVar("products", default=False)
 _barred: ContextVar[bool] = ContextVar("barred", default=False)
@@ -21,24 +22,14 @@ class ConvolutionBarred(Exception):
     """A convolution by torch was asked for where only the kernels may make one."""
 
 
-@contextmanager
-def barred(really: bool = True) -> Iterator[None]:
+def barred(really: bool = True) -> AbstractContextManager[None]:
     """While this is open, `convolve` raises ConvolutionBarred, unless `really` is false."""
-    token = _barred.set(really)
-    try:
-        yield
-    finally:
-        _barred.reset(token)
+    return holding(_barred, really)
 
 
-@contextmanager
-def as_products(wanted: bool = True) -> Iterator[None]:
+def as_products(wanted: bool = True) -> AbstractContextManager[None]:
     """While this is open, `convolve` uses matrix products, unless `wanted` is false."""
-    token = _products.set(wanted)
-    try:
-        yield
-    finally:
-        _products.reset(token)
+    return holding(_products, wanted)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:

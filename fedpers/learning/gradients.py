@@ -1,7 +1,7 @@
 """Gradients: by autograd for one client, by torch.func for a stack, by algebra where it is known."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeGuard
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
+from fedpers.core.scope import holding
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import HEAD, Model
@@ -49,14 +50,9 @@ def knows_training(loss: Any) -> TypeGuard[OwnTraining]:
     return hasattr(loss, "minimise")
 
 
-@contextmanager
-def stacked() -> Iterator[None]:
+def stacked() -> AbstractContextManager[None]:
     """While this is open, `grad` is torch.func's: the caller runs a stack of clients under vmap."""
-    token = _stacked.set(True)
-    try:
-        yield
-    finally:
-        _stacked.reset(token)
+    return holding(_stacked, True)
 
 
 def in_stack() -> bool:

@@ -23,6 +23,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
+from fedpers.core.scope import holding
 from fedpers.learning.layers import Network
 
 BODY, HEAD = "body.", "head."
@@ -166,8 +167,7 @@ class ModuleNetwork(Network):
             data: its training samples; None: a stack of clients.
             rng: its random numbers; Dropout draws from others of the same key.
         """
-        token = _turn.set(Turn(None if data is None else data.x))
-        try:
+        with holding(_turn, Turn(None if data is None else data.x)):
             if rng is None or data is None:
                 yield
                 return
@@ -176,8 +176,6 @@ class ModuleNetwork(Network):
                 seed = np.random.SeedSequence([*rng.key, MODULE_STREAM]).generate_state(1, np.uint64)[0]
                 torch.manual_seed(int(seed))
                 yield
-        finally:
-            _turn.reset(token)
 
 
 STATISTICS = ("running_mean", "running_var")

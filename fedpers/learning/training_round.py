@@ -17,6 +17,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.core.scope import holding
 from fedpers.core.work import work_of
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
 
@@ -106,11 +107,8 @@ def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int)
         return client.answer(order, state, data, rng)  # type: ignore[no-any-return]
     inner = own_state(state)
     memory = Memory(state.optimisers if isinstance(state, Remembering) else ())
-    token = _memory.set(memory)
-    try:
+    with holding(_memory, memory):
         reply, kept = client.answer(order, inner, data, rng)
-    finally:
-        _memory.reset(token)
     if not memory.after:
         cost = work_of(client.work(order, len(data)))
         if (cost.gradients or cost.head_steps) and not client.trains_without_momentum(order):

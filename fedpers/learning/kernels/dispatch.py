@@ -5,8 +5,8 @@ or with frozen parameters. Where there is no kernel (no compiler, another device
 all functions return None, and autograd does the work.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedpers.core.data import Data, Part
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import flatten, rebuild, tree_map
+from fedpers.core.scope import holding
 from fedpers.core.vmap import mapped_once, on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import HEADS, Plan, Shape, Training, layers_of, rule_of, small_convs
@@ -28,14 +29,9 @@ ON_DATA = (Model.loss, Model.features_loss)  # what a kernel can be for: functio
 _kernels: ContextVar[bool] = ContextVar("kernels", default=True)
 
 
-@contextmanager
-def autograd_only() -> Iterator[None]:
+def autograd_only() -> AbstractContextManager[None]:
     """While this is open, dense models are left to torch: the reference for the kernels."""
-    token = _kernels.set(False)
-    try:
-        yield
-    finally:
-        _kernels.reset(token)
+    return holding(_kernels, False)
 
 
 def kernels_allowed() -> bool:
