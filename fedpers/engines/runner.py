@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedpers.core.memory import keep_freed
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.work import work_of
 from fedpers.engines.chunk_size import ChunkSize
@@ -78,6 +79,7 @@ class Runner:
     """Runs requests for a population; one object a process."""
 
     def __init__(self, config: RunnerConfig) -> None:
+        keep_freed()  # a round's stacks are made anew in the next
         self.config = config
         self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
         self._tuners: dict[Any, ChunkSize] = {}

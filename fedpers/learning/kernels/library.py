@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpers.core.compiled import compiled
-from fedpers.core.memory import keep_freed
 
 HEADERS = "native convolve network products softmax score extra passes features batch motion recur"
 CODE = "native couple joint shares recur sweep assess uniform"
@@ -19,5 +18,4 @@ SOURCES = [
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
-    keep_freed()  # what kernels write is made anew in each round
     return compiled(SOURCES)
