@@ -1,6 +1,7 @@
 """Trees of records: what makes them alike, and back from columns of leaves."""
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +9,14 @@ import torch
 
 from fedpers.checks.case import same
 from fedpers.core.errors import FedpersError
-from fedpers.core.pytree import LEAF, flatten, rebuild, spec_of, tree_map
+from fedpers.core.pytree import LEAF, flatten, rebuild, record, spec_of, tree_map
 from fedpers.engines.memory.row_file import read_row, row_size, take_apart
+
+
+@record("test_pytree.Dense")
+class Dense:
+    layers: tuple[dict[str, torch.Tensor], str]
+    rest: list[Any]
 
 
 def spec(tree, **options):
@@ -35,6 +42,21 @@ def test_columns_become_trees():
     assert same(second, ({"w": w[1]}, 2.0, None, (3,)))
     assert spec(7).unstack([], 2) == [7, 7] and spec(()).unstack([], 2) == [(), ()]
     assert spec(tree[0]["w"]).structure is LEAF
+
+
+def test_trees_of_a_kind_become_columns():
+    def tree(seed):
+        draw = torch.Generator().manual_seed(seed)
+        w, b = torch.randn(2, 3, generator=draw), torch.randn(3, generator=draw)
+        return Dense(({"b": b, "w": w}, "name"), [{}, w.double(), 0.5])
+
+    trees = [tree(k) for k in range(3)]
+    expected = zip(*([x for x in flatten(t)[0] if isinstance(x, torch.Tensor)] for t in trees), strict=True)
+    found = spec(trees[0]).columns(trees)
+    assert len(found) == 3  # 0.5 and the name are no tensors
+    for column, leaves in zip(found, expected, strict=True):
+        assert all(a is b for a, b in zip(column, leaves, strict=True))
+    assert spec({"n": 1}).columns([{"n": 1}]) == []
 
 
 def test_what_cannot_be_sent_is_named():

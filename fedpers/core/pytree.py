@@ -1,6 +1,7 @@
 """Records: frozen dataclasses of tensors. States, orders and replies are records."""
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -179,6 +180,12 @@ class TreeSpec:
         """The largest number of dimensions of a tensor."""
         return max((len(shape) for shape, _ in self.tensors), default=0)
 
+    def columns(self, trees: Sequence[Any]) -> list[list[Tensor]]:
+        """A list for each tensor of this spec's trees: [tensor][tree]. Quicker than to flatten each tree."""
+        found: list[list[Any]] = []
+        _split(self.structure, list(trees), found)
+        return [c for c, x in zip(found, self.leaves, strict=True) if x is not float and not _is_constant(x)]
+
     def unstack(self, columns: Iterable[Sequence[Any]], count: int) -> list[Any]:
         """`count` trees, from a column of `count` values for each leaf that is no constant."""
         given = iter(columns)
@@ -187,6 +194,16 @@ class TreeSpec:
             return list(whole[0])
         rows = zip(*whole, strict=True) if whole else [()] * count
         return [rebuild(self.structure, row) for row in rows]
+
+
+def _split(structure: Any, trees: list[Any], found: list[list[Any]]) -> None:
+    if structure is LEAF:
+        found.append(trees)
+        return
+    kind, names, inner = structure
+    part = operator.attrgetter if kind in _FIELDS else operator.itemgetter
+    for name, below in zip(range(len(inner)) if names is None else names, inner, strict=True):
+        _split(below, list(map(part(name), trees)), found)
 
 
 def spec_of(flat: Sequence[Any], structure: Any, numbers: bool = True) -> TreeSpec:

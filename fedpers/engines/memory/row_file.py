@@ -85,39 +85,40 @@ class RowFile:
         taken[used] = True
         self._free = np.flatnonzero(~taken).tolist()
 
-    def write(self, rows: Sequence[int], records: Sequence[Sequence[Tensor]]) -> None:
-        """Write the tensors of some records, which nobody may change; neighbouring rows go in one piece.
+    def write(self, rows: Sequence[int], columns: Sequence[Sequence[Tensor]]) -> None:
+        """Write tensors, [column][row], which nobody may change; neighbouring rows go in one piece.
 
         Raises:
             CheckpointError: the file system refuses, or has refused before.
         """
         self._wait(LATE)
         self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
-        self._late.append(self._writer.submit(self._put_all, self._open(), rows, records))
+        self._late.append(self._writer.submit(self._put_all, self._open(), rows, columns))
 
     def _wait(self, least: int = 0) -> None:
         """Until no more than that many calls of `write` are on their way."""
         while len(self._late) > least:
             self._late.popleft().result()
 
-    def _put_all(self, handle: int, rows: Sequence[int], records: Sequence[Sequence[Tensor]]) -> None:
-        block = self._filled(records)
+    def _put_all(self, handle: int, rows: Sequence[int], columns: Sequence[Sequence[Tensor]]) -> None:
+        block = self._filled(columns, len(rows))
         cuts = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
         for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
             self._put(handle, block[first:last], rows[first])
 
-    def _filled(self, records: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The rows of some records, uint8 [R, size], in memory that the next call uses again."""
-        if len(self._block) < len(records):
-            self._block = torch.zeros(len(records), self.size, dtype=torch.uint8)
-        block, at = self._block[: len(records)], 0
-        for column in zip(*records, strict=True):
+    @torch.no_grad()
+    def _filled(self, columns: Sequence[Sequence[Tensor]], count: int) -> Tensor:
+        """`count` rows, uint8 [count, size], in memory that the next call uses again."""
+        if len(self._block) < count:
+            self._block = torch.zeros(count, self.size, dtype=torch.uint8)
+        block, at = self._block[:count], 0
+        for column in columns:
             shape, dtype = column[0].shape, column[0].dtype
-            count = num_bytes(shape, dtype)
-            if count:
-                part = block[:, at : at + count].view(dtype)
-                torch.stack([t.detach().cpu().reshape(-1) for t in column], out=part)
-            at += _aligned(count)
+            width = num_bytes(shape, dtype)
+            if width:
+                part = block[:, at : at + width].view(dtype).view(count, *shape)
+                torch.stack([t.cpu() for t in column], out=part)
+            at += _aligned(width)
         return block
 
     def _put(self, handle: int, block: Tensor, row: int) -> None:

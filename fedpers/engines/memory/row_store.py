@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedpers.core.errors import CheckpointError
-from fedpers.core.pytree import TreeSpec, leaves
+from fedpers.core.pytree import TreeSpec
 from fedpers.core.serialization import pack, read_record, unpack, write_record
 from fedpers.engines.memory.client_store import CLIENTS, ClientStore, When
 from fedpers.engines.memory.row_file import RowFile, read_row, row_size, take_apart
@@ -104,7 +103,7 @@ class RowStore(ClientStore):
         file, number, places = self._file(row_size(kind)), self._register(kind), np.array(clients)
         self._make_room(max(clients))
         rows = [self._row_for(k, file) for k in clients]
-        file.write(rows, [[x for x in leaves(s) if isinstance(x, Tensor)] for s in states])
+        file.write(rows, kind.columns(states))
         self._kind[places], self._row[places] = number + 1, rows
         self._dirty.difference_update(clients)
 
