@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.learning.kernels.dispatch import kernels_allowed
+from fedpers.learning.kernels.linear import differentiated_once
 from fedpers.learning.layers import PIECE
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.model import Model
@@ -39,7 +41,7 @@ def slopes(loss: Loss, w: Params, parts: Pieces) -> list[Tensor]:
     """The gradient of Σ share · loss(w, samples) in each tensor of w, leaves that require gradients."""
     leaves, total = list(w.values()), list[Tensor]()
     for share, part in parts:
-        with torch.enable_grad():
+        with differentiated_once(kernels_allowed()), torch.enable_grad():
             value = loss(w, part)
         found = torch.autograd.grad(value, leaves, materialize_grads=True)
         if total:
