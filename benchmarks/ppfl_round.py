@@ -2,7 +2,7 @@
 
     python benchmarks/ppfl_round.py [--each] [--rounds 12]
 
-It prints the median of rounds in one process, without the first four. To compare two checkouts run both in turn.
+It prints the median of rounds in one process, without the first ten. To compare two checkouts run both in turn.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.mixtures.mixture import MixedLoss
 
-WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks, first momenta
+WARM = 10  # rounds before anything is measured: compiled code, first momenta, the search for the size of stacks
 
 
 def main() -> None:
