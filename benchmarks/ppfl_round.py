@@ -18,7 +18,9 @@ from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.mixtures.mixture import MixedLoss
 
-WARM = 10  # rounds before anything is measured: compiled code, first momenta, the search for the size of stacks
+WARM = (
+    10  # rounds before anything is measured: compiled code, first momenta, the search for the size of stacks
+)
 
 
 def main() -> None:

@@ -196,7 +196,9 @@ def test_more_rows_than_the_cache_holds(name):
     close(*both(lambda: minimise(model.loss, params, data, Stream(0, 1, 0), LOCALS[name])))
 
 
-@pytest.mark.parametrize("hidden", [(12,), (32,)], ids=str)  # rows that are padded, or worked on where they are
+@pytest.mark.parametrize(
+    "hidden", [(12,), (32,)], ids=str
+)  # rows that are padded, or worked on where they are
 def test_more_rows_than_the_cache_holds_of_unequal_clients(hidden):
     """A gradient is the sum of pieces, each client's of its own: 45 rows, 21, and 3 that leave a gap."""
     model, masks = net(8192, hidden, 6), torch.zeros(3, 45)

@@ -81,7 +81,11 @@ def test_models_after_a_training_of_their_mixture(shape, momentum):
     after = [torch.stack([e[k] for e in ends]).float() for k in range(kinds)]
 
     def one(c, power, m, *after):
-        return tuple(t for kind in shared_out([[models.float()], [m]][:kinds], c, power, [[t] for t in after]) for t in kind)
+        return tuple(
+            t
+            for kind in shared_out([[models.float()], [m]][:kinds], c, power, [[t] for t in after])
+            for t in kind
+        )
 
     with torch.no_grad():
         found = torch.vmap(one)(c, torch.stack(powers), moments.float(), *after)

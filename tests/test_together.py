@@ -156,10 +156,15 @@ def test_states_of_all_clients_stay_in_their_stack_and_are_read_there():
     for t, asked in enumerate(([0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 1, 3], [0, 1], [0, 1, 2, 3]), start=1):
         places = {k: v.data_ptr() for k, v in store.states[0].items()} if t > 1 else {}
         found = cohort.handle([Request(k, orders[k], Header("train", t, 0)) for k in asked])
-        assert all(torch.equal(a.body.params["head.bias"], total[k].expand(6)) for a, k in zip(found, asked, strict=True))
+        assert all(
+            torch.equal(a.body.params["head.bias"], total[k].expand(6))
+            for a, k in zip(found, asked, strict=True)
+        )
         total[asked] += torch.arange(4.0)[asked]
         in_place.append(client.seen[-1] == places)
-        own = [leaf.untyped_storage().nbytes() == leaf.nbytes for k in asked for leaf in store.states[k].values()]
+        own = [
+            leaf.untyped_storage().nbytes() == leaf.nbytes for k in asked for leaf in store.states[k].values()
+        ]
         assert any(own) == all(own) == (len(asked) < 4)
     assert in_place == [False, True, False, False, False]
     for k in range(4):

@@ -15,7 +15,9 @@ def keep_freed() -> None:
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(TRIM, KEPT)
-        libc.mallopt(MAPS, 0)  # a piece in a mapping of its own goes back at once; its threshold is 32 MiB at most
+        libc.mallopt(
+            MAPS, 0
+        )  # a piece in a mapping of its own goes back at once; its threshold is 32 MiB at most
 
 
 def give_back() -> None:

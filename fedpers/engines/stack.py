@@ -183,7 +183,11 @@ class _Work:
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(
-        self, population: Population, requests: list[Any], flat: Sequence[Tensor], keep: Callable[[Tensor], Any]
+        self,
+        population: Population,
+        requests: list[Any],
+        flat: Sequence[Tensor],
+        keep: Callable[[Tensor], Any],
     ) -> tuple[list[Answer], list[Any]]:
         """What came out of vmap, client by client; None in place of states that did not change.
 

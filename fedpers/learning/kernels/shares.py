@@ -23,9 +23,7 @@ def mixtures_of(v: Layers, c: Tensor) -> list[Tensor]:
     def all_clients(c: Tensor, *v: Tensor) -> list[Tensor]:
         rows, c = _rows(v), c.contiguous()
         found = [torch.empty(len(t), *t.shape[2:]) for t in v]
-        library().fedpers_mixtures(
-            *_sizes(rows), *_stacks(rows), native._pointer(c), native._pointers(found)
-        )
+        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), native._pointer(c), native._pointers(found))
         return found
 
     return list(on_stacks(all_clients, c.to(v[0]), *v))
@@ -70,12 +68,16 @@ def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Lay
         )
         return [t for kind in found for t in kind]
 
-    moved = on_stacks(all_clients, c.to(v[0][0]), steps.to(v[0][0]), *(t for kind in (*v, *ends) for t in kind))
+    moved = on_stacks(
+        all_clients, c.to(v[0][0]), steps.to(v[0][0]), *(t for kind in (*v, *ends) for t in kind)
+    )
     return [list(kind) for kind in _kinds(moved, kinds)]
 
 
 def _known(v: Layers) -> bool:
-    return all(t.is_cpu and t.dtype == torch.float32 for t in v) and kernels_allowed() and library() is not None
+    return (
+        all(t.is_cpu and t.dtype == torch.float32 for t in v) and kernels_allowed() and library() is not None
+    )
 
 
 def _rows(stacks: Layers) -> list[Tensor]:
