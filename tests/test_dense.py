@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -154,9 +155,9 @@ def test_a_pull_has_the_names_of_what_it_pulls(kernels):
 def test_every_remainder_of_the_kernels_blocks(dim, classes, bias):
     fed = toy_federation(1, (23,), dim=dim, classes=classes)
     data = fed.client(0).train
-    for hidden in ((), (2 * classes + 1,)):
+    for hidden, momentum in product(((), (2 * classes + 1,)), (0.0, 0.5)):
         model = net(dim, hidden, classes, bias=bias)
-        local = replace(SGD, batch_size=7, weight_decay=0.1)
+        local = replace(SGD, batch_size=7, weight_decay=0.1, momentum=momentum)
 
         def train(model=model, local=local):
             start = init_optimizer(model.init(0), local)
@@ -193,6 +194,26 @@ def test_more_rows_than_the_cache_holds(name):
     data, params = Data(x, y, torch.ones(45)), model.init(0)
     close(*both(lambda: grad(model.loss)(params, data)))
     close(*both(lambda: minimise(model.loss, params, data, Stream(0, 1, 0), LOCALS[name])))
+
+
+@pytest.mark.parametrize(
+    "hidden", [(12,), (32,)], ids=str
+)  # rows that are padded, or worked on where they are
+def test_more_rows_than_the_cache_holds_of_unequal_clients(hidden):
+    """A gradient is the sum of pieces, each client's of its own: 45 rows, 21, and 3 that leave a gap."""
+    model, masks = net(8192, hidden, 6), torch.zeros(3, 45)
+    masks[0], masks[1, :21], masks[2, [0, 7, 44]] = 1, 1, 1
+    x = torch.randn(3, 45, 8192, generator=torch.Generator().manual_seed(0))
+    y, params = torch.arange(135).reshape(3, 45) % 6, [model.init(k) for k in range(3)]
+    w = {k: torch.stack([p[k] for p in params]) for k in params[0]}
+    before = {k: v.clone() for k, v in w.items()}
+
+    def slopes(w, x, y, mask):
+        with stacked():
+            return grad(model.loss)(w, Data(x, y, mask))
+
+    close(*both(lambda: torch.vmap(slopes)(w, x, y, masks)))
+    assert all(torch.equal(w[k], before[k]) for k in w)
 
 
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)

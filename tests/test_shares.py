@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.shares import mixture_of, shared_out, slopes_of
+from fedpers.learning.kernels.shares import mixtures_of, shared_out, slopes_of
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 CLIENTS = 3
@@ -35,17 +35,18 @@ def test_mixtures_and_slopes_in_a_stack_and_alone(shape, K, shared):
     dims = (None if shared else 0, 0)
     given = v[0] if shared else v
     with torch.no_grad():
-        mixed, slopes = (torch.vmap(f, dims)(given, x) for f, x in ((mixture_of, c), (slopes_of, g)))
+        mixed = torch.vmap(lambda v, c: mixtures_of([v], c)[0], dims)(given, c)
+        slopes = torch.vmap(lambda v, g: slopes_of([v], [g]), dims)(given, g)
         for i in range(CLIENTS):
             close(mixed[i], torch.einsum("k,k...->...", c[i], v[i].double()))
             close(slopes[i], v[i].double().flatten(1) @ g[i].double().flatten(), float(v[i].norm()))
-            assert torch.equal(mixed[i], mixture_of(v[i], c[i]))
-            assert torch.equal(slopes[i], slopes_of(v[i], g[i]))
+            assert torch.equal(mixed[i], mixtures_of([v[i]], c[i])[0])
+            assert torch.equal(slopes[i], slopes_of([v[i]], [g[i]]))
 
 
 def test_whoever_differentiates_gets_torchs_mixture():
     v, c = drawn(2, 4), memberships(2)[0].requires_grad_()
-    mixture_of(v, c).sum().backward()
+    mixtures_of([v], c)[0].sum().backward()
     close(c.grad, v.double().sum(1))
 
 
@@ -80,7 +81,11 @@ def test_models_after_a_training_of_their_mixture(shape, momentum):
     after = [torch.stack([e[k] for e in ends]).float() for k in range(kinds)]
 
     def one(c, power, m, *after):
-        return tuple(shared_out([models.float(), m][:kinds], c, power, after))
+        return tuple(
+            t
+            for kind in shared_out([[models.float()], [m]][:kinds], c, power, [[t] for t in after])
+            for t in kind
+        )
 
     with torch.no_grad():
         found = torch.vmap(one)(c, torch.stack(powers), moments.float(), *after)

@@ -10,7 +10,7 @@ from fedpers.core.data import Data
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream, Where
-from fedpers.core.vmap import Apart, one_by_one, over_rows, together
+from fedpers.core.vmap import Apart, one_by_one, over_rows, stack_of, together
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
@@ -115,7 +115,8 @@ class Keeper(PersonalizedClient):
 
 @pytest.mark.parametrize("runner", ["loop", "stack"])
 def test_leaves_of_a_state_that_stay_are_not_copied_and_none_holds_a_stack(runner):
-    fed, model = toy_federation(3, (9, 9, 9), dim=4), net(4, ())  # of one size: they share a stack
+    """One client of four is not asked: what the others keep would hold memory of theirs for as long as each."""
+    fed, model = toy_federation(4, (9,) * 4, dim=4), net(4, ())  # of one size: they share a stack
     client, store = Keeper(FedAvgConfig(), model), RamStore()
     cohort = Cohort(client, fed, store, Plan(seed=1), RunnerConfig(runner, chunk=3))
     orders = [Weights({"head.bias": v}) for v in torch.arange(12.0).reshape(3, 4).unbind(0)]  # views
@@ -131,6 +132,43 @@ def test_leaves_of_a_state_that_stay_are_not_copied_and_none_holds_a_stack(runne
         assert torch.equal(state.new, orders[k].params["head.bias"] + n)
         assert all(t.untyped_storage().nbytes() == t.nbytes for t in (state.stays, state.came, state.new))
         assert state.number == n
+
+
+class Counter(PersonalizedClient):
+    """Keeps a sum, and says where what it was given lies."""
+
+    def initial_state(self, params, data, rng):
+        return {"sum": torch.zeros(6), "matrix": torch.zeros(2, 3)}
+
+    def answer(self, order, state, data, rng):
+        new = order.params["head.bias"].sum()
+        self.seen.append({k: stack_of(v).data_ptr() for k, v in state.items()})
+        return Weights({"head.bias": state["sum"]}), {k: v + new for k, v in state.items()}
+
+
+def test_states_of_all_clients_stay_in_their_stack_and_are_read_there():
+    """In another order, or by fewer, they are stacked anew; the numbers are the same."""
+    fed, client = toy_federation(4, (9,) * 4, dim=4), Counter(FedAvgConfig(), net(4, ()))
+    client.seen, store = [], RamStore()
+    cohort = Cohort(client, fed, store, Plan(seed=1), RunnerConfig("stack", chunk=4))
+    orders = [Weights({"head.bias": torch.full((4,), k / 4.0)}) for k in range(4)]
+    in_place, total = [], torch.zeros(4)
+    for t, asked in enumerate(([0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 1, 3], [0, 1], [0, 1, 2, 3]), start=1):
+        places = {k: v.data_ptr() for k, v in store.states[0].items()} if t > 1 else {}
+        found = cohort.handle([Request(k, orders[k], Header("train", t, 0)) for k in asked])
+        assert all(
+            torch.equal(a.body.params["head.bias"], total[k].expand(6))
+            for a, k in zip(found, asked, strict=True)
+        )
+        total[asked] += torch.arange(4.0)[asked]
+        in_place.append(client.seen[-1] == places)
+        own = [
+            leaf.untyped_storage().nbytes() == leaf.nbytes for k in asked for leaf in store.states[k].values()
+        ]
+        assert any(own) == all(own) == (len(asked) < 4)
+    assert in_place == [False, True, False, False, False]
+    for k in range(4):
+        assert all(torch.equal(v, total[k].expand(v.shape)) for v in store.states[k].values())
 
 
 def several(J, local):

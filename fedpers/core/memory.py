@@ -3,9 +3,8 @@
 import ctypes
 import sys
 
-TRIM, MAP = -1, -3  # mallopt's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+TRIM, MAPS = -1, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_MAX
 KEPT = 256 * 2**20  # bytes of freed memory
-MAPPED = 32 * 2**20  # glibc takes no more
 
 
 def keep_freed() -> None:
@@ -16,7 +15,9 @@ def keep_freed() -> None:
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(TRIM, KEPT)
-        libc.mallopt(MAP, MAPPED)
+        libc.mallopt(
+            MAPS, 0
+        )  # a piece in a mapping of its own goes back at once; its threshold is 32 MiB at most
 
 
 def give_back() -> None:

@@ -89,12 +89,13 @@ class Runner:
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; of a client that failed its exception."""
         answers: list[Any] = [None] * len(requests)
+        everybody = len(requests) >= population.federation.num_clients
         with torch.no_grad():
             for groups in self._windows(population, requests):
                 for key, jobs in groups.items():
                     looped = key is None or key.kind in self.looped or (key.bars and len(jobs) == 1)
                     run = self._loop if looped else self._stacks
-                    for place, answer in run(population, key, jobs):
+                    for place, answer in run(population, key, jobs, everybody):
                         answers[place] = answer
         return answers
 
@@ -189,10 +190,14 @@ class Runner:
 
     # ---- the two runners ------------------------------------------------------------------------
 
-    def _loop(self, population: Population, key: Any, jobs: list[Job]) -> Iterator[tuple[int, Any]]:
+    def _loop(
+        self, population: Population, key: Any, jobs: list[Job], everybody: bool
+    ) -> Iterator[tuple[int, Any]]:
         yield from zip((job.place for job in jobs), _one_by_one(population, jobs), strict=True)
 
-    def _stacks(self, population: Population, key: Key, jobs: list[Job]) -> Iterator[tuple[int, Any]]:
+    def _stacks(
+        self, population: Population, key: Key, jobs: list[Job], everybody: bool
+    ) -> Iterator[tuple[int, Any]]:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
         kind, sizes = key.kind, key.sizes
         structure = (tuple, None, (key.order.structure, key.state.structure))
@@ -204,7 +209,7 @@ class Runner:
             began = _clock(population.device)
             try:
                 with _arithmetic(self.config, population.device), barred(key.bars):
-                    found, states = run_chunk(population, chunk, sizes, structure, self.scratch)
+                    found, states = run_chunk(population, chunk, sizes, structure, self.scratch, everybody)
             except ConvolutionBarred:
                 self._say(SLOWER)
                 self.looped.add(kind)

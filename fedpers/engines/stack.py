@@ -20,7 +20,12 @@ Sizes = tuple[int, int, int]  # what the splits of clients are padded to
 
 
 def run_chunk(
-    population: Population, chunk: Sequence[Any], sizes: Sizes, structure: Any, scratch: Any
+    population: Population,
+    chunk: Sequence[Any],
+    sizes: Sizes,
+    structure: Any,
+    scratch: Any,
+    everybody: bool = False,
 ) -> tuple[list[Answer], list[Any]]:
     """(answers, new states) of clients that may share a stack, from one call under vmap.
 
@@ -29,10 +34,12 @@ def run_chunk(
         sizes: what the three splits are padded to.
         structure: that of (order, state).
         scratch: memory for the stacks of the three splits that evaluations use again.
+        everybody: all clients are asked, so all rows of a stack of states live as long as each other: states
+            stay in it. Else each gets memory of its own, or one that is kept would keep the whole stack.
     """
     if len(chunk) == 1:
         # a stack of one is reduced by other code, whose last bits differ
-        answers, states = run_chunk(population, [chunk[0], chunk[0]], sizes, structure, scratch)
+        answers, states = run_chunk(population, [chunk[0]] * 2, sizes, structure, scratch)
         return answers[:1], states[:1]
     requests = [job.request for job in chunk]
     header = requests[0].header
@@ -49,7 +56,7 @@ def run_chunk(
     i = torch.arange(len(chunk), device=population.device)
     with stacked(), population.client.model.network.turn(None, None):
         flat = over_rows(work, i, *given.stacks)
-    return work.answers(population, requests, flat)
+    return work.answers(population, requests, flat, torch.unbind if everybody else torch.unbind_copy)
 
 
 class Columns:
@@ -113,10 +120,24 @@ def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor 
             return first.expand(len(column), *first.shape)
         return None
     if isinstance(first, Tensor):
-        return torch.stack(column)
+        stack = _neighbours(column)
+        return torch.stack(column) if stack is None else stack
     if isinstance(first, float) and any(x != first for x in column):
         return torch.tensor(column, dtype=torch.float64, device=device)
     return None
+
+
+def _neighbours(column: Sequence[Tensor]) -> Tensor | None:
+    """The stack that these are rows of, one after the other, without a copy; None if they are not."""
+    first, whole = column[0], column[0]._base
+    hop = first.numel()
+    if whole is None or not hop or not first.is_contiguous():
+        return None
+    places = range(first.storage_offset(), first.storage_offset() + len(column) * hop, hop)
+    for t, place in zip(column, places, strict=True):
+        if t._base is not whole or t.storage_offset() != place or not t.is_contiguous():
+            return None
+    return first.as_strided((len(column), *first.shape), (hop, *first.stride()))
 
 
 class _Work:
@@ -162,14 +183,21 @@ class _Work:
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(
-        self, population: Population, requests: list[Any], flat: Sequence[Tensor]
+        self,
+        population: Population,
+        requests: list[Any],
+        flat: Sequence[Tensor],
+        keep: Callable[[Tensor], Any],
     ) -> tuple[list[Answer], list[Any]]:
-        """What came out of vmap, client by client; None in place of states that did not change."""
+        """What came out of vmap, client by client; None in place of states that did not change.
+
+        `keep` takes a stack of states apart.
+        """
         stacks, evaluated = iter(flat), self.header.kind == "evaluate"
         reply, kept, metrics = self.specs
         columns = [
             reply.unstack([_rows(next(stacks), torch.unbind) for _ in reply.tensors], len(requests)),
-            kept.unstack([old or _rows(next(stacks), torch.unbind_copy) for old in self.old], len(requests)),
+            kept.unstack([old or _rows(next(stacks), keep) for old in self.old], len(requests)),
             metrics.unstack([next(stacks).double().tolist() for _ in metrics.tensors], len(requests)),
         ]
         answers = [

@@ -19,7 +19,7 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.learning.gradients import grad
-from fedpers.learning.kernels.shares import mixture_of, shared_out, slopes_of
+from fedpers.learning.kernels.shares import mixtures_of, shared_out, slopes_of
 from fedpers.learning.local_training import minimise_paced
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import Model
@@ -91,7 +91,11 @@ class Mixture:
 
     def mix(self, theta: Params, c: Tensor) -> Params:
         """One model: Σ_k c_k θ_k and the shared part."""
-        return {n: mixture_of(v, c) if self.is_canonical(n) else v for n, v in theta.items()}
+        names = self._canonical(theta)
+        return theta | dict(zip(names, mixtures_of([theta[n] for n in names], c), strict=True))
+
+    def _canonical(self, theta: Params) -> list[str]:
+        return [n for n in theta if self.is_canonical(n)]
 
     # ---- functions of parameters and membership --------------------------------------------------
 
@@ -122,8 +126,8 @@ class Mixture:
         if not self.one_pass:
             return grad(self.loss, argnums=2)(theta, data, c)
         g = grad(self.model.loss)(self.mix(theta, c), data)  # ∂/∂c_k = ⟨θ_k, g⟩
-        parts = [slopes_of(v, g[n]) for n, v in theta.items() if self.is_canonical(n)]
-        return torch.stack(parts).sum(0).to(c)
+        names = self._canonical(theta)
+        return slopes_of([theta[n] for n in names], [g[n] for n in names]).to(c)
 
     def settle(self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float) -> Tensor:
         """The membership after mirror steps on all of `data`; the models are frozen."""
@@ -167,7 +171,7 @@ class MixedLoss:
         factor is ‖c‖². The second row gives m_k(E).
         """
         w, rate = self.mixture.mix(theta, self.c), self.c.square().sum()
-        mixed = [n for n in theta if self.mixture.is_canonical(n)]
+        mixed = self.mixture._canonical(theta)
         like = theta[mixed[0]]
         pace = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
         moments = self.mixture.mix(opt.m, self.c) if opt.m else {}
@@ -178,10 +182,9 @@ class MixedLoss:
         w_E, m_E, steps = done
         powers = _drift(cfg, lr, data, steps)
         kinds = ((theta, w_E), (opt.m, m_E))[: 1 + bool(opt.m)]
-        for n in mixed:
-            found = shared_out([v[n] for v, _ in kinds], self.c, powers, [end[n] for _, end in kinds])
-            for (_, end), moved in zip(kinds, found, strict=True):
-                end[n] = moved
+        before, after = ([[v[n] for n in mixed] for v in each] for each in zip(*kinds, strict=True))
+        for (_, end), moved in zip(kinds, shared_out(before, self.c, powers, after), strict=True):
+            end |= zip(mixed, moved, strict=True)
         return w_E, OptimizerState(opt.step + steps, m_E, {}) if opt.m else opt
 
 

@@ -26,7 +26,7 @@ static float curvature(const net *n, space *m, const batch *b, int steps) {
     for (long i = 0; i < b->B; i++) t[i] = b->share[i];
     for (int s = 0; s <= steps; s++) { /* t are the inner products with u, the 1 of the bias at its end */
         squares = 0;
-        mix(t, 1, F, u, b->B, 1, wide);
+        mix(t, 1, F, 0, u, b->B, 1, wide, 0);
         at_one[0] = 0;
         for (long i = 0; i < b->B; i++) at_one[0] += one * t[i];
         length = s ? sqrtf(inner(u, u, wide) + at_one[0] * at_one[0]) : 1;

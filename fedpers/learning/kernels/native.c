@@ -25,9 +25,9 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
     batches all = {S, B, index, weight, ih, wh};
     space m = {0};
     kept k = {0};
-    long lowest = 0;
+    long lowest = 0, most = kind == GRADIENT && !N && !more ? PIECE(WIDE(width[0])) : B; /* rows at a time */
     while (lowest < N + L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
-    int failed = reserve(&n, &m, shapes, B) || reserve_features(&k, &n, &all, C, lowest);
+    int failed = reserve(&n, &m, shapes, most < B ? most : B) || reserve_features(&k, &n, &all, C, lowest);
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         h.ubar = ubar[c];
@@ -43,21 +43,28 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
             for (long i = 0; i < B; i++) total += share[i];
             if (!(total > 0) && kind != GRADIENT) continue; /* the gradient of nothing is no number */
             long count = total > 0 ? filled(share, B) : B;
-            if (k.rows) recall(&k, &n, &m, rows, share, count);
-            else if (n.N || !s || !repeats(&all)) inputs(&n, &m, x[c], rows, share, count); /* else those of before */
-            for (long i = 0; i < count; i++)
-                m.next[i] = last && c + 1 == C ? m.x[0][i] : x[c + last] + after[i] * size_of(&n);
-            outputs(&n, &m, count, k.rows ? k.low : 0, L);
             e.rows = rows;
             e.share = share;
             e.scale = (kind <= PROXIMAL ? -lr : 1) / total;
             done[c] += 1;
             h.rate = lr / (1 - pow(0.9, done[c]));
             h.root = 1 / (1 - pow(0.999, done[c]));
-            if (more == TWO_HEADS && (failed = second_head(&n, &m, &h, task, y[c], count))) break;
-            failed = derivatives(task, m.z[L], y[c], rows, share, each ? each + c * hop_each : 0, e.scale, count,
-                                 width[L], WIDE(width[L]));
-            if (!failed) backward(&n, &m, &h, lowest, count, c);
+            long parts = count > most ? (count + most - 1) / most : 1, piece = (count + parts - 1) / parts;
+            for (long q = 0; q < parts && !failed; q++) {
+                long from = q * piece, now = count - from < piece ? count - from : piece;
+                int end = q + 1 == parts;
+                if (k.rows) recall(&k, &n, &m, rows, share, count);
+                else if (n.N || !s || parts > 1 || !repeats(&all)) inputs(&n, &m, x[c], rows + from, share + from, now);
+                for (long i = 0; i < now; i++) /* what comes next */
+                    m.next[i] = end && last && c + 1 == C ? m.x[0][i]
+                                : x[c + (end && last)] + (end ? after : rows + from + now)[i] * size_of(&n);
+                outputs(&n, &m, now, k.rows ? k.low : 0, L);
+                if (more == TWO_HEADS && (failed = second_head(&n, &m, &h, task, y[c], now))) break;
+                h.adds = from > 0;
+                failed = derivatives(task, m.z[L], y[c], rows + from, share + from, each ? each + c * hop_each : 0,
+                                     e.scale, now, width[L], WIDE(width[L]));
+                if (!failed) backward(&n, &m, &h, lowest, now, c);
+            }
         }
         copy(&n, c, 1);
     }

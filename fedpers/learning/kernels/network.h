@@ -31,16 +31,23 @@ static long ins_of(const net *n, long p) {
 static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
 
 /* Copy client c's parameters to the padded rows, what all share and nothing changes only for the first client;
-   or back to where they go. Moments change with their parameter, also if they go nowhere. */
+   or back to where they go. What needs no padding is worked on where it goes, or read where it comes from.
+   Moments change with their parameter, also if they go nowhere. */
 static void copy(const net *n, long c, int back) {
     for (long at = 0; at < KINDS * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
-        int same = !n->hop[at] && !(at < FIRST * n->P ? n->to[at] != 0 : trained(n, p));
-        if (back ? !n->to[at] : !n->from[at] || (c && same)) continue;
-        for (long r = 0; r < outs; r++) {
+        int changed = at < FIRST * n->P ? n->to[at] != 0 : trained(n, p), whole = ins == wide;
+        const float *from = n->from[at] ? n->from[at] + c * n->hop[at] : 0;
+        float *to = n->to[at] ? n->to[at] + c * outs * ins : 0;
+        if (whole && !back && to) n->own[at] = to;
+        if (whole && !back && from && !changed) n->own[at] = (float *)from;
+        if (back ? !to : !from || (c && !n->hop[at] && !changed)) continue;
+        if (n->own[at] == (back ? to : from)) continue;
+        for (long r = 0; r < (whole ? 1 : outs); r++) {
+            long count = whole ? outs * ins : ins;
             float *own = n->own[at] + r * wide;
-            if (back) memcpy(n->to[at] + (c * outs + r) * ins, own, sizeof(float) * ins);
-            else memcpy(own, n->from[at] + c * n->hop[at] + r * ins, sizeof(float) * ins);
+            if (back) memcpy(to + r * ins, own, sizeof(float) * count);
+            else memcpy(own, from + r * ins, sizeof(float) * count);
         }
     }
 }
@@ -53,7 +60,8 @@ static long size_of(const net *n) {
 
 /* The memory of a call, zeros at first: padded parameters, outputs and derivatives of layers. */
 typedef struct {
-    float *all, *ones, *turned, *sum, *g; /* sum: outputs of two heads together */
+    float *all, *ones, *sum, *g; /* sum: outputs of two heads together */
+    float *turned;        /* derivatives, turned or packed for a product */
     float **z, **d;       /* [L + 1] outputs and derivatives; z[0] holds inputs that had to be padded */
     const float ***x;     /* [L + 1] rows of z */
     const float **next, **list; /* rows to fetch; a list of rows for whoever needs one */

@@ -12,6 +12,7 @@ typedef struct {
     float rate, root;                     /* bias corrections of Adam's current step */
     const float **pace;                   /* [L] a factor for each client's gradients, or null */
     const extra *extra;                   /* what the loss has beside the model's own, or null */
+    int adds;                             /* of GRADIENT: it is added to what is there */
 } rule;
 
 /* Add the gradients of weight decay and of the proximal term, in n parameters. */
@@ -138,22 +139,31 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
     float *c = n->own[CBAR * P + p];
     float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-    long block = h->kind == PLAIN || h->kind == GRADIENT ? outs : OUTS;
-    for (long r = 0; r < outs; r += block) {
-        long count = outs - r < block ? outs - r : block, at = r * wide;
-        if (h->kind <= PROXIMAL) {
-            if (h->kind == PROXIMAL) shrink(h, w + at, c ? c + at : c, count * wide);
-            mix_in(d + r, lead, x, r ? 0 : next, w + at, B, count, wide);
-            continue;
-        }
-        float *g = h->kind == GRADIENT ? u + at : m->g;
-        mix(d + r, lead, x, g, B, count, wide);
+    if (h->kind <= PROXIMAL) {
+        if (h->kind == PROXIMAL) shrink(h, w, c, outs * wide);
+        mix_in(d, lead, x, next, w, B, outs, wide, m->turned);
+        return;
+    }
+    if (h->kind == GRADIENT) {
+        if (h->adds) mix_in(d, lead, x, next, u, B, outs, wide, m->turned);
+        else mix(d, lead, x, next, u, B, outs, wide, m->turned);
+        if (!h->adds) add_penalties(h, w, c, u, outs * wide);
+        return;
+    }
+    if (h->kind == MOMENTUM && !c) {
+        moves how = {u, h->momentum, h->decay + h->lam * h->ubar, h->lr};
+        mix_and_move(d, lead, x, next, w, B, outs, wide, m->turned, &how);
+        return;
+    }
+    for (long r = 0; r < outs; r += OUTS) {
+        long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
+        mix(d + r, lead, x, 0, m->g, B, count, wide, 0);
         if (h->kind == BLEND) {
-            blend(h, w + at, c + at, u + at, v + at, g, count * wide);
+            blend(h, w + at, c + at, u + at, v + at, m->g, count * wide);
             continue;
         }
-        add_penalties(h, w + at, c ? c + at : c, g, count * wide);
-        if (h->kind != GRADIENT) update(h, w + at, u ? u + at : u, v ? v + at : v, g, count * wide);
+        add_penalties(h, w + at, c ? c + at : c, m->g, count * wide);
+        update(h, w + at, u ? u + at : u, v ? v + at : v, m->g, count * wide);
     }
 }
 
@@ -212,7 +222,7 @@ static void share_out(const net *n, space *m, long p, const float *d, long lead,
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p));
     for (long r = 0; r < outs; r += OUTS) {
         long count = outs - r < OUTS ? outs - r : OUTS;
-        mix(d + r, lead, x, m->g, B, count, wide);
+        mix(d + r, lead, x, 0, m->g, B, count, wide, 0);
         for (int t = 0; t < GOALS; t++) {
             float *restrict w = n->goal[t][p] + r * wide;
             for (long i = 0; i < count * wide; i++) w[i] += n->share[t] * m->g[i];
@@ -266,7 +276,7 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
             for (long k = 0; k < K; k++)
                 for (long i = 0; i < B; i++) m->turned[k * WIDE(B) + i] = d[i * zw + k];
             for (long k = 0; k < K; k++) w[k] = n->at[p] + k * ins;
-            mix(m->turned, WIDE(B), w, m->d[l], K, B, ins);
+            mix(m->turned, WIDE(B), w, 0, m->d[l], K, B, ins, 0);
             if (h->extra && h->extra->kind != TWO_HEADS && l + 1 == n->L) on_features(n, m, h->extra, B);
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;

@@ -3,10 +3,12 @@
 
 #ifdef __AVX512F__
 #define ROWS 4
-#define OUTS 10
+#define OUTS 14
+#define HEIGHTS(EACH) EACH(14) EACH(10) EACH(8) EACH(6) EACH(4) EACH(2) EACH(1)
 #else
 #define ROWS 2
 #define OUTS 5
+#define HEIGHTS(EACH) EACH(5) EACH(2) EACH(1)
 #endif
 #define DOTS 5
 #define PIECE(wide) ((131072 / (wide) + ROWS) / ROWS * ROWS) /* rows of half a megabyte: they stay in the L2 cache */
@@ -51,11 +53,17 @@ INLINE void forward(const float *w, const float *b, const float **x, float *z, l
     }
 }
 
-/* y_r (+)= sum_s a[s][r] x_s for `outs` rows and `vecs` registers; `next` is fetched meanwhile */
-INLINE void strip(const int outs, const int vecs, const int add, const int fetch, const float *a,
-                  long lead, const float **x, const float **next, float *y, long n, long wide, long j) {
+enum { SET, ADD, MOVE }; /* what a product does with y: it is y, it is added, y takes a step of momentum by it */
+typedef struct {
+    float *m;                  /* the momentum of y, whose rows are as y's */
+    float momentum, decay, lr;
+} moves;
+
+/* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y. */
+INLINE void strip(const int outs, const int vecs, const int end, const float *a, long lead, const float **x, float *y,
+                  long n, long wide, long j, const moves *h) {
     vec t[OUTS][2] = {0};
-    if (add)
+    if (end == ADD)
         for (int r = 0; r < outs; r++)
             for (int v = 0; v < vecs; v++) t[r][v] = *(const vec *)(y + r * wide + j + v * V);
     for (long s = 0; s < n; s++) {
@@ -63,42 +71,75 @@ INLINE void strip(const int outs, const int vecs, const int add, const int fetch
         for (int v = 0; v < vecs; v++) {
             u[v] = *(const vec *)(x[s] + j + v * V);
             HELD(u[v]);
-            if (fetch) __builtin_prefetch(next[s] + j + v * V, 0, 2);
         }
         for (int r = 0; r < outs; r++)
             for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
     }
     for (int r = 0; r < outs; r++)
-        for (int v = 0; v < vecs; v++) *(vec *)(y + r * wide + j + v * V) = t[r][v];
+        for (int v = 0; v < vecs; v++) {
+            vec *to = (vec *)(y + r * wide + j + v * V), *m = end == MOVE ? (vec *)(h->m + r * wide + j + v * V) : 0;
+            if (m) *m = h->momentum * *m + (t[r][v] + h->decay * *to);
+            *to = m ? *to - h->lr * *m : t[r][v];
+        }
 }
 
-INLINE void strips(const int outs, const int add, const int fetch, const float *a, long lead,
-                   const float **x, const float **next, float *y, long n, long wide) {
-    long j = 0;
-    for (; j + 2 * V <= wide; j += 2 * V) strip(outs, 2, add, fetch, a, lead, x, next, y, n, wide, j);
-    if (j < wide) strip(outs, 1, add, fetch, a, lead, x, next, y, n, wide, j);
+/* How many rows of `left` are taken at a time. */
+INLINE long height(long left) {
+#define FITS(T) if (left >= T) return T;
+    HEIGHTS(FITS)
+    return 0;
 }
 
-INLINE void rows(const int add, const float *a, long lead, const float **x, const float **next, float *y,
-                 long n, long outs, long wide) {
-    long r = 0;
-    if (next && outs >= OUTS) {
-        strips(OUTS, add, 1, a, lead, x, next, y, n, wide);
-        r = OUTS;
+INLINE void strip_of(long outs, const int vecs, const int end, const float *a, long lead, const float **x, float *y,
+                     long n, long wide, long j, const moves *h) {
+#define OF_HEIGHT(T) case T: strip(T, vecs, end, a, lead, x, y, n, wide, j, h); return;
+    switch (outs) { HEIGHTS(OF_HEIGHT) }
+}
+
+/* Products for `outs` rows of y. Strip by strip, so that what is read of x stays in the L1 cache for all of them; with
+   `room` [outs * n] for it, a is packed, as its rows may lie where they push each other out. `next` (null, or n rows)
+   are fetched meanwhile, a few at a time. */
+INLINE void product(const int end, const float *a, long lead, const float **x, const float **next, float *y, long n,
+                    long outs, long wide, float *room, const moves *how) {
+    int packs = room && outs > OUTS && wide > 2 * V;
+    for (long r = 0, T; packs && r < outs; r += T) {
+        T = height(outs - r);
+        for (long s = 0; s < n; s++)
+            for (long k = 0; k < T; k++) room[r * n + s * T + k] = a[s * lead + r + k];
     }
-    for (; r + OUTS <= outs; r += OUTS) strips(OUTS, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
-    for (; r + 2 <= outs; r += 2) strips(2, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
-    for (; r < outs; r++) strips(1, add, 0, a + r, lead, x, x, y + r * wide, n, wide);
+    for (long j = 0; j < wide; j += 2 * V)
+        for (long r = 0, T; r < outs; r += T) {
+            T = height(outs - r);
+            const float *from = packs ? room + r * n : a + r;
+            long hop = packs ? T : lead;
+            moves h = {0};
+            if (end == MOVE) {
+                h = *how;
+                h.m += r * wide;
+            }
+            for (long s = n * r / outs; next && s < n * (r + T) / outs; s++) {
+                __builtin_prefetch(next[s] + j, 0, 2);
+                __builtin_prefetch(next[s] + j + V, 0, 2);
+            }
+            if (j + V < wide) strip_of(T, 2, end, from, hop, x, y + r * wide, n, wide, j, &h);
+            else strip_of(T, 1, end, from, hop, x, y + r * wide, n, wide, j, &h);
+        }
 }
 
-/* y_r = sum_s a[s][r] x_s, and y_r += sum_s a[s][r] x_s */
-static inline void mix(const float *a, long lead, const float **x, float *y, long n, long outs, long wide) {
+/* y_r += sum_s a[s][r] x_s, y_r = sum_s a[s][r] x_s, and a step of momentum by such sums; arguments as above */
+static inline void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs, long wide,
+                   float *room) {
     const long most = PIECE(wide);
-    rows(0, a, lead, x, 0, y, n < most ? n : most, outs, wide);
-    for (long s = most; s < n; s += most)
-        rows(1, a + s * lead, lead, x + s, 0, y, n - s < most ? n - s : most, outs, wide);
+    for (long s = 0; s < n; s += most)
+        product(ADD, a + s * lead, lead, x + s, next ? next + s : 0, y, n - s < most ? n - s : most, outs, wide, room, 0);
 }
-INLINE void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n,
-                   long outs, long wide) {
-    rows(1, a, lead, x, next, y, n, outs, wide);
+static inline void mix(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs, long wide,
+                float *room) {
+    const long now = n < PIECE(wide) ? n : PIECE(wide);
+    product(SET, a, lead, x, next, y, now, outs, wide, room, 0);
+    if (n > now) mix_in(a + now * lead, lead, x + now, next ? next + now : 0, y, n - now, outs, wide, room);
+}
+static inline void mix_and_move(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs,
+                                long wide, float *room, const moves *h) {
+    product(MOVE, a, lead, x, next, y, n, outs, wide, room, h);
 }

@@ -95,7 +95,7 @@ static void sum_up(place *n, const motion *h, long count, long p, long r, long s
         float *y = n->sums + i * OUTS * wide;
         slopes[i] = y;
         if (p % 2) memset(y, 0, sizeof(float) * wide);
-        else mix(a + first * K + r, K, n->list + first, y, count * each - first, some, wide);
+        else mix(a + first * K + r, K, n->list + first, 0, y, count * each - first, some, wide, 0);
         for (long e = first; p % 2 && e < count * each; e++)
             for (long k = 0; k < wide; k++) y[k] += a[e * K + k];
     }

@@ -4,8 +4,12 @@
    k has the share c_k. So S steps are w_k' = a w_k + b m_k + c_k z and m_k' = p w_k + q m_k + c_k y, and z and y are found
    from what the steps made of the mixture, whose own share is |c|^2. */
 #include "extra.h"
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 #define BLOCK 256 /* entries of all models that are in the cache together */
+#define LARGE (1 << 20) /* floats: what is written of a layer goes past the caches, which would not hold it */
 
 /* to = sum_k c_k v_k of rows that are n further on, for `now` entries */
 INLINE void blend_rows(const float *c, const float *v, long K, long n, long now, float *restrict to) {
@@ -16,52 +20,85 @@ INLINE void blend_rows(const float *c, const float *v, long K, long n, long now,
     }
 }
 
-/* to[c] = sum_k share[c][k] v_k for C clients' K models of n entries, the next client's `hop` further on. */
-void fedpers_mixtures(long C, long K, long n, const float *v, long hop, const float *share, float *to) {
+/* to[p][c] = sum_k share[c][k] v_k for C clients' K models of P layers: of a layer p sizes[p] entries, the next client's
+   hop[p] further on. */
+void fedpers_mixtures(long C, long K, long P, const long *sizes, const float **v, const long *hop, const float *share,
+                      float **to) {
     for (long c = 0; c < C; c++)
-        for (long at = 0; at < n; at += BLOCK)
-            blend_rows(share + c * K, v + c * hop + at, K, n, n - at < BLOCK ? n - at : BLOCK, to + c * n + at);
+        for (long p = 0, n; p < P; p++)
+            for (long at = 0; at < (n = sizes[p]); at += BLOCK)
+                blend_rows(share + c * K, v[p] + c * hop[p] + at, K, n, n - at < BLOCK ? n - at : BLOCK,
+                           to[p] + c * n + at);
 }
 
-/* to[c][k] = <v_k, g> of C clients, for models as above and g [C][n] */
-void fedpers_slopes(long C, long K, long n, const float *v, long hop, const float *g, float *to) {
+/* to[c][k] = <v_k, g> of C clients, for models as above and g[p] [C][n] */
+void fedpers_slopes(long C, long K, long P, const long *sizes, const float **v, const long *hop, const float **g,
+                    float *to) {
     for (long c = 0; c < C; c++)
-        for (long k = 0; k < K; k++) to[c * K + k] = inner(v + c * hop + k * n, g + c * n, n);
+        for (long k = 0; k < K; k++) {
+            to[c * K + k] = 0;
+            for (long p = 0, n; p < P; p++)
+                n = sizes[p], to[c * K + k] += inner(v[p] + c * hop[p] + k * n, g[p] + c * n, n);
+        }
 }
 
-/* to_k = a w_k + b m_k + c_k z, m and b being absent if m is null */
-INLINE void drift(float a, float b, const float *c, const float *w, const float *m, const float *restrict z, long K,
-                  long n, long now, float *to) {
-    for (long k = 0; k < K; k++) {
-        const float *restrict x = w + k * n, *restrict u = m + k * n, f = c[k];
-        float *restrict out = to + k * n;
-        if (m)
-            for (long i = 0; i < now; i++) out[i] = a * x[i] + b * u[i] + f * z[i];
-        else
-            for (long i = 0; i < now; i++) out[i] = a * x[i] + f * z[i];
+INLINE void put(float *to, vec v, int past) {
+#ifdef __AVX512F__
+    if (past) _mm512_stream_ps(to, (__m512)v);
+    else *(vec *)to = v;
+#elif defined(__AVX__)
+    if (past) _mm256_stream_ps(to, (__m256)v);
+    else *(vec *)to = v;
+#else
+    (void)past;
+    *(vec *)to = v;
+#endif
+}
+
+/* to_k = a w_k + b m_k + c_k z, m being absent if it is null; `past` the caches, if `to` is whole lines of them */
+INLINE void drift(float a, float b, const float *c, const float *w, const float *m, const float *z, long K, long n,
+                  long now, float *to, int past) {
+    for (long k = 0; k < K; k++, w += n, m = m ? m + n : m, to += n) {
+        long i = 0;
+        for (; i + V <= now; i += V) {
+            vec x = a * *(const vec *)(w + i) + c[k] * *(const vec *)(z + i);
+            put(to + i, m ? x + b * *(const vec *)(m + i) : x, past);
+        }
+        for (; i < now; i++) to[i] = a * w[i] + c[k] * z[i] + (m ? b * m[i] : 0);
     }
 }
 
-/* Models w and momenta m (null: none, nor its m_end, to_m) of C clients after a training that made w_end and m_end
-   [C][n] of their mixtures. `steps` [C][2][2] has (a, b) and (p, q). */
-void fedpers_shares(long C, long K, long n, const float *w, long hop, const float *m, long hop_m, const float *share,
-                    const float *steps, const float *w_end, const float *m_end, float *to_w, float *to_m) {
-    float mean[BLOCK], mean_m[BLOCK] = {0}, add[BLOCK];
-    for (long c = 0; c < C; c++) {
-        const float *own = share + c * K, *w_c = w + c * hop, *m_c = m ? m + c * hop_m : 0;
-        float rate = 0;
-        for (long k = 0; k < K; k++) rate += own[k] * own[k];
-        for (long at = 0; at < n; at += BLOCK) {
-            long now = n - at < BLOCK ? n - at : BLOCK;
-            blend_rows(own, w_c + at, K, n, now, mean);
-            if (m) blend_rows(own, m_c + at, K, n, now, mean_m);
-            for (int row = 0; row < (m ? 2 : 1); row++) {
-                const float *end = (row ? m_end : w_end) + c * n + at;
-                const float a = steps[c * 4 + 2 * row], b = steps[c * 4 + 2 * row + 1];
-                float *to = (row ? to_m : to_w) + c * K * n + at;
-                for (long i = 0; i < now; i++) add[i] = (end[i] - (a * mean[i] + b * mean_m[i])) / rate;
-                drift(a, b, own, w_c + at, m ? m_c + at : 0, add, K, n, now, to);
-            }
+/* One layer of one client, of n entries: w, m (null: none) and their mixtures' ends, where they go. */
+static void share_layer(long K, long n, const float *w, const float *m, const float *own, const float *steps,
+                        const float *const *ends, float *const *to, int past) {
+    float mean[BLOCK], mean_m[BLOCK] = {0}, add[BLOCK], rate = inner(own, own, K);
+    for (long at = 0; at < n; at += BLOCK) {
+        long now = n - at < BLOCK ? n - at : BLOCK;
+        blend_rows(own, w + at, K, n, now, mean);
+        if (m) blend_rows(own, m + at, K, n, now, mean_m);
+        for (int row = 0; row < (m ? 2 : 1); row++) {
+            const float *end = ends[row] + at, a = steps[2 * row], b = steps[2 * row + 1];
+            for (long i = 0; i < now; i++) add[i] = (end[i] - (a * mean[i] + b * mean_m[i])) / rate;
+            if (past) drift(a, b, own, w + at, m ? m + at : m, add, K, n, now, to[row] + at, 1);
+            else drift(a, b, own, w + at, m ? m + at : m, add, K, n, now, to[row] + at, 0);
         }
     }
+}
+
+/* Models w and momenta m (null: none, nor its m_end, to_m) of C clients after a training that made w_end[p] and
+   m_end[p] [C][n] of their mixtures. `steps` [C][2][2] has (a, b) and (p, q). */
+void fedpers_shares(long C, long K, long P, const long *sizes, const float **w, const long *hop, const float **m,
+                    const long *hop_m, const float *share, const float *steps, const float **w_end,
+                    const float **m_end, float **to_w, float **to_m) {
+    for (long c = 0; c < C; c++)
+        for (long p = 0; p < P; p++) {
+            long n = sizes[p], one = c * n, all = c * K * n;
+            const float *ends[] = {w_end[p] + one, m ? m_end[p] + one : 0};
+            float *to[] = {to_w[p] + all, m ? to_m[p] + all : 0};
+            int past = C * K * n >= LARGE && n % V == 0 && !(((uintptr_t)to[0] | (uintptr_t)to[1]) % (4 * V));
+            share_layer(K, n, w[p] + c * hop[p], m ? m[p] + c * hop_m[p] : 0, share + c * K, steps + 4 * c, ends, to, past);
+        }
+#ifdef __AVX__
+    _mm_sfence(); /* what went past the caches is there for whoever reads it next */
+#endif
 }

@@ -12,81 +12,93 @@ from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import kernels_allowed
 from fedpers.learning.kernels.library import library
 
+Layers = Sequence[Tensor]  # of K models, [K, ...] each
 
-def mixture_of(v: Tensor, c: Tensor) -> Tensor:
-    """Σ_k c_k v_k of models v [K, ...] under a membership c [K]."""
-    c = c.to(v)
+
+def mixtures_of(v: Layers, c: Tensor) -> list[Tensor]:
+    """Σ_k c_k v_k of each layer of models under a membership c [K]."""
     if not _known(v):
-        return torch.tensordot(c, v, dims=1)
+        return [torch.tensordot(c.to(t), t, dims=1) for t in v]
 
-    def all_clients(v: Tensor, c: Tensor) -> list[Tensor]:
-        found = torch.empty(len(v), *v.shape[2:])
-        _call(library().fedpers_mixtures, v, c, found)
+    def all_clients(c: Tensor, *v: Tensor) -> list[Tensor]:
+        rows, c = _rows(v), c.contiguous()
+        found = [torch.empty(len(t), *t.shape[2:]) for t in v]
+        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), native._pointer(c), native._pointers(found))
+        return found
+
+    return list(on_stacks(all_clients, c.to(v[0]), *v))
+
+
+def slopes_of(v: Layers, g: Layers) -> Tensor:
+    """[K] Σ ⟨v_k, g⟩ over layers: the derivatives in c of what has the gradients g at `mixtures_of`."""
+    if not _known(v):
+        return torch.stack([t.flatten(1) @ h.flatten() for t, h in zip(v, g, strict=True)]).sum(0)
+
+    def all_clients(*both: Tensor) -> list[Tensor]:
+        v, g = _kinds(both, 2)
+        v, g, found = _rows(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
+        library().fedpers_slopes(*_sizes(v), *_stacks(v), native._pointers(g), native._pointer(found))
         return [found]
 
-    return on_stacks(all_clients, v, c)[0]
+    return on_stacks(all_clients, *v, *g)[0]
 
 
-def slopes_of(v: Tensor, g: Tensor) -> Tensor:
-    """[K] ⟨v_k, g⟩ of models v [K, ...]: the derivatives in c of what has the gradient g at `mixture_of`."""
-    if not _known(v):
-        return v.flatten(1) @ g.flatten()
-
-    def all_clients(v: Tensor, g: Tensor) -> list[Tensor]:
-        found = torch.empty(v.shape[:2])
-        _call(library().fedpers_slopes, v, g, found)
-        return [found]
-
-    return on_stacks(all_clients, v, g)[0]
-
-
-def shared_out(v: Sequence[Tensor], c: Tensor, steps: Tensor, ends: Sequence[Tensor]) -> list[Tensor]:
+def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Layers]) -> list[list[Tensor]]:
     """Models after a training of their mixture by a kernel, and their momenta if they have any.
 
     Args:
-        v: the models before it, [K, ...], and their momenta.
+        v: the layers of the models before it, and those of their momenta.
         c: [K] the membership.
         steps: [2, 2] what the steps make of (a model, its momentum) without gradients.
         ends: what they made of the mixture, and of its momentum.
     """
+    kinds, P = len(v), len(v[0])
 
     def all_clients(c: Tensor, steps: Tensor, *both: Tensor) -> list[Tensor]:
-        before, after = [_rows(t) for t in both[: len(v)]], [t.contiguous() for t in both[len(v) :]]
-        found = [torch.empty(t.shape) for t in before]
+        given, ended = both[: kinds * P], [t.contiguous() for t in both[kinds * P :]]
+        before, after = _kinds(_rows(given), kinds), _kinds(ended, kinds)
+        found = _kinds([torch.empty(t.shape) for t in given], kinds)
         c, steps = c.contiguous(), steps.contiguous()
         library().fedpers_shares(
             *_sizes(before[0]),
-            *(at for t in _two(before) for at in _stack(t)),
+            *(at for kind in _two(before) for at in _stacks(kind)),
             native._pointer(c),
             native._pointer(steps),
-            *(native._pointer(t) for pair in (after, found) for t in _two(pair)),
+            *(native._pointers(kind) if kind else None for pair in (after, found) for kind in _two(pair)),
         )
-        return found
+        return [t for kind in found for t in kind]
 
-    return list(on_stacks(all_clients, c.to(v[0]), steps.to(v[0]), *v, *ends))
-
-
-def _known(v: Tensor) -> bool:
-    return v.is_cpu and v.dtype == torch.float32 and kernels_allowed() and library() is not None
-
-
-def _call(function: Any, v: Tensor, with_: Tensor, found: Tensor) -> None:
-    v, with_ = _rows(v), with_.contiguous()
-    function(*_sizes(v), *_stack(v), native._pointer(with_), native._pointer(found))
+    moved = on_stacks(
+        all_clients, c.to(v[0][0]), steps.to(v[0][0]), *(t for kind in (*v, *ends) for t in kind)
+    )
+    return [list(kind) for kind in _kinds(moved, kinds)]
 
 
-def _rows(stack: Tensor) -> Tensor:
-    return cast(Tensor, native._rows(stack))  # it is there
+def _known(v: Layers) -> bool:
+    return (
+        all(t.is_cpu and t.dtype == torch.float32 for t in v) and kernels_allowed() and library() is not None
+    )
 
 
-def _two(given: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    return (*given, None)[:2]
+def _rows(stacks: Layers) -> list[Tensor]:
+    return [cast(Tensor, native._rows(t)) for t in stacks]  # they are there
 
 
-def _sizes(stack: Tensor) -> list[ctypes.c_long]:
-    """Clients, models of each, entries of a model."""
-    return [ctypes.c_long(n) for n in (*stack.shape[:2], stack[0, 0].numel())]
+def _kinds(tensors: Layers, count: int) -> list[Layers]:
+    """So many tensors as `count` lists of equal lengths."""
+    size = len(tensors) // count
+    return [tensors[i * size : (i + 1) * size] for i in range(count)]
 
 
-def _stack(stack: Tensor | None) -> tuple[ctypes.c_void_p, ctypes.c_long]:
-    return native._pointer(stack), ctypes.c_long(0 if stack is None else stack.stride(0))
+def _two(given: Sequence[Layers]) -> Sequence[Layers]:
+    return (*given, ())[:2]
+
+
+def _sizes(v: Layers) -> tuple[Any, ...]:
+    """Clients, models of each, layers and the entries of each."""
+    rows = [ctypes.c_long(n) for n in (*v[0].shape[:2], len(v))]
+    return *rows, native._longs([t[0, 0].numel() for t in v])
+
+
+def _stacks(v: Layers) -> tuple[Any, Any]:
+    return (native._pointers(v), native._hops(v)) if v else (None, None)
