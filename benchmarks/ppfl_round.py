@@ -1,8 +1,8 @@
-"""CPU seconds of PPFL's round on MNIST, as ppfl_table1_mnist has it; with --each every θ_k is trained by itself.
+"""CPU seconds of PPFL's round on MNIST, as ppfl_table1_mnist has it; --each trains every θ_k by itself.
 
     python benchmarks/ppfl_round.py [--each] [--rounds 12]
 
-It prints the median of rounds in one process, without the first ten. To compare two checkouts run both in turn.
+It prints the median of rounds in one process, without the first ten. To compare checkouts run them in turn.
 """
 
 import argparse

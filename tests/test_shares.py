@@ -10,6 +10,7 @@ from fedpers.learning.kernels.shares import mixtures_of, shared_out, slopes_of
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 CLIENTS = 3
 SHAPES = {"a bias": (3,), "more than a block": (7, 83), "one entry": (1,)}
+LARGE = {"past the caches": (1366, 64)}  # of three clients and four models more than 2^20 numbers
 
 
 def drawn(*shape):
@@ -44,6 +45,22 @@ def test_mixtures_and_slopes_in_a_stack_and_alone(shape, K, shared):
             assert torch.equal(slopes[i], slopes_of([v[i]], [g[i]]))
 
 
+def test_layers_of_one_call_are_as_each_alone():
+    K, (c, *_) = 3, memberships(3)
+    v, g = ([drawn(*front, *s) for s in SHAPES.values()] for front in ((K,), ()))
+    with torch.no_grad():
+        for found, layer in zip(mixtures_of(v, c), v, strict=True):
+            assert torch.equal(found, mixtures_of([layer], c)[0])
+        apart = [slopes_of([a], [b]) for a, b in zip(v, g, strict=True)]
+        torch.testing.assert_close(slopes_of(v, g), torch.stack(apart).sum(0))
+        A = torch.tensor([[0.9, -0.1], [0.05, 0.8]])
+        kinds, ends = [v, [2 * t for t in v]], [g, [t - 1 for t in g]]
+        found = shared_out(kinds, c, A, ends)
+        for p in range(len(v)):
+            alone = shared_out([[k[p]] for k in kinds], c, A, [[e[p]] for e in ends])
+            assert all(torch.equal(a[p], b[0]) for a, b in zip(found, alone, strict=True))
+
+
 def test_whoever_differentiates_gets_torchs_mixture():
     v, c = drawn(2, 4), memberships(2)[0].requires_grad_()
     mixtures_of([v], c)[0].sum().backward()
@@ -59,7 +76,7 @@ def steps_of(v, m, gradients, factor, lr=0.1, decay=0.05, momentum=0.9):
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", (SHAPES | LARGE).values(), ids=SHAPES | LARGE)
 def test_models_after_a_training_of_their_mixture(shape, momentum):
     """Gradients are given, clients take different numbers of steps; all have the same models at first."""
     K, lr, decay = 4, 0.1, 0.05

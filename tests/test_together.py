@@ -115,7 +115,7 @@ class Keeper(PersonalizedClient):
 
 @pytest.mark.parametrize("runner", ["loop", "stack"])
 def test_leaves_of_a_state_that_stay_are_not_copied_and_none_holds_a_stack(runner):
-    """One client of four is not asked: what the others keep would hold memory of theirs for as long as each."""
+    """One client of four is not asked: what the others keep would hold all memory for as long as each."""
     fed, model = toy_federation(4, (9,) * 4, dim=4), net(4, ())  # of one size: they share a stack
     client, store = Keeper(FedAvgConfig(), model), RamStore()
     cohort = Cohort(client, fed, store, Plan(seed=1), RunnerConfig(runner, chunk=3))

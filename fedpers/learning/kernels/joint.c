@@ -33,7 +33,10 @@ static float curvature(const net *n, space *m, const batch *b, int steps) {
         for (long j = 0; j < wide + 1; j++) u[j] /= fmaxf(length, 1e-12f);
         at_one[0] *= one;
         forward(u, at_one, F, t, b->B, 1, wide, 1);
-        for (long i = 0; i < b->B; i++) squares += (t[i] *= b->share[i]) * t[i];
+        for (long i = 0; i < b->B; i++) {
+            t[i] *= b->share[i];
+            squares += t[i] * t[i];
+        }
     }
     return squares / b->total;
 }

@@ -17,7 +17,7 @@ int fedpers_mixed(long n, long outs, long wide, const float *a, const float *x, 
     const float **each = malloc(n * sizeof(float *));
     if (!each) return 1;
     for (long i = 0; i < n; i++) each[i] = x + i * wide;
-    mix(a, outs, each, y, n, outs, wide);
+    mix(a, outs, each, 0, y, n, outs, wide, 0);
     free(each);
     return 0;
 }
