@@ -115,7 +115,10 @@ def _same_bits(kernels: Any) -> bool:
     """Whether the kernels draw what this NumPy does, one after the other."""
     sizes, how = (1, 2, 19, 200), (20, 2, 0)
     streams = [Stream(*key) for key in ((0, 0, 0), (7, 0, 2**31), (2**32 - 1, 3, 12), (5, 1, 8))]
-    wanted = [[s.integer_seed() for s in streams], [s.shuffled(n, *how) for s, n in zip(streams, sizes, strict=True)]]
+    wanted = [
+        [s.integer_seed() for s in streams],
+        [s.shuffled(n, *how) for s, n in zip(streams, sizes, strict=True)],
+    ]
     wanted.append([s.uniform(9).numpy() for s in streams])
     ours, batches = _fresh(streams), np.zeros((4, 20, 20), dtype=np.int64)
     seeds = _integers(kernels, ours)
