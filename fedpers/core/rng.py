@@ -35,9 +35,10 @@ class Stream:
     def generator(self) -> np.random.Generator:
         """The NumPy generator behind this stream."""
         if self._generator is None:
-            place = self.place
-            known = place is not None
-            self._generator = _generator_at(place) if known else np.random.default_rng(_entropy(self.key))
+            if self.place is None:
+                self._generator = np.random.default_rng(_entropy(self.key))
+            else:
+                self._generator = _generator_at(self.place)
         return self._generator
 
     @property

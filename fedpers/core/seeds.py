@@ -115,14 +115,12 @@ def _same_bits(kernels: Any) -> bool:
     """Whether the kernels draw what this NumPy does, one after the other."""
     sizes, how = (1, 2, 19, 200), (20, 2, 0)
     streams = [Stream(*key) for key in ((0, 0, 0), (7, 0, 2**31), (2**32 - 1, 3, 12), (5, 1, 8))]
-    wanted = [
-        [s.integer_seed() for s in streams],
-        [s.shuffled(n, *how) for s, n in zip(streams, sizes, strict=True)],
-    ]
-    wanted.append([s.uniform(9).numpy() for s in streams])
+    seeds = [s.integer_seed() for s in streams]
+    drawn = [s.shuffled(n, *how) for s, n in zip(streams, sizes, strict=True)]
+    fractions = [s.uniform(9).numpy() for s in streams]
     ours, batches = _fresh(streams), np.zeros((4, 20, 20), dtype=np.int64)
-    seeds = _integers(kernels, ours)
+    same = _integers(kernels, ours) == seeds
     _batches(kernels, ours, np.array(sizes), how, batches)
-    found = seeds, [f[: w.shape[0], : w.shape[1]] for f, w in zip(batches, wanted[1], strict=True)]
-    every = zip((*found, _fractions(kernels, ours, 9)), wanted, strict=True)
-    return all(np.array_equal(f, w) for kind in every for f, w in zip(*kind, strict=True))
+    rows = zip(batches, drawn, strict=True)
+    same &= all(np.array_equal(found[: w.shape[0], : w.shape[1]], w) for found, w in rows)
+    return same and np.array_equal(_fractions(kernels, ours, 9), fractions)
