@@ -1,10 +1,10 @@
 """How far the unified framework's iterations on an MLP are from what they must compute and move.
 
-SCD's and ASCD's private iterations of 20 clients, by the kernel alone, CPU milliseconds a client. *Floor*:
-the gradients, as in `fedpers bench methods --profile`; *second*: the shared model's product with each sample,
-which the pull towards it takes; *moved*: a client's own models read once, what is wanted written once, at
-the rate at which this core copies what no cache holds. The sum is a yardstick, no bound: our products may be faster
-than the library's.
+SCD's and ASCD's private iterations of 20 clients, by the kernel alone, CPU milliseconds a client.
+*Floor*: the gradients, as in `fedpers bench methods --profile`; *second*: the shared model's product
+with each sample, which the pull towards it takes; *moved*: a client's own models read once, what is
+wanted written once, at the rate at which this core copies what no cache holds. The sum is a
+yardstick, no bound: our products may be faster than the library's.
 
     python benchmarks/recurrent.py
 """
