@@ -5,7 +5,7 @@ import pytest
 
 from fedpers.core import seeds
 from fedpers.core.rng import Stream
-from fedpers.core.seeds import integer_seeds, shuffled_each
+from fedpers.core.seeds import integer_seeds, shuffled_each, uniform_each
 
 
 def alone(keys):
@@ -22,11 +22,11 @@ def test_seeds_have_numpys_bits():
 def test_no_number_that_numpy_would_draw_again_is_taken(monkeypatch):
     """With 2^31 + 1 numbers nearly half of the words are drawn again, with 2^31 - 1 one of 2^31."""
     monkeypatch.setattr(seeds, "SEEDS", 2**31 + 1)
-    keys = np.array([Stream(0, 0, k).key for k in range(200)], dtype=np.uint32)
-    wanted = [int(np.random.default_rng(key).integers(0, 2**31 + 1)) for key in keys]
+    streams = [Stream(0, 0, k) for k in range(200)]
+    wanted = [int(np.random.default_rng(s.key).integers(0, 2**31 + 1)) for s in streams]
     if (kernels := seeds.library()) is None:
         pytest.skip("no C compiler")
-    assert seeds._by_kernel(kernels, keys) == wanted
+    assert seeds._integers(kernels, seeds._fresh(streams)) == wanted
 
 
 def test_what_follows_a_seed_is_what_follows_it_in_numpy():
@@ -88,7 +88,6 @@ def test_what_follows_minibatches_is_what_follows_them_in_numpy():
     shuffled_each(a, [200] * 8, *how, shape)
     for x, y in zip(a, b, strict=True):
         y.shuffled(200, *how)
-        assert not x.fresh
         assert x.integers(2**20, 3).tolist() == y.integers(2**20, 3).tolist()
         assert x.uniform(3).tolist() == y.uniform(3).tolist()
 
@@ -100,7 +99,7 @@ def test_where_the_kernel_does_not_serve_numpy_shuffles(why, monkeypatch):
     if why == "no kernel":
         monkeypatch.setattr(seeds, "library", lambda: None)
     if why == "other bits":
-        monkeypatch.setattr(seeds, "_same_batches", lambda kernels: False)
+        monkeypatch.setattr(seeds, "_same_bits", lambda kernels: False)
     wanted = batches_alone(keys, (9, 11, 12), how, shape)
     if why == "drawn from":
         streams[1].integer_seed()
@@ -110,3 +109,34 @@ def test_where_the_kernel_does_not_serve_numpy_shuffles(why, monkeypatch):
         drawn = other.shuffled(11, *how)
         wanted[1, : len(drawn)] = drawn
     assert np.array_equal(shuffled_each(streams, (9, 11, 12), *how, shape), wanted)
+
+
+def draws(streams, how, shape):
+    """Of each kind once, and fractions again: what is drawn depends on all that was drawn before."""
+    drawn = [uniform_each(streams, 3), shuffled_each(streams, [11] * len(streams), *how, shape)]
+    drawn += [uniform_each(streams, 4), np.array([integer_seeds(streams)]).T, uniform_each(streams, 2)]
+    return drawn
+
+
+@pytest.mark.parametrize("numpy_first", [False, True])
+def test_kernels_go_on_where_kernels_stopped_and_numpy_after_them(numpy_first):
+    how, shape = (4, 1, 0), (3, 4)
+    a, b, plain = ([Stream(1, 2, k) for k in range(8)] for _ in range(3))
+    for s in (*a, *b, *plain) if numpy_first else ():
+        s.uniform(1)
+    found, rows = draws(a, how, shape), [draws([s], how, shape) for s in b]
+    alone = [
+        [s.uniform(3), s.shuffled(11, *how), s.uniform(4), s.integer_seed(), s.uniform(2)] for s in plain
+    ]
+    for kind, one, each in zip(found, zip(*rows, strict=True), zip(*alone, strict=True), strict=True):
+        assert np.array_equal(kind, np.concatenate(one))
+        for row, wanted in zip(kind, each, strict=True):
+            assert np.array_equal(row.ravel(), np.asarray(wanted).ravel())
+    for x, y in zip(a, plain, strict=True):
+        assert x.normal(5).tolist() == y.normal(5).tolist()
+
+
+def test_streams_that_were_and_were_not_drawn_from_go_on_together():
+    a, b = ([Stream(1, 2, k) for k in range(4)] for _ in range(2))
+    assert np.array_equal(uniform_each(a[:2], 3), np.stack([s.uniform(3) for s in b[:2]]))
+    assert np.array_equal(uniform_each(a, 3), np.stack([s.uniform(3) for s in b]))

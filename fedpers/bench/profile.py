@@ -37,7 +37,7 @@ PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
-    "core/seeds.py": ("_batches_by_kernel",),
+    "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": ("sums", "sums_each", "distances", "distances_each"),
 }
 Function = tuple[str, int, str]  # file, line, name: a function of pstats

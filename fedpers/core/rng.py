@@ -3,7 +3,6 @@
 So what a client draws does not depend on the order in which clients run, nor on the engine.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -30,25 +29,22 @@ class Stream:
     def __init__(self, seed: int, t: int, client: int, exchange: int = 0) -> None:
         self.key = [seed, CLIENT, t, client, exchange]
         self._generator: np.random.Generator | None = None
-        self._skipped: Callable[[Stream], Any] | None = None  # what was drawn without the generator
+        self.place: np.ndarray | None = None  # [6] where a kernel that drew from it stopped: see seeds.c
 
     @property
     def generator(self) -> np.random.Generator:
         """The NumPy generator behind this stream."""
         if self._generator is None:
-            self._generator = np.random.default_rng(_entropy(self.key))
-            if self._skipped:
-                self._skipped(self)
+            if self.place is None:
+                self._generator = np.random.default_rng(_entropy(self.key))
+            else:
+                self._generator = _generator_at(self.place)
         return self._generator
 
     @property
-    def fresh(self) -> bool:
-        """Whether nothing was drawn so far."""
-        return self._generator is None and self._skipped is None
-
-    def skip(self, first: "Callable[[Stream], Any]") -> None:
-        """What `first` draws from a fresh stream is known; what is drawn next is what follows it."""
-        self._skipped = first
+    def numpys(self) -> bool:
+        """Whether NumPy's generator draws from it by now, so that no kernel may."""
+        return self._generator is not None
 
     @property
     def apart(self) -> Any:
@@ -100,6 +96,19 @@ class Stream:
     def integer_seed(self) -> int:
         """A seed for code that takes one, such as a model's initialisation."""
         return int(self.generator.integers(0, SEEDS))
+
+
+def _generator_at(place: np.ndarray) -> np.random.Generator:
+    """NumPy's generator that goes on where a kernel stopped."""
+    low, high, add_low, add_high, word, half = map(int, place)
+    bits = np.random.PCG64(0)
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high << 64 | low, "inc": add_high << 64 | add_low},
+        "has_uint32": half,
+        "uinteger": word >> 32,
+    }
+    return np.random.Generator(bits)
 
 
 def _entropy(key: list[int]) -> Any:

@@ -1,7 +1,9 @@
-/* What many streams draw first, a whole number or minibatches, with NumPy's bits: SeedSequence (O'Neill's
+/* What many streams draw, whole numbers, minibatches or fractions, with NumPy's bits: SeedSequence (O'Neill's
    seed_seq_fe), PCG64 (O'Neill, HMC-CS-2014-0905, XSL-RR 128/64), Lemire's bounded numbers (ACM TOMACS 29, 2019)
-   and the shuffle of Fisher and Yates. */
+   and the shuffle of Fisher and Yates. Streams have keys [N, words] and places [N, 6], where they are: the fields of
+   struct pcg, zeros for one that nothing was drawn from. A call writes where it stopped. */
 #include <stdint.h>
+#include <string.h>
 
 typedef unsigned __int128 wide;
 enum { POOL = 4 };
@@ -30,10 +32,10 @@ static void gather(const uint32_t *key, long words, uint32_t *pool) {
 }
 
 struct pcg {
-    wide state, add;
-    uint64_t word; /* whose upper half comes next, if `half` */
-    int half;
+    wide state, add;     /* `add` is odd */
+    uint64_t word, half; /* the upper half of `word` comes next, if `half` */
 };
+enum { PLACE = 6 }; /* words of a place */
 
 static uint64_t next(struct pcg *g) {
     g->state = g->state * ((wide)0x2360ed051fc65da4u << 64 | 0x4385df649fccf645u) + g->add;
@@ -59,6 +61,15 @@ static struct pcg seeded(const uint32_t *key, long words) {
     return g;
 }
 
+/* Where stream n is. */
+static struct pcg taken_up(const uint32_t *key, long words, const uint64_t *place, long n) {
+    struct pcg g;
+    memcpy(&g, place + PLACE * n, sizeof g);
+    return g.add ? g : seeded(key + n * words, words);
+}
+
+static void put_down(const struct pcg *g, uint64_t *place, long n) { memcpy(place + PLACE * n, g, sizeof *g); }
+
 /* Each word is two numbers, its lower half first. */
 static uint32_t draw(struct pcg *g) {
     if (!g->half) g->word = next(g);
@@ -66,15 +77,25 @@ static uint32_t draw(struct pcg *g) {
     return (uint32_t)(g->half ? g->word : g->word >> 32);
 }
 
-/* to [N]: of each of the keys [N, words] the first number below `high`, 1 < high < 2^32. */
-void fedpers_first_integers(const uint32_t *key, long N, long words, uint32_t high, int64_t *to) {
+/* to [N]: of each stream a number below `high`, 1 < high < 2^32. */
+void fedpers_draw_integers(const uint32_t *key, long N, long words, uint64_t *place, uint32_t high, int64_t *to) {
     const uint32_t least = -high % high; /* parts below are drawn again */
     for (long n = 0; n < N; n++) {
-        struct pcg g = seeded(key + n * words, words);
+        struct pcg g = taken_up(key, words, place, n);
         uint64_t part;
         do part = (uint64_t)draw(&g) * high;
         while ((uint32_t)part < least);
         to[n] = (int64_t)(part >> 32);
+        put_down(&g, place, n);
+    }
+}
+
+/* to [N, size]: of each stream fractions in [0, 1), of 24 bits. */
+void fedpers_draw_fractions(const uint32_t *key, long N, long words, uint64_t *place, long size, float *to) {
+    for (long n = 0; n < N; n++) {
+        struct pcg g = taken_up(key, words, place, n);
+        for (long i = 0; i < size; i++) *to++ = (float)(draw(&g) >> 8) * 0x1p-24f;
+        put_down(&g, place, n);
     }
 }
 
@@ -90,13 +111,13 @@ static void shuffle(struct pcg *g, int64_t *order, long n) {
     }
 }
 
-/* to [N, S, B]: of each of the keys [N, words] the minibatches of passes over `size` [N] samples, at least one, each in
-   an order of its own: `steps` of them, or if that is 0 `passes` passes. What is beyond a key's own stays as it is;
+/* to [N, S, B]: of each stream the minibatches of passes over `size` [N] samples, at least one, each in
+   an order of its own: `steps` of them, or if that is 0 `passes` passes. What is beyond a stream's own stays as it is;
    `order` has room for the most samples. */
-void fedpers_first_batches(const uint32_t *key, long N, long words, const int64_t *size, long most, long passes,
-                           long steps, long S, long B, int64_t *order, int64_t *to) {
+void fedpers_draw_batches(const uint32_t *key, long N, long words, uint64_t *place, const int64_t *size, long most,
+                          long passes, long steps, long S, long B, int64_t *order, int64_t *to) {
     for (long n = 0; n < N; n++, to += S * B) {
-        struct pcg g = seeded(key + n * words, words);
+        struct pcg g = taken_up(key, words, place, n);
         long wide = size[n] < most ? size[n] : most, pass = (size[n] + wide - 1) / wide;
         for (long first = 0, last = steps ? steps : passes * pass; first < last; first += pass) {
             for (long i = 0; i < size[n]; i++) order[i] = i;
@@ -104,5 +125,6 @@ void fedpers_first_batches(const uint32_t *key, long N, long words, const int64_
             for (long i = 0; i < size[n] && first + i / wide < last; i++)
                 to[(first + i / wide) * B + i % wide] = order[i];
         }
+        put_down(&g, place, n);
     }
 }

@@ -4,6 +4,7 @@ Data are stacked when they are read, random numbers are drawn from each client's
 stacked client sees what it sees alone. Sizes are padded; padding has mask 0.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
-from fedpers.core.seeds import shuffled_each
+from fedpers.core.seeds import shuffled_each, uniform_each
 from fedpers.core.vmap import Apart, lift, mapped_once, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
@@ -250,7 +251,8 @@ class StackedStream(Stream):
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), float32."""
-        return self._drawn(lambda s: s.uniform(*shape))
+        drawn = uniform_each(self.streams, math.prod(shape))
+        return self._lifted(torch.from_numpy(drawn).view(len(drawn), *shape))
 
     def integers(self, high: int, *shape: int) -> Tensor:
         """Whole numbers in [0, high), int64."""

@@ -130,7 +130,7 @@ def draw_peers(rank: Tensor, me: Tensor, num: int, epsilon: float, rng: Stream) 
         rank: [K], not negative; ties are broken at random.
         epsilon: the probability of choosing uniformly, whatever the ranks.
     """
-    coin, noise = rng.uniform(1).to(rank.device), rng.uniform(len(rank)).to(rank.device)
+    coin, noise = rng.uniform(1 + len(rank)).to(rank.device).tensor_split([1])
     me = me.reshape(1)
     shuffled = noise.scatter(0, me, -1.0).argsort(descending=True)  # `me` comes last
     ranked = rank.scatter(0, me, -1.0).gather(0, shuffled).argsort(descending=True, stable=True)

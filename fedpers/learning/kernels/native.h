@@ -4,6 +4,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 #ifdef __AVX512F__
 #define V 16 /* floats of one register */
@@ -31,6 +34,24 @@ enum { CLASSES, BINARY, REGRESSION }; /* tasks */
 #define SHUFFLE(lanes, a, b, ...) __builtin_shuffle(a, b, (lanes){__VA_ARGS__})
 #endif
 #define FOUR(a, b, ...) SHUFFLE(ifour, a, b, __VA_ARGS__)
+
+/* Write x past the caches, which would read first what is overwritten; `to` is aligned to it. */
+INLINE void write_past(float *to, vec x) {
+#if V == 16
+    _mm512_stream_ps(to, (__m512)x);
+#elif defined(__AVX__)
+    _mm256_stream_ps(to, (__m256)x);
+#else
+    *(vec *)to = x;
+#endif
+}
+
+/* Whoever reads after this sees what was written past the caches. */
+INLINE void written(void) {
+#ifdef __AVX__
+    _mm_sfence();
+#endif
+}
 
 INLINE four quarter(vec v) {
     union { vec v; four q[V / 4]; } u = {v};

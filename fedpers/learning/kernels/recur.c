@@ -31,10 +31,10 @@ static void first_outputs(place *n, const motion *h, long j, long count, float *
         return;
     }
     which = 0;
-    if (bias) mix_models(n, h, share, &which, 1, 1, 0, 0, &bias, zw);
+    if (bias) mix_models(n, h, share, &which, 1, 1, 0, 0, &bias, zw, 0);
     for (long r = 0; r < K; r += DOTS) {
         long some = K - r < DOTS ? K - r : DOTS;
-        mix_models(n, h, share, &which, 1, 0, r * wide, 0, &n->fresh, some * wide);
+        mix_models(n, h, share, &which, 1, 0, r * wide, 0, &n->fresh, some * wide, 0);
         forward(n->fresh, bias ? bias + r : 0, n->in, z + r, count, some, wide, zw);
     }
 }
@@ -69,7 +69,7 @@ static void outputs_at(place *n, const motion *h, long l, long t, long q, float 
     }
     const float *x = n->x[l] + (t * h->Q + q) * ins;
     for (long p = 2 * l, at = t * h->Q + q; p < 2 * l + 2; p++)
-        if (n->own[p]) mix_models(n, h, h->at, &at, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
+        if (n->own[p]) mix_models(n, h, h->at, &at, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p), 0);
     for (long o = 0; o < K; o++) z[o] = inner(n->point[2 * l] + o * ins, x, ins) + (bias ? n->point[2 * l + 1][o] : 0);
     for (long e = 0; h->hears[q] && e < t * h->Q; e++)
         plus(z, lag[t - 1 - e / h->Q] * (inner(n->x[l] + e * ins, x, ins) + bias), n->d[l] + e * zw, zw, 1);

@@ -34,22 +34,24 @@ static void fetch(place *n, const motion *h, const float **from, const long *hop
     }
 }
 
-/* y_i = sum_k share[i][k] x_k for T rows of n floats, whole registers */
-INLINE void mixtures(const int T, const float *share, const float **x, long sources, float **y, long n) {
+/* y_i = sum_k share[i][k] x_k for T rows of n floats, whole registers; written past the caches if `past` */
+INLINE void mixtures(const int T, const int past, const float *share, const float **x, long sources, float **y, long n) {
     for (long j = 0; j < n; j += V) {
         vec a[4] = {0};
         for (long k = 0; k < sources; k++) {
             vec u = *(const vec *)(x[k] + j);
             for (int i = 0; i < T; i++) a[i] += share[i * sources + k] * u;
         }
-        for (int i = 0; i < T; i++) *(vec *)(y[i] + j) = a[i];
+        for (int i = 0; i < T; i++)
+            if (past) write_past(y[i] + j, a[i]);
+            else *(vec *)(y[i] + j) = a[i];
     }
 }
 
 /* T mixtures, whose shares are rows `which` of `shares`, of n floats of the models' parameter p, and of slopes if there
-   are any. */
+   are any; `past` as in `mixtures`. */
 static void mix_models(const place *n, const motion *h, const float *shares, const long *which, long T, long p,
-                       long from, const float **slopes, float **y, long count) {
+                       long from, const float **slopes, float **y, long count, int past) {
     const float *x[h->row];
     float share[4 * h->row];
     for (long i = 0; i < T; i += 4) {
@@ -64,10 +66,13 @@ static void mix_models(const place *n, const motion *h, const float *shares, con
         }
         for (long t = 0; t < some; t++)
             for (long k = 0; k < sources; k++) share[t * sources + k] = shares[which[i + t] * h->row + used[k]];
-        if (some == 1) mixtures(1, share, x, sources, y + i, count);
-        if (some == 2) mixtures(2, share, x, sources, y + i, count);
-        if (some == 3) mixtures(3, share, x, sources, y + i, count);
-        if (some == 4) mixtures(4, share, x, sources, y + i, count);
+#define MIXTURES(T) \
+    past ? mixtures(T, 1, share, x, sources, y + i, count) : mixtures(T, 0, share, x, sources, y + i, count)
+        if (some == 1) MIXTURES(1);
+        if (some == 2) MIXTURES(2);
+        if (some == 3) MIXTURES(3);
+        if (some == 4) MIXTURES(4);
+#undef MIXTURES
     }
 }
 
@@ -120,12 +125,15 @@ static void settle_models(place *n, const motion *h, long count, float **to, lon
                 goal[t] = to ? to[t * P + p] + (c * outs + r) * ins : n->room[t * P + p] + r * wide;
                 y[t] = direct ? goal[t] : n->fresh + t * OUTS * wide;
             }
-            mix_models(n, h, h->end, which, T, p, r * wide, slopes, y, some * wide);
+            int past = to && direct; /* nobody reads it before all other clients are done */
+            for (long t = 0; t < T; t++) past &= !((uintptr_t)y[t] % sizeof(vec));
+            mix_models(n, h, h->end, which, T, p, r * wide, slopes, y, some * wide, past);
             for (long t = 0; !direct && t < T; t++)
                 for (long s = 0; s < some; s++) memcpy(goal[t] + s * keep, y[t] + s * wide, sizeof(float) * keep);
         }
         for (long t = 0; !to && t < T; t++) n->own[t * P + p] = n->room[t * P + p];
     }
+    written();
 }
 
 static void *room_for(void **all, long *used, long bytes) {

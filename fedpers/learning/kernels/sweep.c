@@ -12,7 +12,7 @@ static int gradient(const place *n, const motion *h, net *g, space *m, const rul
         if (n->own[p]) memset(g->goal[0][p], 0, sizeof(float) * outs_at(n, p) * wide_at(n, p));
     for (long q = 0; q < h->Q && b->total > 0 && !failed; q++) {
         for (long p = 0; p < n->P; p++)
-            if (n->own[p]) mix_models(n, h, h->at, &q, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p));
+            if (n->own[p]) mix_models(n, h, h->at, &q, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p), 0);
         g->share[0] = -h->signs[q]; /* a plain step goes down */
         failed = pass(g, m, plain, b, fetch && !q);
     }
