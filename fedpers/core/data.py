@@ -59,6 +59,11 @@ class Data:
         return (self.x.numel() // n, self.x.dtype, self.y.numel() // n, self.y.dtype) if plain else None
 
     @property
+    def like(self) -> Tensor:
+        """A tensor of the mask's type and device; asking for it copies no sample."""
+        return self.mask
+
+    @property
     def block(self) -> Any:
         """What training without autograd reads: this client as a block of one (None: cannot)."""
         return self
@@ -107,6 +112,11 @@ class Part(Data):
 
     def __len__(self) -> int:
         return self.chosen.shape[0]
+
+    @property
+    def like(self) -> Tensor:
+        """As of what the part is of."""
+        return self.of.like
 
     @property
     def rows(self) -> tuple[int, torch.dtype, int, torch.dtype] | None:  # type: ignore[override]
