@@ -398,7 +398,7 @@ def test_scores_are_the_models(dim, hidden, rows, classes, bias, shared, task):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dim, hidden", [(16, (3,)), (512, (17,)), (528, (16, 23)), (2800, (19,))], ids=str)
 def test_scores_where_weights_lie_are_the_models(dim, hidden, bias):
-    """Of few outputs or many inputs, which the kernel does not pack: ragged clients with own models or one."""
+    """Of few outputs or many inputs, which the kernel does not pack; own models of ragged clients, or one."""
     fed = toy_federation(3, (70, 3, 41), dim=dim, classes=11)
     model = net(dim, hidden, fed.num_classes, bias=bias)
     data, params = [fed.client(k).train for k in range(3)], [model.init(k) for k in range(3)]

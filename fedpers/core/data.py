@@ -105,6 +105,7 @@ class Part(Data):
     x = cached_property(lambda self: self._field("x"))  # type: ignore[assignment]
     y = cached_property(lambda self: self._field("y"))  # type: ignore[assignment]
     mask = cached_property(lambda self: self._field("mask"))  # type: ignore[assignment]
+    like = property(lambda self: self.of.like)  # type: ignore[assignment]
 
     def _field(self, name: str) -> Tensor:
         field = getattr(self.of, name)
@@ -112,11 +113,6 @@ class Part(Data):
 
     def __len__(self) -> int:
         return self.chosen.shape[0]
-
-    @property
-    def like(self) -> Tensor:
-        """As of what the part is of."""
-        return self.of.like
 
     @property
     def rows(self) -> tuple[int, torch.dtype, int, torch.dtype] | None:  # type: ignore[override]

@@ -199,9 +199,8 @@ def assess_each(
     models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], counts: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """As `assess`, of models of the same shapes, counts[0] of them on the first part, and so on."""
-    columns = [[w[name].contiguous() for w in models] if name in models[0] else None for name in names]
-    at = [[t.data_ptr() for t in c] if c else [None] * len(models) for c in columns]
-    places = [place for model in zip(*at, strict=True) for place in model]
+    tensors = [w[name].contiguous() if name in w else None for w in models for name in names]
+    places = [None if t is None else t.data_ptr() for t in tensors]
     on = [c for c, count in enumerate(counts) for _ in range(count)]
     return _assess(places, _widths(models[0], names), task, parts, on)
 
@@ -249,7 +248,6 @@ def _assess(
     targets = [_targets(data.y, task) for data, _ in whole]
     sizes = [(len(p), len(data)) for p, (data, _) in zip(parts, whole, strict=True)]
     at = [(data.x.data_ptr(), y.data_ptr()) for (data, _), y in zip(whole, targets, strict=True)]
-    rows = [None if chosen is None else chosen.data_ptr() for _, chosen in whole]
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         _longs(widths),
@@ -258,7 +256,7 @@ def _assess(
         ctypes.c_long(len(on)),
         _longs([size for c in on for size in sizes[c]]),
         (ctypes.c_void_p * (2 * len(on)))(*[place for c in on for place in at[c]]),
-        (ctypes.c_void_p * len(on))(*[rows[c] for c in on]),
+        _pointers([whole[c][1] for c in on]),
         _pointer(found),
         None if each is None else _pointers(each),
     )
