@@ -79,9 +79,7 @@ def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
     whose class says `ragged = True` may differ in length.
     """
-    pairs: list[Any] = [
-        (getattr(order, n), getattr(reply, n), n) for n in _common(type(order), type(reply))
-    ]
+    pairs: list[Any] = [(getattr(order, n), getattr(reply, n), n) for n in _common(type(order), type(reply))]
     shapes: Mapping[str, tuple[int, ...]] = getattr(order, "expects", {})
     pairs += [(torch.empty(shapes[n]), getattr(reply, n), n) for n in shapes if hasattr(reply, n)]
     if like is not None:
