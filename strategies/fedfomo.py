@@ -22,6 +22,7 @@ Reductions: M = 0 is local training on the samples that are not kept back.
 """
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -60,9 +61,10 @@ class FedFomo(PersonalizedStrategy):
         replies = yield {self.roster.ids[i]: Forward(                                    # [S2]
             torch.tensor([i, *others], device=self.plan.device),
             tuple(s.mailbox[j] for j in others), s.w[i]) for i, others in chosen.items()}
-        w, affinity, mailbox = s.w.clone(), s.affinity.clone(), dict(s.mailbox)
-        for i, reply in ((self.row[k], reply) for k, reply in replies.items()):
-            w[i], affinity[i], mailbox[i] = reply.w, s.affinity[i] + reply.w, reply.phi  # [S3]
+        sent = torch.tensor([self.row[k] for k in replies], device=self.plan.device)
+        given = torch.stack([reply.w for reply in replies.values()])
+        w, affinity = s.w.index_copy(0, sent, given), s.affinity.index_add(0, sent, given)  # [S3]
+        mailbox = s.mailbox | {self.row[k]: reply.phi for k, reply in replies.items()}   # [S3]
         self.note(own_weight=float(w.diagonal().mean()))
         return replace(s, mailbox=mailbox, affinity=affinity, w=w)
 
@@ -70,8 +72,8 @@ class FedFomo(PersonalizedStrategy):
         """M others that have sent a model; equal affinities in random order."""
         noise, explore = rng.random(len(s.w)), rng.random() < self.config.epsilon
         rank = np.zeros_like(noise) if explore else s.affinity[i].cpu().numpy()
-        order = [j for j in np.lexsort((noise, -rank)).tolist() if j != i and j in s.mailbox]
-        return order[: self.config.num_neighbours]
+        others = (j for j in np.lexsort((noise, -rank)).tolist() if j != i and j in s.mailbox)
+        return list(islice(others, self.config.num_neighbours))
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""

@@ -416,6 +416,22 @@ def test_scores_are_the_models(dim, hidden, rows, classes, bias, shared, task):
             assert float(right) == pytest.approx(float(wanted[1]), abs=1e-6, nan_ok=True)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dim, hidden", [(16, (3,)), (512, (17,)), (528, (16, 23)), (2800, (19,))], ids=str)
+def test_scores_where_weights_lie_are_the_models(dim, hidden, bias):
+    """Of few outputs or many inputs, which the kernel does not pack; own models of ragged clients, or one."""
+    fed = toy_federation(3, (70, 3, 41), dim=dim, classes=11)
+    model = net(dim, hidden, fed.num_classes, bias=bias)
+    data, params = [fed.client(k).train for k in range(3)], [model.init(k) for k in range(3)]
+    for own in (params, [params[0]] * 3):
+        with torch.no_grad():
+            found = scores(model, own, data, params[0] if own[1] is own[0] else ())
+            for loss, right, p, d in zip(*found, own, data, strict=True):
+                wanted = wanted_scores(model, p, d)
+                assert float(loss) == pytest.approx(float(wanted[0]), rel=1e-4, abs=1e-5)
+                assert float(right) == pytest.approx(float(wanted[1]), abs=1e-6)
+
+
 @pytest.mark.parametrize("hidden", [(), (20, 7)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_losses_of_several_models_are_each_ones_own(hidden, bias):

@@ -59,6 +59,11 @@ class Data:
         return (self.x.numel() // n, self.x.dtype, self.y.numel() // n, self.y.dtype) if plain else None
 
     @property
+    def like(self) -> Tensor:
+        """A tensor of the mask's type and device; asking for it copies no sample."""
+        return self.mask
+
+    @property
     def block(self) -> Any:
         """What training without autograd reads: this client as a block of one (None: cannot)."""
         return self
@@ -100,6 +105,7 @@ class Part(Data):
     x = cached_property(lambda self: self._field("x"))  # type: ignore[assignment]
     y = cached_property(lambda self: self._field("y"))  # type: ignore[assignment]
     mask = cached_property(lambda self: self._field("mask"))  # type: ignore[assignment]
+    like = property(lambda self: self.of.like)  # type: ignore[assignment]
 
     def _field(self, name: str) -> Tensor:
         field = getattr(self.of, name)

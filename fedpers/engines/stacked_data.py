@@ -134,6 +134,11 @@ class StackedData(Data):
     mask = property(lambda self: self._field("mask"))  # type: ignore[assignment]
 
     @property
+    def like(self) -> Tensor:
+        """The first client's: nothing is stacked."""
+        return self.mask if self._block is None else self._block.parts[0].like
+
+    @property
     def num(self) -> Tensor:
         """How many samples are no padding, a scalar."""
         block = self._block

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class Inspector:
         self._first: dict[type, Any] = {}
         self._seen: set[Any] = set()
         self._finite: dict[int, tuple[Tensor, bool]] = {}
-        self._specs: dict[int, tuple[Any, TreeSpec]] = {}
+        self._specs: dict[tuple[int, type], tuple[Any, TreeSpec]] = {}
 
     def look(self, order: Any, reply: Any) -> tuple[str | None, int]:
         """(what is wrong with a reply, or None; its bytes, 0 if something is)."""
@@ -31,7 +32,7 @@ class Inspector:
         return fault, leaf_bytes(flat) if fault is None else 0
 
     def _problem(self, order: Any, reply: Any, flat: list[Any], structure: Any) -> str | None:
-        key = (self._spec(order), spec_of(flat, structure))
+        key = (type(order), self._spec(order, type(reply)), spec_of(flat, structure))
         if key not in self._seen:
             fault = shape_problem(order, reply, self._first.get(type(order)))
             if fault:
@@ -40,10 +41,13 @@ class Inspector:
             self._seen.add(key)
         return None if all(map(self._is_finite, flat)) else not_finite(reply)
 
-    def _spec(self, order: Any) -> TreeSpec:
-        known = self._specs.get(id(order))
-        if known is None or known[0] is not order:
-            known = self._specs[id(order)] = (order, spec_of(*flatten(order)))
+    def _spec(self, order: Any, kind: type) -> TreeSpec:
+        """Of what an order says of the shapes in a reply of this kind."""
+        known = self._specs.get((id(order), kind))
+        if known is None:  # the order is kept, so that its id stays its own
+            said = [getattr(order, n) for n in _common(type(order), kind)]
+            spec = spec_of(*flatten((said, dict(getattr(order, "expects", {})))))
+            known = self._specs[id(order), kind] = (order, spec)
         return known[1]
 
     def _is_finite(self, leaf: Any) -> bool:
@@ -58,6 +62,15 @@ class Inspector:
         return known[1]
 
 
+@lru_cache(2**10)
+def _common(order: type, reply: type) -> tuple[str, ...]:
+    """The fields that both records have."""
+    if not is_dataclass(order) or not is_dataclass(reply):
+        return ()
+    theirs = {f.name for f in fields(reply)}
+    return tuple(f.name for f in fields(order) if f.name in theirs)
+
+
 def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     """What is wrong with a reply's structure, or None.
 
@@ -66,13 +79,9 @@ def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
     whose class says `ragged = True` may differ in length.
     """
-    pairs: list[Any] = []
-    if is_dataclass(order) and is_dataclass(reply):
-        theirs = {f.name for f in fields(reply)}
-        names = [f.name for f in fields(order) if f.name in theirs]
-        pairs = [(getattr(order, n), getattr(reply, n), n) for n in names]
-        shapes: Mapping[str, tuple[int, ...]] = getattr(order, "expects", {})
-        pairs += [(torch.empty(shapes[n]), getattr(reply, n), n) for n in shapes if n in theirs]
+    pairs: list[Any] = [(getattr(order, n), getattr(reply, n), n) for n in _common(type(order), type(reply))]
+    shapes: Mapping[str, tuple[int, ...]] = getattr(order, "expects", {})
+    pairs += [(torch.empty(shapes[n]), getattr(reply, n), n) for n in shapes if hasattr(reply, n)]
     if like is not None:
         pairs.append((like, reply, type(reply).__name__, getattr(reply, "ragged", False)))
     return next(filter(None, (_shape_fault(*pair) for pair in pairs)), None)

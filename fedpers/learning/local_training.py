@@ -262,9 +262,9 @@ def schedule_of(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tens
     """Rows and weights [S, B] of the steps."""
     if not cfg.batch_size:
         steps, n = cfg.steps or cfg.epochs, len(data)
-        return torch.arange(n, device=data.y.device).expand(steps, n), data.mask.expand(steps, n)
+        return torch.arange(n, device=data.like.device).expand(steps, n), data.mask.expand(steps, n)
     index, weight = rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
-    return index.to(data.y.device), weight.to(data.mask)
+    return index.to(data.like.device), weight.to(data.like)
 
 
 def where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:

@@ -123,14 +123,32 @@ static void layer(const float *w, const float *b, const float **x, float *z, lon
     }
 }
 
-/* Whether a layer is not packed: half the time for 10 outputs. */
-INLINE int lies(long ins, long outs) { return outs <= V && ins % V == 0; }
+#define LONG 512 /* inputs */
 
-/* `layer` where the weights lie. */
-static void narrow_layer(const float *w, const float *b, const float **x, float *z, long n, long ins, long outs,
-                         int relu) {
-    long zw = WIDE(outs);
-    forward(w, b, x, z, n, outs, ins, zw);
+/* Whether a layer is not packed: half the time for 10 outputs. Of many outputs the sums over a register cost as much as
+   packing saves, unless they are of LONG inputs. */
+INLINE int lies(long ins, long outs) { return ins % V == 0 && (outs <= V || ins >= LONG); }
+
+/* Fetch share s of so many of n floats. */
+INLINE void fetch(const float *from, long n, long s, long shares) {
+    for (long j = n * s / shares / V * V; from && j < n * (s + 1) / shares; j += V) __builtin_prefetch(from + j, 0, 2);
+}
+
+/* `layer` where the weights lie. A client's own are in no cache: the rows that come next, at last those at `next`, are
+   fetched meanwhile. */
+static void lying_layer(const float *w, const float *b, const float **x, float *z, long n, long ins, long outs,
+                        int relu, const float *next) {
+    long zw = WIDE(outs), tiles = (n + ROWS - 1) / ROWS;
+    if (outs < DOTS) forward(w, b, x, z, n, outs, ins, zw);
+    for (long k = 0; k < outs && outs >= DOTS; k += DOTS) {
+        long at = k + DOTS < outs ? k : outs - DOTS, left = outs - k - DOTS;
+        const float *coming = left > 0 ? w + (k + DOTS) * ins : next;
+        long rows = left > 0 && left < DOTS ? left : DOTS;
+        for (long t = 0; t < tiles; t++) {
+            fetch(coming, rows * ins, t, tiles);
+            dots(DOTS, w + at * ins, x + t * ROWS, b ? b + at : b, z + t * ROWS * zw + at, ins, zw);
+        }
+    }
     for (long i = 0; relu && i < n * zw; i++)
         if (z[i] < 0) z[i] = 0; /* keeps NaN */
 }
@@ -160,6 +178,7 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
     float *first = (float *)(((uintptr_t)space + 4 * V - 1) / (4 * V) * (4 * V));
     float *z[2] = {first + all - V, first + all - V + ROOM * widest};
     const float *in[ROOM + TILE];
+    const long room = PIECE(*width) < ROOM ? PIECE(*width) : ROOM;
     for (long c = 0; c < C && !failed; c++) {
         const float **own = from + c * 2 * L, **last = own - 2 * L;
         float *w = first;
@@ -172,14 +191,15 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
                 pack(own[p], own[p + 1], w + wide, w, ins, outs);
             w += (ins + 1) * wide;
         }
-        for (long at = 0; at < *size[c] && !failed; at += ROOM) {
-            long n = *size[c] - at < ROOM ? *size[c] - at : ROOM, wide = 0;
+        for (long at = 0; at < *size[c] && !failed; at += room) {
+            long n = *size[c] - at < room ? *size[c] - at : room, wide = 0;
             list(in, *data[c], width[0], rows[c], at, n);
             w = first;
             for (long l = 0; l < L; l++) {
                 long ins = width[l], outs = width[l + 1];
                 wide = WIDE(outs);
-                if (lies(ins, outs)) narrow_layer(own[2 * l], own[2 * l + 1], in, z[l % 2], n, ins, outs, l + 1 < L);
+                const float *next = l || c + 1 == C ? 0 : own[2 * L], **p = own + 2 * l;
+                if (lies(ins, outs)) lying_layer(p[0], p[1], in, z[l % 2], n, ins, outs, l + 1 < L, next);
                 else layer(w + wide, w, in, z[l % 2], n, ins, outs, l + 1 < L);
                 w += (ins + 1) * wide;
                 list(in, z[l % 2], wide, 0, 0, n);

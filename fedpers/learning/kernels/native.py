@@ -199,8 +199,8 @@ def assess_each(
     models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], counts: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """As `assess`, of models of the same shapes, counts[0] of them on the first part, and so on."""
-    whole = [{k: v.contiguous() for k, v in w.items()} for w in models]
-    places = [w[name].data_ptr() if name in w else None for w in whole for name in names]
+    tensors = [w[name].contiguous() if name in w else None for w in models for name in names]
+    places = [None if t is None else t.data_ptr() for t in tensors]
     on = [c for c, count in enumerate(counts) for _ in range(count)]
     return _assess(places, _widths(models[0], names), task, parts, on)
 
