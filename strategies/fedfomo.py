@@ -62,7 +62,7 @@ class FedFomo(PersonalizedStrategy):
             torch.tensor([i, *others], device=self.plan.device),
             tuple(s.mailbox[j] for j in others), s.w[i]) for i, others in chosen.items()}
         sent = torch.tensor([self.row[k] for k in replies], device=self.plan.device)
-        given = torch.stack([reply.w for reply in replies.values()])
+        given = torch.stack([reply.w for reply in replies.values()]) if replies else s.w[:0]
         w, affinity = s.w.index_copy(0, sent, given), s.affinity.index_add(0, sent, given)  # [S3]
         mailbox = s.mailbox | {self.row[k]: reply.phi for k, reply in replies.items()}   # [S3]
         self.note(own_weight=float(w.diagonal().mean()))

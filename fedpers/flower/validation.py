@@ -45,7 +45,8 @@ class Inspector:
         """Of what an order says of the shapes in a reply of this kind."""
         known = self._specs.get((id(order), kind))
         if known is None:  # the order is kept, so that its id stays its own
-            said = [getattr(order, n) for n in _common(type(order), kind)]
+            kinds: Any = type(order), kind
+            said = [getattr(order, n) for n in _common(*kinds)]
             spec = spec_of(*flatten((said, dict(getattr(order, "expects", {})))))
             known = self._specs[id(order), kind] = (order, spec)
         return known[1]
@@ -79,7 +80,8 @@ def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
     whose class says `ragged = True` may differ in length.
     """
-    pairs: list[Any] = [(getattr(order, n), getattr(reply, n), n) for n in _common(type(order), type(reply))]
+    kinds: Any = type(order), type(reply)
+    pairs: list[Any] = [(getattr(order, n), getattr(reply, n), n) for n in _common(*kinds)]
     shapes: Mapping[str, tuple[int, ...]] = getattr(order, "expects", {})
     pairs += [(torch.empty(shapes[n]), getattr(reply, n), n) for n in shapes if hasattr(reply, n)]
     if like is not None:
