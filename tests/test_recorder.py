@@ -268,6 +268,14 @@ def test_a_failed_run_and_a_damaged_summary(tmp_path):
     assert read_summary(tmp_path)["error"].startswith("summary.json is damaged")
 
 
+def test_the_commit_is_the_one_that_a_run_began_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "git_commit", lambda: "before")
+    recorder = Recorder(tmp_path, CONFIG, FEDERATION)
+    monkeypatch.setattr(summary, "git_commit", lambda: "after")  # somebody pulled while it ran
+    recorder.pictures = False
+    assert recorder.close()["git_commit"] == "before" == read_summary(tmp_path)["git_commit"]
+
+
 def test_git_commit_outside_a_repository(tmp_path, monkeypatch):
     assert summary._git(tmp_path, "rev-parse", "HEAD") is None
     monkeypatch.setenv("PATH", str(tmp_path))  # no git at all

@@ -48,6 +48,7 @@ class Recorder(Observer):
         self.columns = list(COLUMNS)
         self.arrays = ArrayHistory()
         self._began = time.monotonic()
+        self._described = summary.describe(config)  # now: the sources may change while it runs
         self._told: float | None = None  # when the last round ended
         out.mkdir(parents=True, exist_ok=True)
         (out / "summary.json").unlink(missing_ok=True)  # its presence says that a run is finished
@@ -106,7 +107,7 @@ class Recorder(Observer):
         self._events.close()
         result = {
             "status": "finished",
-            **summary.describe(self.config),
+            **self._described,
             **summary.results(self.rows),
             **self.facts,
             "wall_seconds": time.monotonic() - self._began + self._seconds_before,
