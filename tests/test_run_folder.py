@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from fedpers.app.cli import main
 from fedpers.app.run import execute
@@ -64,6 +65,21 @@ def test_the_same_sweep_again_leaves_finished_runs_alone(tmp_path, capsys):
     (runs[0] / "summary.json").unlink()
     assert main(command) == 0  # half done: made again
     assert read_summary(runs[0])["status"] == "finished"
+
+
+def test_the_words_of_a_longer_run_make_it_from_nothing(tmp_path):
+    out, words = tmp_path / "a", tmp_path / "a/.hydra/overrides.yaml"
+    assert main(["run", *QUICK, "method=fedavg", f"out={out}"]) == 0
+    first = yaml.safe_load(words.read_text())
+    assert main(["run", f"resume={out}"]) == 0
+    assert yaml.safe_load(words.read_text()) == first
+    assert main(["run", f"resume={out}", "rounds=3"]) == 0
+    longer = yaml.safe_load(words.read_text())
+    assert longer == [w if w != "rounds=2" else "rounds=3" for w in first] != first
+    assert main(["run", f"resume={out}", "rounds=4", "eval_every=1"]) == 0
+    assert yaml.safe_load(words.read_text())[len(first) :] == ["eval_every=1"]
+    anew = compose.load([w for w in yaml.safe_load(words.read_text()) if not w.startswith("out=")])
+    assert anew == replace(stored_config(out), out=anew.out)
 
 
 def test_another_run_in_a_sweeps_folder_is_refused(tmp_path):

@@ -66,7 +66,7 @@ def _resume(folder: Path, args: Any, session: Session) -> None:
     screen.setLevel(logging.WARNING)  # details go to the run's fedpers.log
     screen.setFormatter(formatter("%(message)s"))
     logging.basicConfig(handlers=[screen])
-    _execute(cfg, folder, session)
+    _execute(cfg, folder, session, words=args.overrides)
 
 
 def _start(args: Any, session: Session) -> None:

@@ -118,12 +118,26 @@ def _is_free(key: str) -> bool:
 
 
 def store_config(cfg: RunConfig, out: Path, command: Sequence[str] = ()) -> None:
-    """Write the resolved config, and the user's words unless a resumed run has them already."""
+    """Write the resolved config and the user's words, those of a resumed run over those before."""
     (out / CONFIG).parent.mkdir(parents=True, exist_ok=True)
     plain = to_mapping(replace(cfg, resume=None))
     replace_text(out / CONFIG, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-    if not cfg.resume or not (out / COMMAND).exists():
-        replace_text(out / COMMAND, yaml.safe_dump(list(command), allow_unicode=True))
+    words = _gone_on(_stored_words(out), command) if cfg.resume else list(command)
+    replace_text(out / COMMAND, yaml.safe_dump(words, allow_unicode=True))
+
+
+def _stored_words(out: Path) -> list[str]:
+    try:
+        return [str(word) for word in yaml.safe_load((out / COMMAND).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, yaml.YAMLError):
+        return []
+
+
+def _gone_on(before: Sequence[str], more: Sequence[str]) -> list[str]:
+    """The words that make the whole run from nothing: a later one stands for an earlier one of its key."""
+    later = {word.partition("=")[0]: word for word in more}
+    kept = {key: word for key, word in later.items() if key not in ("resume", "out")}
+    return [kept.pop(word.partition("=")[0], word) for word in before] + list(kept.values())
 
 
 def _ended(out: Path) -> dict[str, bytes]:
