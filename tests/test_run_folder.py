@@ -78,6 +78,9 @@ def test_the_words_of_a_longer_run_make_it_from_nothing(tmp_path):
     assert longer == [w if w != "rounds=2" else "rounds=3" for w in first] != first
     assert main(["run", f"resume={out}", "rounds=4", "eval_every=1"]) == 0
     assert yaml.safe_load(words.read_text())[len(first) :] == ["eval_every=1"]
+    shutil.rmtree(out / "checkpoint")
+    assert main(["run", f"resume={out}", "rounds=2"]) == 0  # as killed before its first checkpoint
+    assert yaml.safe_load(words.read_text()) == [*first, "eval_every=1"]
     anew = compose.load([w for w in yaml.safe_load(words.read_text()) if not w.startswith("out=")])
     assert anew == replace(stored_config(out), out=anew.out)
 

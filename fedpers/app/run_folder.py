@@ -122,7 +122,8 @@ def store_config(cfg: RunConfig, out: Path, command: Sequence[str] = ()) -> None
     (out / CONFIG).parent.mkdir(parents=True, exist_ok=True)
     plain = to_mapping(replace(cfg, resume=None))
     replace_text(out / CONFIG, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-    words = _gone_on(_stored_words(out), command) if cfg.resume else list(command)
+    goes_on = cfg.resume or any(word.startswith("resume=") for word in command)
+    words = _gone_on(_stored_words(out), command) if goes_on else list(command)
     replace_text(out / COMMAND, yaml.safe_dump(words, allow_unicode=True))
 
 
