@@ -1,6 +1,9 @@
 """`fedpers bench libraries` with checkouts that only say how long their rounds took."""
 
 import json
+import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -13,6 +16,7 @@ from fedpers.bench.work import Work, arrays
 PFLLIB = """
 import os, sys
 from pathlib import Path
+from flcore.trainmodel.models import FedAvgCNN
 from utils.data_utils import READ, read_client_data
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert os.environ["OMP_NUM_THREADS"] == "1" and given["-dev"] == "cpu"
@@ -24,7 +28,10 @@ for k in [*range(clients), *range(clients)]:
 for t in range(int(given["-gr"]) + 1):
     print("-" * 25, "time cost", "-" * 25, 99.0 if t == 0 else READ[0] / clients + t)
 print("Average time cost: 5.0s.")
+if given["-m"] == "CNN":
+    print("network:", FedAvgCNN(in_features=1, num_classes=10, dim=1024))
 """
+MODELS = "def FedAvgCNN(**sizes):\n    return 'their own'\n"
 READS = """
 import numpy as np
 READ = [0]
@@ -61,6 +68,7 @@ def checkouts(tmp_path, monkeypatch):
     files = {
         "pflib/system/main.py": PFLLIB,
         "pflib/system/utils/data_utils.py": READS,
+        "pflib/system/flcore/trainmodel/models.py": MODELS,
         "fl-bench/main.py": FL_BENCH,
         "fl-bench/src/server/fedavg.py": "",
         "fl-bench/config/defaults.yaml": "",
@@ -144,6 +152,30 @@ def test_our_layers_are_theirs():
     assert sizes["mlp-200-200"] == 785 * 200 + 201 * 200 + 201 * 10
     assert sizes["cnn"] == 26 * 32 + 801 * 64 + 1025 * 512 + 513 * 10
     assert {m for c in CHECKOUTS.values() for m in c.models} == set(libraries.MODELS)
+    assert sizes["lenet"] == 26 * 6 + 151 * 16 + 257 * 120 + 121 * 84 + 85 * 10
+
+
+@pytest.mark.parametrize(
+    ("model", "in_ram"), [("cnn", False), ("cnn", True), ("lenet", False), ("lenet", True)]
+)
+def test_their_cnn_makes_room_for_lenet(model, in_ram, checkouts, tmp_path):
+    """The layers that PFLlib's main file gets, by what torch prints of them, beside ours."""
+    library, work = PFLlib(in_ram), libraries.WORK
+    words = library.command(tmp_path / "pflib", "fedavg", model, work)
+    here = library.prepare(tmp_path / "pflib", tmp_path / "made", work)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    text = subprocess.run(
+        [sys.executable, *words], cwd=here, env=env, capture_output=True, text=True, check=True
+    )
+    assert library.times(text.stdout) == ([2, 3] if in_ram else [3, 4])  # each file read once, or twice
+    weights = [tuple(v.shape) for v in libraries.network(model, work.shape).init(0).values() if v.ndim > 1]
+    theirs = [
+        (int(b), int(a), 5, 5) if kind == "Conv2d" else (int(b), int(a))
+        for kind, a, b in re.findall(
+            r"(Conv2d|Linear)\((?:in_features=)?(\d+), (?:out_features=)?(\d+)", text.stdout
+        )
+    ]
+    assert theirs == weights if model == "lenet" else "network: their own" in text.stdout
 
 
 @pytest.mark.parametrize(

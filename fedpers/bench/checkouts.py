@@ -16,14 +16,24 @@ import numpy as np
 
 from fedpers.bench.work import LR, Work, arrays
 
-READ_ONCE = """
+START = """
 import functools, os, runpy, sys
+from collections import OrderedDict
 main = sys.argv.pop(1)
 sys.path.insert(0, os.path.dirname(main))
+from flcore.trainmodel import models
+from torch import nn
 from utils import data_utils
-data_utils.read_client_data = functools.cache(data_utils.read_client_data)
-runpy.run_path(main, run_name="__main__")
-"""  # PFLlib, which reads no file twice
+"""  # before PFLlib's own main file
+READ_ONCE = "data_utils.read_client_data = functools.cache(data_utils.read_client_data)\n"
+LENET = """
+half = lambda i: [(f"relu{i}", nn.ReLU()), (f"pool{i}", nn.MaxPool2d(2))]
+models.FedAvgCNN = lambda **sizes: nn.Sequential(OrderedDict([
+    ("conv1", nn.Conv2d(1, 6, 5)), *half(1), ("conv2", nn.Conv2d(6, 16, 5)), *half(2), ("flat", nn.Flatten()),
+    ("fc1", nn.Linear(256, 120)), ("relu3", nn.ReLU()), ("fc2", nn.Linear(120, 84)), ("relu4", nn.ReLU()),
+    ("fc", nn.Linear(84, 10))]))
+"""  # in place of their CNN: their own LeNet normalises and drops out
+MAIN = 'runpy.run_path(main, run_name="__main__")\n'
 Names = dict[str, list[str]]  # by our name: theirs, with options where their defaults are another method
 
 
@@ -50,7 +60,7 @@ class PFLlib:
 
     in_ram: bool = False  # read each file once: what is left if it kept its data
     main: ClassVar[str] = "system/main.py"
-    models: ClassVar[dict[str, str]] = {"logistic": "MLR", "mlp": "DNN", "cnn": "CNN"}
+    models: ClassVar[dict[str, str]] = {"logistic": "MLR", "mlp": "DNN", "lenet": "CNN", "cnn": "CNN"}
     methods: ClassVar[Names] = {
         "fedavg": ["FedAvg"],
         "fedprox": ["FedProx", "-mu", "0.1"],
@@ -94,8 +104,8 @@ class PFLlib:
             "-eg": work.rounds + 1,
             "-dev": "cpu",
         }
-        start = ["-c", READ_ONCE] if self.in_ram else []
-        start.append(str(checkout / self.main))
+        changes = READ_ONCE * self.in_ram + LENET * (model == "lenet")
+        start = [*(("-c", START + changes + MAIN) if changes else ()), str(checkout / self.main)]
         return [*start, *(str(word) for pair in given.items() for word in pair), *more]
 
     def times(self, text: str) -> list[float]:

@@ -39,9 +39,11 @@ MODELS: dict[str, tuple[Layer, ...]] = {  # the layers of theirs below the head
     "logistic": (Flatten(),),
     "mlp": (Flatten(), Dense(100), Relu()),
     "mlp-200-200": (Flatten(), Dense(200), Relu(), Dense(200), Relu()),
+    "lenet": (Conv(6, 5, 0), *HALF, Conv(16, 5, 0), *HALF, Flatten(), Dense(120), Relu(), Dense(84), Relu()),
     "cnn": (Conv(32, 5, 0), *HALF, Conv(64, 5, 0), *HALF, Flatten(), Dense(512), Relu()),
 }
-OF_CNN = ("fedavg", "fedper", "ditto")  # the methods that are run on it: a round takes seconds
+CNNS = ("lenet", "cnn")
+OF_CNN = ("fedavg", "fedper", "ditto")  # the methods that are run on convolutions: a round takes seconds
 METHODS = tuple(dict.fromkeys(name for library in CHECKOUTS.values() for name in library.methods))
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 SAYS = "seconds of a round:"
@@ -54,7 +56,7 @@ def libraries(args: argparse.Namespace) -> list[Result]:
     pythons = dict(p.split("=", 1) for p in args.python)
     models = args.models.split(",") if args.models else list(MODELS)
     names = args.methods.split(",") if args.methods else METHODS
-    few = [(m, name) for m in models for name in names if m != "cnn" or args.methods or name in OF_CNN]
+    few = [(m, name) for m in models for name in names if m not in CNNS or args.methods or name in OF_CNN]
     many = [(m, name) for m, name in few if m in OF_MANY["models"] and name in OF_MANY["methods"]]
     rows = []
     for work, cases, ways in ((WORK, few, tuple(places)), (MANY, many, OF_MANY["ways"])):

@@ -154,8 +154,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "hundredths of a second. Each library has its own APFL, FedFomo, Per-FedAvg, pFedMe, CFL and FedEM, "
         "with its own number of inner steps or models: their ratios say what a user waits for, not which "
         "arithmetic is faster. *failed*: there these methods need a model with a body below its head. With "
-        "5,000 clients PFLlib keeps a model for each of them. Their LeNets normalise and drop out, and are "
-        "left out.",
+        "5,000 clients PFLlib keeps a model for each of them. *lenet* has LeNet's layers without padding; in "
+        "PFLlib it stands in place of its CNN, as its own LeNet normalises and drops out.",
         {
             "model": "{model}",
             "method": "{method}",
