@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import json
 import resource
 import statistics
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,13 +67,18 @@ def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
 
 
 def population(args: argparse.Namespace) -> list[Result]:
-    """Private heads of 20 KB: a round of 1,000 out of 1,000, 1,000,000 and 10,000,000 clients."""
-    rows = []
-    for number in (1000, 1_000_000, 10_000_000):
-        code = f"from fedpers.bench.suites import heads; heads({number}, {args.rounds or 8})"
+    """Private heads of 20 KB: a round of 1,000 out of 1,000, 1,000,000 and 10,000,000 clients, in turns."""
+    numbers = (1000, 1_000_000, 10_000_000)
+    found: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
+    for number in numbers * args.passes:
+        code = f"from fedpers.bench.suites import heads; heads({number}, {args.rounds or 16})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds, megabytes, disk = map(float, done.stdout.split()[-3:])
-        rows.append({"clients": number, "seconds": seconds, "peak_mb": megabytes, "disk_mb": disk})
+        found[number].append(json.loads(done.stdout.splitlines()[-1]))
+    rows: list[Result] = []
+    for number, runs in found.items():
+        seconds = statistics.median(s for run in runs for s in run["seconds"])
+        peaks = {part: max(run[part] for run in runs) for part in ("peak_mb", "disk_mb")}
+        rows.append({"clients": number, "seconds": seconds, **peaks})
         if len(rows) > 1:
             rows[-1]["times"] = seconds / rows[0]["seconds"]
         print(rows[-1], flush=True)
@@ -79,7 +86,7 @@ def population(args: argparse.Namespace) -> list[Result]:
 
 
 def heads(number: int, rounds: int) -> None:
-    """Print median seconds a round, the process's peak MB, and MB on disk."""
+    """Print seconds of the later half of the rounds, the process's peak MB, and MB on disk."""
     torch.set_num_threads(1)
     rng, n, dim = np.random.default_rng(0), 20, 32
     x = torch.from_numpy(rng.standard_normal((1000, n, dim), dtype=np.float32))
@@ -90,11 +97,11 @@ def heads(number: int, rounds: int) -> None:
     client, fed = FedPerClient(config, model), federation(x, y, slice(None), number)
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        store = RowStore(Path(folder), memory_mb=128)
+        store = RowStore(Path(folder), memory_mb=128)  # full after six rounds
         play(strategy, client, fed, store, RunnerConfig(), rounds, lambda t, log: seconds.append(log.seconds))
         disk = sum(f.stat().st_blocks * 512 for f in Path(folder).iterdir()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(statistics.median(seconds[2:]), peak, disk)
+    print(json.dumps({"seconds": seconds[rounds // 2 :], "peak_mb": peak, "disk_mb": disk}))
 
 
 def gpu(args: argparse.Namespace) -> list[Result]:

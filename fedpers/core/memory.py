@@ -1,7 +1,10 @@
 """Memory of the process."""
 
 import ctypes
+import mmap
 import sys
+
+import numpy as np
 
 TRIM, MAPS = -1, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_MAX
 KEPT = 256 * 2**20  # bytes of freed memory
@@ -15,9 +18,7 @@ def keep_freed() -> None:
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(TRIM, KEPT)
-        libc.mallopt(
-            MAPS, 0
-        )  # a piece in a mapping of its own goes back at once; its threshold is 32 MiB at most
+        libc.mallopt(MAPS, 0)  # a mapping of its own goes back at once; its threshold is 32 MiB at most
 
 
 def give_back() -> None:
@@ -27,3 +28,12 @@ def give_back() -> None:
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # musl has none
         libc.malloc_trim(0)
+
+
+def sparse_zeros(count: int, dtype: type[np.generic]) -> np.ndarray:
+    """[count] zeros that take memory page by page, where numbers are written.
+
+    NumPy asks for huge pages: a thousand numbers here and there took as much as all.
+    """
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype) if size else np.zeros(0, dtype)

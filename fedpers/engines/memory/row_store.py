@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fedpers.core.errors import CheckpointError
+from fedpers.core.memory import sparse_zeros
 from fedpers.core.pytree import TreeSpec
 from fedpers.core.serialization import pack, read_record, unpack, write_record
 from fedpers.engines.memory.client_store import CLIENTS, ClientStore, When
@@ -134,9 +135,9 @@ class RowStore(ClientStore):
             self._kind[there], self._row[there] = kind[there], row[there]
 
     def _forget(self, size: int = 0) -> None:
-        """Nobody's state is on disk; memory is taken where a number that is not 0 is written."""
-        self._kind = np.zeros(size, dtype=np.int32)  # [client] 0: not on disk; else 1 + a place in `_kinds`
-        self._row = np.zeros(size, dtype=np.int64)  # [client]
+        """Nobody's state is on disk."""
+        self._kind = sparse_zeros(size, np.int32)  # [client] 0: not on disk; else 1 + a place in `_kinds`
+        self._row = sparse_zeros(size, np.int64)  # [client]
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
