@@ -1,7 +1,7 @@
 """FedALA, client half. The algorithm box is in strategies/fedala.py."""
 
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.families.split_models.upper_layers import mix, problem_of, upper
-from fedpers.learning.between import between_in_turn, minimise_between
+from fedpers.learning.between import passes_between
 from fedpers.learning.kernels.scoring import losses_of
+from fedpers.learning.losses import Loss
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minimise, record
 
 WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
@@ -46,6 +47,11 @@ class ClientState:
     W: Params                             # of the mixed layers, entries in [0, 1]
     visits: int                           # before this round: 0, 1, or 2 for more
     passes: Tensor                        # scalar, of the last learning of W_i
+
+
+def last(stacks: Params) -> Params:
+    """The last row of each stack."""
+    return {k: v[-1] for k, v in stacks.items()}
 
 
 def settled(losses: list[float], threshold: float) -> bool:
@@ -78,27 +84,34 @@ class FedALAClient(PersonalizedClient):
 
     def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, Tensor]:
         """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
-        h, one = self.config, torch.ones_like(state.passes)
-        some = rng.some(data, h.share)                                                   # [C1]
-        if state.visits == 1:
-            return one_by_one(self._settle, shared, state, some.apart, rng.apart)
-        loss, some = problem_of(self.model, shared, state.W, some, often=False)
-        return minimise_between(loss, state.own, shared, state.W, some, rng, self._one_pass, h.eta), one
+        first, some = state.visits == 1, rng.some(data, self.config.share)               # [C1]
+        loss, drawn = problem_of(self.model, shared, state.W, some, often=first)
+        least = WINDOW + 1 if first else 1             # that can settle
+        tried = self._passes(loss, shared, state, state.W, drawn, rng, least)
+        if not first:
+            return last(tried), torch.ones_like(state.passes)
+        losses = losses_of(loss, between(state.own, shared, tried), drawn)
+        return one_by_one(self._settle, last(tried), losses, shared, state, some.apart, rng.apart)
 
-    def _settle(self, shared: Params, state: ClientState, some: Data, rng: Stream) -> tuple[Params, Tensor]:
-        """(W_i, passes) of one client when its loss has settled."""
-        h, own, W, losses = self.config, state.own, state.W, list[float]()
-        loss, some = problem_of(self.model, shared, W, some)
-        while len(losses) < MOST and not settled(losses, h.threshold):
-            times = 1 if losses else WINDOW + 1        # the least that can settle
-            tried = between_in_turn(loss, own, shared, W, some, rng, self._one_pass, h.eta, times)  # [C2]
-            losses += losses_of(loss, [between(own, shared, W) for W in tried], some).tolist()
-            W = tried[-1]
-        return W, torch.full_like(state.passes, len(losses))
+    def _settle(
+        self, W: Params, losses: Tensor, shared: Params, state: ClientState, some: Data, rng: Stream
+    ) -> tuple[Params, Tensor]:
+        """(W_i, passes) of one client when its loss has settled, `losses` [p] being those of the p passes so far."""
+        found, threshold = losses.tolist(), self.config.threshold
+        if not settled(found, threshold):
+            loss, some = problem_of(self.model, shared, W, some)
+        while len(found) < MOST and not settled(found, threshold):
+            tried = self._passes(loss, shared, state, W, some, rng, 1)
+            found += losses_of(loss, between(state.own, shared, tried), some).tolist()
+            W = last(tried)
+        return W, torch.full_like(state.passes, len(found))
 
-    @property
-    def _one_pass(self) -> LocalConfig:
-        return replace(self.config.local, epochs=1, steps=0)
+    def _passes(
+        self, loss: Loss, shared: Params, state: ClientState, W: Params, some: Data, rng: Stream, times: int
+    ) -> Params:
+        """W_i after each of some passes, stacks [times, ...]."""
+        h = self.config
+        return passes_between(loss, state.own, shared, W, some, rng, h.local, h.eta, times)      # [C2]
 
     def personal(self, shared: Weights, state: ClientState) -> Params:
         """The client's own model."""

@@ -173,8 +173,13 @@ class StackedData(Data):
     def drawn(self, streams: Sequence[Stream], share: float) -> Data:
         """A share of each client's samples, drawn from its own stream."""
         assert self._block is not None
-        parts = [s.some(p, share) for s, p in zip(streams, self._block.parts, strict=True)]
-        return StackedData.of(self._client, Block(parts, max(1, int(share * self._block.size))))
+        sizes, top = self._block.sizes, self._block.size
+        orders = shuffled_each(streams, sizes, top, 1, 0, (1, top))[:, 0]
+        parts = [
+            p.part(lambda n, order=order: order[: max(1, int(share * n))])
+            for p, order in zip(self._block.parts, orders, strict=True)
+        ]
+        return StackedData.of(self._client, Block(parts, max(1, int(share * top))))
 
     def with_inputs(self, x: Tensor) -> Data:
         """The same samples with other inputs; still a block, unless somebody differentiates through x."""
@@ -245,6 +250,14 @@ class StackedStream(Stream):
         if not uneven:
             weight[:] = batch_weight(n, batch_size, length)
         return self._lifted(torch.from_numpy(index)), self._lifted(torch.from_numpy(weight))
+
+    def passes(self, n: int, batch_size: int, times: int) -> tuple[Tensor, Tensor]:
+        """Each client's own passes [times, S, B]; rows and columns beyond them have weight 0."""
+        if not self.ragged:
+            return super().passes(n, batch_size, times)
+        drawn = [self.schedule(n, batch_size, 1, 0) for _ in range(times)]
+        index, weight = map(torch.stack, zip(*drawn, strict=True))
+        return index, weight
 
     def some(self, data: Any, share: float) -> Any:
         """A share of each client's samples, at least one, drawn without replacement."""

@@ -205,6 +205,21 @@ def assess_each(
     return _assess(places, _widths(models[0], names), task, parts, on)
 
 
+def losses(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> Tensor:
+    """[C, J] each client's mean loss under J models of its own; `knows` must hold.
+
+    Args:
+        w: stacks [C, J, ...] of parameters.
+        names, parts: as in `assess`.
+    """
+    rows = [None if t is None else t if t[0, 0].is_contiguous() else t.contiguous() for t in map(w.get, names)]
+    C, J = next(iter(w.values())).shape[:2]
+    first = [None if t is None else (t.data_ptr(), 4 * t.stride(0), 4 * t.stride(1)) for t in rows]
+    places = [at and at[0] + c * at[1] + j * at[2] for c in range(C) for j in range(J) for at in first]
+    on = [c for c in range(C) for _ in range(J)]
+    return _assess(places, _widths(w, names), task, parts, on)[0].view(C, J)
+
+
 def sample_losses(
     models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], size: int
 ) -> Tensor:
