@@ -1,9 +1,9 @@
 """FedALA, client half. The algorithm box is in strategies/fedala.py."""
 
-import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +56,7 @@ def last(stacks: Params) -> Params:
 
 def settled(losses: list[float], threshold: float) -> bool:
     """Whether the last losses, of more than those, spread less than this."""
-    return len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < threshold
+    return len(losses) > WINDOW and np.std(losses[-WINDOW:]) < threshold
 
 
 class FedALAClient(PersonalizedClient):
