@@ -91,7 +91,8 @@ def train(
         given: stacks [C, ...] of weights, proximal terms and optimiser states.
         parts: the clients' data.
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
-        in_turn: all C are one client, who goes on from where it ended; not for ADAM, which counts its steps.
+        in_turn: all C are one client, who goes on from where it ended; not for ADAM, which counts its steps: second
+            moments are none, and the way of a BLEND stays.
 
     Returns:
         `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
@@ -102,7 +103,7 @@ def train(
     """
     kinds: Kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
-    moments = (given.m, given.v) if plan.keeps else (none, none)
+    moments = (given.m, none if in_turn else given.v) if plan.keeps else (none, none)
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
     fresh: Kinds = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     if in_turn:
