@@ -1,6 +1,6 @@
 """FedALA, client half. The algorithm box is in strategies/fedala.py."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -8,19 +8,17 @@ import torch
 from torch import Tensor
 
 from fedpers.core.bounds import above, bounds
-from fedpers.core.params import between
-from fedpers.core.rng import Stream
+from fedpers.core.params import between, rows_of
 from fedpers.core.vmap import one_by_one
-from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.families.split_models.upper_layers import mix, problem_of, upper
 from fedpers.learning.between import passes_between
 from fedpers.learning.kernels.scoring import losses_of
 from fedpers.learning.losses import Loss
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minimise, record
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
-WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
+WINDOW, MOST = 10, 100      # passes of the first learning: whose losses are compared after one more, at most
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,9 @@ class ClientState:
     passes: Tensor                        # scalar, of the last learning of W_i
 
 
-def last(stacks: Params) -> Params:
-    """The last row of each stack."""
-    return {k: v[-1] for k, v in stacks.items()}
-
-
 def settled(losses: list[float], threshold: float) -> bool:
     """Whether the last losses, of more than those, spread less than this."""
-    return len(losses) > WINDOW and np.std(losses[-WINDOW:]) < threshold
+    return len(losses) > WINDOW and bool(np.std(losses[-WINDOW:]) < threshold)
 
 
 class FedALAClient(PersonalizedClient):
@@ -86,32 +79,26 @@ class FedALAClient(PersonalizedClient):
         """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
         first, some = state.visits == 1, rng.some(data, self.config.share)               # [C1]
         loss, drawn = problem_of(self.model, shared, state.W, some, often=first)
-        least = WINDOW + 1 if first else 1             # that can settle
-        tried = self._passes(loss, shared, state, state.W, drawn, rng, least)
+        tried = self._passes(loss, shared, state, drawn, rng, WINDOW + 1 if first else 1)
         if not first:
-            return last(tried), torch.ones_like(state.passes)
-        losses = losses_of(loss, between(state.own, shared, tried), drawn)
-        return one_by_one(self._settle, last(tried), losses, shared, state, some.apart, rng.apart)
+            return rows_of(tried)[-1], torch.ones_like(state.passes)
+        losses, after = losses_of(loss, between(state.own, shared, tried), drawn), rows_of(tried)[-1]
+        return one_by_one(self._settle, losses, shared, replace(state, W=after), some.apart, rng.apart)
 
-    def _settle(
-        self, W: Params, losses: Tensor, shared: Params, state: ClientState, some: Data, rng: Stream
-    ) -> tuple[Params, Tensor]:
-        """(W_i, passes) of one client when its loss has settled, `losses` [p] being those of the p passes so far."""
-        found, threshold = losses.tolist(), self.config.threshold
-        if not settled(found, threshold):
-            loss, some = problem_of(self.model, shared, W, some)
-        while len(found) < MOST and not settled(found, threshold):
-            tried = self._passes(loss, shared, state, W, some, rng, 1)
+    def _settle(self, losses: Tensor, shared: Params, state: ClientState, some: Data, rng: Stream) -> Any:
+        """(W_i, passes) of one client when its loss has settled, from `losses` [p] of the p passes so far."""
+        found, least = losses.tolist(), self.config.threshold
+        if not settled(found, least):
+            loss, some = problem_of(self.model, shared, state.W, some)
+        while len(found) < MOST and not settled(found, least):
+            tried = self._passes(loss, shared, state, some, rng, 1)
             found += losses_of(loss, between(state.own, shared, tried), some).tolist()
-            W = last(tried)
-        return W, torch.full_like(state.passes, len(found))
+            state = replace(state, W=rows_of(tried)[-1])
+        return state.W, torch.full_like(state.passes, len(found))
 
-    def _passes(
-        self, loss: Loss, shared: Params, state: ClientState, W: Params, some: Data, rng: Stream, times: int
-    ) -> Params:
-        """W_i after each of some passes, stacks [times, ...]."""
+    def _passes(self, loss: Loss, shared: Params, state: ClientState, some: Data, rng: Stream, n: int) -> Any:
         h = self.config
-        return passes_between(loss, state.own, shared, W, some, rng, h.local, h.eta, times)      # [C2]
+        return passes_between(loss, state.own, shared, state.W, some, rng, h.local, h.eta, n)    # [C2]
 
     def personal(self, shared: Weights, state: ClientState) -> Params:
         """The client's own model."""

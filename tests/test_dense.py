@@ -452,7 +452,7 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("head_alone", [False, True])
 def test_losses_of_models_in_stacks_are_each_clients_own(head_alone, task, monkeypatch):
-    """Of ragged clients, on parts of their samples; the layers below are each client's own, or all have the same."""
+    """Of ragged clients, on parts of their samples; layers below are each model's own, or all share them."""
     fed = toy_federation(3, (70, 3, 41), dim=19, task=task)
     model, calls, assess = net(19, (7,), fed.num_classes, task=task), [], native._assess
     block = Block([fed.client(k).train.part(lambda n: np.arange(0, n, 2)) for k in range(3)], 40)
@@ -511,7 +511,9 @@ def test_scores_of_squashed_outputs_are_left_to_torch():
         wanted = squashed.loss(squashed.init(0), data)
         rows = {k: v[None] for k, v in squashed.init(0).items()}
         assert float(losses_of(squashed.loss, rows, data)) == pytest.approx(float(wanted))
-        assert float(losses_of_each(squashed.loss, [([squashed.init(0)], data)])[0]) == pytest.approx(float(wanted))
+        assert float(losses_of_each(squashed.loss, [([squashed.init(0)], data)])[0]) == pytest.approx(
+            float(wanted)
+        )
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():

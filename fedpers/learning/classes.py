@@ -13,7 +13,7 @@ from fedpers.learning.model import Model
 
 
 def class_means(model: Model, w: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:
-    """([K, M] mean features of a client's samples of each class, [K] how many these are); 0 where there is none.
+    """([K, M] mean features of a client's samples of each class, 0 where it has none; [K] how many it has).
 
     On a CPU each client of a stack reads its own samples: once read, they are not worth a stack.
     """

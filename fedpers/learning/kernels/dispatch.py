@@ -169,7 +169,10 @@ def minimise_in_turn(plan: Plan, given: Training, block: Any, index: Tensor, wei
     def all_clients(*leaves: Tensor) -> list[Tensor]:
         start, index, weight = rebuild(form, leaves)
         parts, rows = whole_rows(block.parts, index)
-        every = [tree_map(lambda t, c=c: t[c].expand(len(weight[c]), *t.shape[1:]), start) for c in range(len(rows))]
+        every = [
+            tree_map(lambda t, c=c: t[c].expand(len(weight[c]), *t.shape[1:]), start)
+            for c in range(len(rows))
+        ]
         found = [
             native.train(plan, own, [part] * len(w), i, w, in_turn=True).m
             for own, part, i, w in zip(every, parts, rows, weight, strict=True)

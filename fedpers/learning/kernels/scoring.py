@@ -35,7 +35,9 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
     parts = data.block.parts
 
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
-        return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
+        models = {k: v.unsqueeze(1) for k, v in zip(w, leaves, strict=True)}
+        loss, accuracy = native.assess(models, places, model.task, parts)
+        return loss[:, 0], accuracy[:, 0]
 
     loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
     return loss, accuracy
@@ -74,7 +76,7 @@ def losses_of(loss: Loss, models: Params, data: Data) -> Tensor:
     parts, names = data.block.parts, list(w)
 
     def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
-        return [native.losses(dict(zip(names, leaves, strict=True)), plan.places, plan.task, parts)]
+        return [native.assess(dict(zip(names, leaves, strict=True)), plan.places, plan.task, parts)[0]]
 
     return on_stacks(all_clients, data.num, *w.values())[0]
 
@@ -91,7 +93,7 @@ def _rows_scored(loss: Loss, models: Params, data: Data) -> tuple[Plan, Params] 
 
 
 def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> list[Tensor]:
-    """[J] losses of J models of one client's parameters each, on its samples, for several: (models, data) of each.
+    """Of several clients (models, data) the [J] losses of each one's J models on its samples.
 
     By the kernel where there is one, in one call, else by torch; no stack's rows.
     """
