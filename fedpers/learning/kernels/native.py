@@ -183,12 +183,10 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
 
     Args:
         w: stacks [C, J, ...] of parameters.
-        names, parts: each layer's weight and bias in turn, whether it has one or not; the clients' data. A label that is no class raises an IndexError.
+        names, parts: each layer's weight and bias in turn, whether it has one or not; the clients' data.
     """
     C, J = next(iter(w.values())).shape[:2]
-    rows = [
-        None if t is None else t if t[0, 0].is_contiguous() else t.contiguous() for t in map(w.get, names)
-    ]
+    rows = [t if t is None or t[0, 0].is_contiguous() else t.contiguous() for t in map(w.get, names)]
     first = [None if t is None else (t.data_ptr(), 4 * t.stride(0), 4 * t.stride(1)) for t in rows]
     places = [at and at[0] + c * at[1] + j * at[2] for c in range(C) for j in range(J) for at in first]
     losses, right = _assess(places, _widths(w, names), task, parts, [c for c in range(C) for _ in range(J)])
