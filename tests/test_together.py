@@ -89,6 +89,16 @@ def test_a_share_of_the_samples_of_stacked_clients_is_each_ones_own_draw(share):
         assert {tuple(row) for row in own.x.tolist()} <= {tuple(row) for row in part.x.tolist()}
 
 
+def test_a_number_by_size_is_each_clients_own():
+    fed = toy_federation(4, (9, 13, 6, 9), dim=4)
+    parts = [fed.client(k).train for k in range(4)]
+    block = Block(parts, 13)
+    (found,) = over_rows(lambda i: [StackedData.of(i, block).by_size(lambda n: 1 / n)], torch.arange(4))
+    assert found.dtype is parts[0].mask.dtype
+    assert torch.equal(found, torch.stack([p.by_size(lambda n: 1 / n) for p in parts]))
+    assert torch.equal(found, torch.tensor([1 / 9, 1 / 13, 1 / 6, 1 / 9]))
+
+
 @pytest.mark.parametrize("sizes", [(9, 13, 6), (9, 9)], ids=str)
 def test_passes_of_a_stack_are_each_ones_own_one_after_the_other(sizes):
     """With a short last batch; passes of the smaller clients are filled up each, and not at their end."""

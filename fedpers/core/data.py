@@ -46,6 +46,10 @@ class Data:
         """How many samples are no padding, a scalar."""
         return self.mask.sum()
 
+    def by_size(self, f: Callable[[int], float]) -> Tensor:
+        """f(n) for the client's n samples, a scalar of the mask's type."""
+        return self.like.new_tensor(f(len(self)))
+
     def of_class(self, num_classes: int) -> Tensor:
         """[n, K] 1 where a sample is of the class, in the mask's type; padding is of none."""
         classes = torch.arange(num_classes, device=self.y.device)
@@ -88,8 +92,7 @@ class Data:
 
     def take(self, index: Tensor, weight: Tensor) -> list["Data"]:
         """Batches of rows index [S, B]; `weight` [S, B] becomes their mask."""
-        rows = index.reshape(-1)
-        x, y = (t[rows].unflatten(0, index.shape) for t in (self.x, self.y))
+        x, y = (t[index.reshape(-1)].unflatten(0, index.shape) for t in (self.x, self.y))
         return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
 
 
@@ -202,8 +205,7 @@ class Federation:
         Of the sizes, the labels' counts, and the samples of the first and the last client: enough to tell
         one population from another, and quick for a large one.
         """
-        kind = (self.num_clients, self.input_shape, self.num_classes, self.task)
-        found = hashlib.sha256(repr(kind).encode())
+        found = hashlib.sha256(repr((self.num_clients, self.input_shape, self.num_classes, self.task)).encode())
         for counts in (self.num_train, self.num_test, self.label_counts):
             found.update(np.ascontiguousarray(counts, dtype=np.int64).tobytes())
         for k in sorted({0, self.num_clients - 1}):

@@ -164,6 +164,13 @@ class StackedData(Data):
         assert self._block is not None
         return Apart(self._block.parts)
 
+    def by_size(self, f: Callable[[int], float]) -> Tensor:
+        """f(n) for each client's own n samples."""
+        assert self._block is not None
+        sizes = self._block.sizes
+        found = {n: f(n) for n in set(sizes)}
+        return lift(self._client, lambda: self.like.new_tensor([found[n] for n in sizes]))
+
     def part(self, rows_of: Callable[[int], np.ndarray]) -> Data:
         """Each client's rows rows_of(n), n being its own number of samples."""
         assert self._block is not None
