@@ -205,7 +205,8 @@ class Federation:
         Of the sizes, the labels' counts, and the samples of the first and the last client: enough to tell
         one population from another, and quick for a large one.
         """
-        found = hashlib.sha256(repr((self.num_clients, self.input_shape, self.num_classes, self.task)).encode())
+        kind = (self.num_clients, self.input_shape, self.num_classes, self.task)
+        found = hashlib.sha256(repr(kind).encode())
         for counts in (self.num_train, self.num_test, self.label_counts):
             found.update(np.ascontiguousarray(counts, dtype=np.int64).tobytes())
         for k in sorted({0, self.num_clients - 1}):
@@ -231,11 +232,10 @@ def _fields(
         for three, own in zip(splits, ys, strict=True)
     ]
     counts = [np.bincount(own[0], minlength=len(classes)) if classes else np.zeros(0, int) for own in ys]
-    outputs = 1 if task == "binary" else len(classes) or int(np.prod(width, dtype=int))
     return {
         "num_clients": len(held),
         "input_shape": shape,
-        "num_classes": outputs,
+        "num_classes": 1 if task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
         "client": Held(held),
         "num_train": np.array([len(c.train) for c in held]),
         "num_test": np.array([len(c.test) for c in held]),
