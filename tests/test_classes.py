@@ -54,6 +54,8 @@ def test_a_label_that_is_no_class_counts_nowhere(way, monkeypatch):
     data = Data(torch.ones(4, 3), torch.tensor([-1, 0, 2, 2**40]), torch.ones(4))
     C, n = class_means(net(3, (), 2), {}, data, 2)
     assert C.tolist() == [[1, 1, 1], [0, 0, 0]] and n.tolist() == [1, 0]
+    if (both := sums.class_sums([data.x] * 2, [data.y] * 2, 2)) is not None:  # nor with the next client
+        assert both[0].tolist() == [[[1, 1, 1], [0, 0, 0]]] * 2 and both[1].tolist() == [[1, 0]] * 2
 
 
 @pytest.mark.parametrize(
