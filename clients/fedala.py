@@ -1,25 +1,24 @@
 """FedALA, client half. The algorithm box is in strategies/fedala.py."""
 
-import statistics
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpers.core.bounds import above, bounds
-from fedpers.core.params import between
-from fedpers.core.rng import Stream
+from fedpers.core.params import between, rows_of
 from fedpers.core.vmap import one_by_one
-from fedpers.core.work import Work
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
 from fedpers.families.split_models.upper_layers import mix, problem_of, upper
-from fedpers.learning.between import between_in_turn, minimise_between
+from fedpers.learning.between import passes_between
 from fedpers.learning.kernels.scoring import losses_of
-from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, minimise, record
+from fedpers.learning.losses import Loss
+from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
-WINDOW, MOST = 10, 100      # passes whose losses are compared, and passes at most, of the first learning
+WINDOW, MOST = 10, 100      # passes of the first learning: whose losses are compared after one more, at most
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class ClientState:
 
 def settled(losses: list[float], threshold: float) -> bool:
     """Whether the last losses, of more than those, spread less than this."""
-    return len(losses) > WINDOW and statistics.pstdev(losses[-WINDOW:]) < threshold
+    return len(losses) > WINDOW and bool(np.std(losses[-WINDOW:]) < threshold)
 
 
 class FedALAClient(PersonalizedClient):
@@ -78,27 +77,28 @@ class FedALAClient(PersonalizedClient):
 
     def _learn(self, shared: Params, state: ClientState, data: Data, rng: Stream) -> tuple[Params, Tensor]:
         """(W_i, passes) after one pass over some samples; the first time, after as many as it takes."""
-        h, one = self.config, torch.ones_like(state.passes)
-        some = rng.some(data, h.share)                                                   # [C1]
-        if state.visits == 1:
-            return one_by_one(self._settle, shared, state, some.apart, rng.apart)
-        loss, some = problem_of(self.model, shared, state.W, some, often=False)
-        return minimise_between(loss, state.own, shared, state.W, some, rng, self._one_pass, h.eta), one
+        first, some = state.visits == 1, rng.some(data, self.config.share)               # [C1]
+        loss, drawn = problem_of(self.model, shared, state.W, some, often=first)
+        tried = self._passes(loss, shared, state, drawn, rng, WINDOW + 1 if first else 1)
+        if not first:
+            return rows_of(tried)[-1], torch.ones_like(state.passes)
+        losses, after = losses_of(loss, between(state.own, shared, tried), drawn), rows_of(tried)[-1]
+        return one_by_one(self._settle, losses, shared, replace(state, W=after), some.apart, rng.apart)
 
-    def _settle(self, shared: Params, state: ClientState, some: Data, rng: Stream) -> tuple[Params, Tensor]:
-        """(W_i, passes) of one client when its loss has settled."""
-        h, own, W, losses = self.config, state.own, state.W, list[float]()
-        loss, some = problem_of(self.model, shared, W, some)
-        while len(losses) < MOST and not settled(losses, h.threshold):
-            times = 1 if losses else WINDOW + 1        # the least that can settle
-            tried = between_in_turn(loss, own, shared, W, some, rng, self._one_pass, h.eta, times)  # [C2]
-            losses += losses_of(loss, [between(own, shared, W) for W in tried], some).tolist()
-            W = tried[-1]
-        return W, torch.full_like(state.passes, len(losses))
+    def _settle(self, losses: Tensor, shared: Params, state: ClientState, some: Data, rng: Stream) -> Any:
+        """(W_i, passes) of one client when its loss has settled, from `losses` [p] of the p passes so far."""
+        found, least = losses.tolist(), self.config.threshold
+        if not settled(found, least):
+            loss, some = problem_of(self.model, shared, state.W, some)
+        while len(found) < MOST and not settled(found, least):
+            tried = self._passes(loss, shared, state, some, rng, 1)
+            found += losses_of(loss, between(state.own, shared, tried), some).tolist()
+            state = replace(state, W=rows_of(tried)[-1])
+        return state.W, torch.full_like(state.passes, len(found))
 
-    @property
-    def _one_pass(self) -> LocalConfig:
-        return replace(self.config.local, epochs=1, steps=0)
+    def _passes(self, loss: Loss, shared: Params, state: ClientState, some: Data, rng: Stream, n: int) -> Any:
+        h = self.config
+        return passes_between(loss, state.own, shared, state.W, some, rng, h.local, h.eta, n)    # [C2]
 
     def personal(self, shared: Weights, state: ClientState) -> Params:
         """The client's own model."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fedpers.core.vmap import one_by_one
 from fedpers.families.disclosures import PROTOTYPES
+from fedpers.learning.classes import class_means
 from fedpers.learning.losses import Pull
 from fedpers.method import (
     Data,
@@ -90,14 +90,8 @@ class FedProtoClient(PersonalizedClient):
         h = self.config
         loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss
         w = minimise(loss, state.params, data, rng, h.local)                             # [C2]
-        C, n = one_by_one(self._prototypes, w, data.apart, len(order.n))                 # [C3]
+        C, n = class_means(self.model, w, data, len(order.n))                            # [C3]
         return Prototypes(C, n), ClientState(w)                                          # [C4]
-
-    def _prototypes(self, w: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:
-        """(C_ij [K, M], |D_ij| [K]) of one client: samples that are read once are not worth a stack."""
-        of_class = data.of_class(K)
-        n = of_class.sum(0)
-        return of_class.T @ self.model.body(w, data.x) / n.clamp(min=1)[:, None], n
 
     def personal(self, shared: Prototypes, state: ClientState) -> Params:
         """The client's own model."""

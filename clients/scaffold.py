@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from fedpers.core.params import zeros_like
 from fedpers.families.disclosures import CORRECTED
 from fedpers.method import (
@@ -80,7 +78,8 @@ class ScaffoldClient(PersonalizedClient):
         corrected = soft_proximal(self.model.loss, 1.0, 0.0, drift)      # f_i(y) - ⟨c_i - c, y⟩
         y = minimise(corrected, order.x, data, rng, cfg)                                 # [C1]
         dx = sub(y, order.x)
-        c = add(drift, dx, -1 / (num_steps(cfg, data) * cfg.lr))                         # [C2]
+        per_step = data.by_size(lambda n: -1 / (cfg.num_steps(n) * cfg.lr))              # -1 / (K η_l)
+        c = add(drift, dx, per_step)                                                     # [C2]
         return Changes(dx, sub(c, state.c)), ClientState(c)                              # [C3]
 
     def personal(self, shared: ModelAndControl, state: ClientState) -> Params:
@@ -94,9 +93,3 @@ class ScaffoldClient(PersonalizedClient):
     def work(self, order: Any, n: int) -> int:
         """As many sample gradients as the local training takes."""
         return self.config.local.work(n)
-
-
-def num_steps(cfg: LocalConfig, data: Data) -> torch.Tensor:
-    """K: the steps that a client's local training makes, padding left out; a scalar."""
-    per_pass = torch.ceil(data.num / cfg.batch_size) if cfg.batch_size else torch.ones_like(data.num)
-    return torch.full_like(per_pass, cfg.steps) if cfg.steps else cfg.epochs * per_pass

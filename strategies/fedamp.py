@@ -60,15 +60,14 @@ class FedAMP(PersonalizedStrategy):
 
     def _weights(self, s: State, rows: list[int]) -> Tensor:
         """[R, N] ξ_ij for the R clients `rows`."""
-        h, own = self.config, (torch.arange(len(rows)), torch.tensor(rows, dtype=torch.int64))
-        xi = torch.zeros(len(rows), len(s.xi), dtype=torch.float64)
+        h, xi, own = self.config, np.zeros((len(rows), len(s.xi))), (np.arange(len(rows)), rows)
         if s.models:
-            far = sq_dists([s.models.get(i, s.start) for i in rows], list(s.models.values()))
-            xi[:, list(s.models)] = h.alpha / h.sigma * torch.exp(-far / h.sigma)
+            far = sq_dists([s.models.get(i, s.start) for i in rows], list(s.models.values())).numpy()
+            xi[:, list(s.models)] = h.alpha / h.sigma * np.exp(-far / h.sigma)
         xi[own] = 0
-        xi /= xi.sum(1, keepdim=True).clamp(min=1)
-        xi[own] = (1 - xi.sum(1)).clamp(min=0)
-        return xi
+        xi /= np.maximum(xi.sum(1, keepdims=True), 1)
+        xi[own] = np.maximum(1 - xi.sum(1), 0)
+        return torch.from_numpy(xi)
 
     def _mixtures(self, s: State, rows: list[int], xi: Tensor) -> list[Params]:
         """u_i for the clients `rows`."""

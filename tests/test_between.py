@@ -16,7 +16,7 @@ from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.global_model.client import Weights
 from fedpers.flower.messages import Header, Request
-from fedpers.learning.between import between_in_turn, minimise_between
+from fedpers.learning.between import minimise_between, passes_between
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.losses import Frozen
@@ -131,8 +131,8 @@ def test_passes_in_turn_are_each_from_the_one_before(part, hidden, monkeypatch):
 
     def passes():
         some, rng = data.part(lambda n: np.arange(1, n)), Stream(0, 1, 0)
-        found = between_in_turn(loss, own, other, W, some, rng, replace(SGD, epochs=1), 5.0, 4)
-        return {f"{i} {k}": v for i, w in enumerate(found) for k, v in w.items()}
+        found = passes_between(loss, own, other, W, some, rng, SGD, 5.0, 4)
+        return {f"{i} {k}": v[i] for k, v in found.items() for i in range(4)}
 
     fast, slow = both(passes)
     assert len(calls) == (native.library() is not None)

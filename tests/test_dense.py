@@ -30,7 +30,7 @@ from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.kernels.scoring import losses_of, sample_losses_of, scores_of
+from fedpers.learning.kernels.scoring import losses_of, losses_of_each, sample_losses_of, scores_of
 from fedpers.learning.layers import SquashedStack
 from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.losses import Frozen, soft_proximal
@@ -442,8 +442,38 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
     models[2] = {k: v.t().contiguous().t() for k, v in models[2].items()}
     data = whole.part(lambda n: np.arange(0, n, 3))
     wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
-    for found in both(lambda: losses_of(model.loss, models, data)):
+    for found in both(lambda: losses_of_each(model.loss, [(models, data)])[0]):
         torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
+    stacks = {k: torch.stack([w[k] for w in models]) for k in models[0]}
+    for found in both(lambda: losses_of(model.loss, stacks, data)):
+        torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("head_alone", [False, True])
+def test_losses_of_models_in_stacks_are_each_clients_own(head_alone, task, monkeypatch):
+    """Of ragged clients, on parts of their samples; layers below are each model's own, or all share them."""
+    fed = toy_federation(3, (70, 3, 41), dim=19, task=task)
+    model, calls, assess = net(19, (7,), fed.num_classes, task=task), [], native._assess
+    block = Block([fed.client(k).train.part(lambda n: np.arange(0, n, 2)) for k in range(3)], 40)
+    copies = [Data(p.x, p.y, p.mask) for p in block.parts]
+    below = {k: v for k, v in model.init(9).items() if not model.is_head(k)} if head_alone else {}
+    loss = Frozen(model.loss, below) if head_alone else model.loss
+    own = [[model.init(3 * c + j) for j in range(3)] for c in range(3)]
+    names = [k for k in own[0][0] if k not in below]
+    stacks = {k: torch.stack([torch.stack([w[k] for w in group]) for group in own]) for k in names}
+    monkeypatch.setattr(native, "_assess", lambda *args: calls.append(1) or assess(*args))
+
+    def one(i, w):
+        return losses_of(loss, w, StackedData.of(i, block))
+
+    with torch.no_grad():
+        fast, slow = both(lambda: torch.vmap(one)(torch.arange(3), stacks))
+        assert len(calls) == (native.library() is not None)
+        for c, group in enumerate(own):
+            wanted = torch.stack([wanted_scores(model, w | below, copies[c])[0] for w in group])
+            for found in (fast, slow):
+                torch.testing.assert_close(found[c].double(), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -479,7 +509,11 @@ def test_scores_of_squashed_outputs_are_left_to_torch():
     squashed = replace(plain, network=SquashedStack(plain.network.steps, 5))
     with torch.no_grad():
         wanted = squashed.loss(squashed.init(0), data)
-        assert float(losses_of(squashed.loss, [squashed.init(0)], data)) == pytest.approx(float(wanted))
+        rows = {k: v[None] for k, v in squashed.init(0).items()}
+        assert float(losses_of(squashed.loss, rows, data)) == pytest.approx(float(wanted))
+        assert float(losses_of_each(squashed.loss, [([squashed.init(0)], data)])[0]) == pytest.approx(
+            float(wanted)
+        )
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
@@ -487,7 +521,7 @@ def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
     model = net(5, (9,), fed.num_classes)
     wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
     with torch.no_grad(), pytest.raises(RuntimeError):
-        losses_of(model.loss, [model.init(1), wrong], fed.client(0).train)
+        losses_of_each(model.loss, [([model.init(1), wrong], fed.client(0).train)])
 
 
 def known_outputs(logits, y, task):

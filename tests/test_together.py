@@ -20,7 +20,7 @@ from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.kernels.scoring import losses_of, losses_of_each, sample_losses_of
+from fedpers.learning.kernels.scoring import losses_of_each, sample_losses_of
 from fedpers.learning.local_training import minimise, minimise_each
 from fedpers.learning.losses import Frozen, soft_proximal
 from tests.test_dense import LOCALS, SGD, both, close, net
@@ -87,6 +87,36 @@ def test_a_share_of_the_samples_of_stacked_clients_is_each_ones_own_draw(share):
         assert len(own) == n == num[k] == mask[k].sum()
         assert torch.equal(x[k, :n], own.x) and not mask[k, n:].any()
         assert {tuple(row) for row in own.x.tolist()} <= {tuple(row) for row in part.x.tolist()}
+
+
+def test_a_number_by_size_is_each_clients_own():
+    fed = toy_federation(4, (9, 13, 6, 9), dim=4)
+    parts = [fed.client(k).train for k in range(4)]
+    block = Block(parts, 13)
+    (found,) = over_rows(lambda i: [StackedData.of(i, block).by_size(lambda n: 1 / n)], torch.arange(4))
+    assert found.dtype is parts[0].mask.dtype
+    assert torch.equal(found, torch.stack([p.by_size(lambda n: 1 / n) for p in parts]))
+    assert torch.equal(found, torch.tensor([1 / 9, 1 / 13, 1 / 6, 1 / 9]))
+
+
+@pytest.mark.parametrize("sizes", [(9, 13, 6), (9, 9)], ids=str)
+def test_passes_of_a_stack_are_each_ones_own_one_after_the_other(sizes):
+    """With a short last batch; passes of the smaller clients are filled up each, and not at their end."""
+    top, streams = max(sizes), [Stream(0, 1, k) for k in range(len(sizes))]
+
+    def inside(i):
+        return StackedStream(i, streams, sizes, top).passes(top, 4, 3)
+
+    index, weight = over_rows(inside, torch.arange(len(sizes)))
+    for k, n in enumerate(sizes):
+        alone, again = Stream(0, 1, k), Stream(0, 1, k)
+        found = [alone.schedule(n, 4, 1, 0) for _ in range(3)]
+        for part, wanted in zip(again.passes(n, 4, 3), zip(*found, strict=True), strict=True):
+            assert torch.equal(part, torch.stack(wanted))
+        for p, (i, w) in enumerate(found):
+            S, B = i.shape
+            assert torch.equal(weight[k, p, :S, :B], w) and weight[k, p].sum() == n
+            assert torch.equal(index[k, p, :S, :B] * w, i * w)
 
 
 @record("test_together.State")
@@ -260,7 +290,7 @@ def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypa
             wanted = torch.stack([loss(w, data) for w in group])
             torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
             with autograd_only():
-                torch.testing.assert_close(losses_of(loss, group, data), wanted, rtol=0, atol=0)
+                torch.testing.assert_close(losses_of_each(loss, [(group, data)])[0], wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("dim", "hidden"), [(32, ()), (33, ()), (32, (16,)), (48, (32, 5)), (16, (40,))])

@@ -46,6 +46,10 @@ class Data:
         """How many samples are no padding, a scalar."""
         return self.mask.sum()
 
+    def by_size(self, f: Callable[[int], float]) -> Tensor:
+        """f(n) for the client's n samples, a scalar of the mask's type."""
+        return self.like.new_tensor(f(len(self)))
+
     def of_class(self, num_classes: int) -> Tensor:
         """[n, K] 1 where a sample is of the class, in the mask's type; padding is of none."""
         classes = torch.arange(num_classes, device=self.y.device)
@@ -88,8 +92,7 @@ class Data:
 
     def take(self, index: Tensor, weight: Tensor) -> list["Data"]:
         """Batches of rows index [S, B]; `weight` [S, B] becomes their mask."""
-        rows = index.reshape(-1)
-        x, y = (t[rows].unflatten(0, index.shape) for t in (self.x, self.y))
+        x, y = (t[index.reshape(-1)].unflatten(0, index.shape) for t in (self.x, self.y))
         return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
 
 
@@ -229,11 +232,10 @@ def _fields(
         for three, own in zip(splits, ys, strict=True)
     ]
     counts = [np.bincount(own[0], minlength=len(classes)) if classes else np.zeros(0, int) for own in ys]
-    outputs = 1 if task == "binary" else len(classes) or int(np.prod(width, dtype=int))
     return {
         "num_clients": len(held),
         "input_shape": shape,
-        "num_classes": outputs,
+        "num_classes": 1 if task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
         "client": Held(held),
         "num_train": np.array([len(c.train) for c in held]),
         "num_test": np.array([len(c.test) for c in held]),

@@ -1,4 +1,6 @@
 /* Sums and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
+#include <stdint.h>
+
 #ifdef __AVX512F__
 #define V 16    /* floats of one register */
 #define ROWS 4  /* what is summed at a time, or compared with SIDE others: one register each */
@@ -111,4 +113,21 @@ void fedpers_distances_each(long L, const long *sizes, long P, const float **a, 
                 square(1, 1, &x, &y, n - at < BLOCK ? n - at : BLOCK, sum);
                 found[p] += sum[0][0];
             }
+}
+
+/* For each of C clients, `count` [C] rows x [n, M] with labels y [n]: the sums to [C, K, M] of the rows of each of K
+   classes, and how many these are, n [C, K]; all zeros before. A label that is no class counts nowhere. */
+void fedpers_class_sums(long C, const long *count, const float **x, const int64_t **y, long K, long M, float *to,
+                        float *n) {
+    for (long c = 0; c < C; c++, to += K * M, n += K)
+        for (long i = 0; i < count[c]; i++) {
+            const int64_t k = y[c][i];
+            if (k < 0 || k >= K) continue;
+            const float *from = x[c] + i * M;
+            float *sum = to + k * M;
+            long j = 0;
+            for (; j + V <= M; j += V) *(vec *)(sum + j) += *(const vec *)(from + j);
+            for (; j < M; j++) sum[j] += from[j];
+            n[k] += 1;
+        }
 }

@@ -69,6 +69,29 @@ def distances_each(a: Columns, b: Columns) -> Tensor | None:
     return found
 
 
+def class_sums(x: Sequence[Tensor], y: Sequence[Tensor], K: int) -> tuple[Tensor, Tensor] | None:
+    """([C, K, M] sums over the rows of each class, [C, K] how many these are) of C clients.
+
+    Args:
+        x: [n, M] of each client.
+        y: [n] int64 labels; one that is none of the K classes counts nowhere.
+    """
+    M = x[0].shape[-1]
+    if not all([_rows_known(rows, labels, M) for rows, labels in zip(x, y, strict=True)]):
+        return None
+    found, n = torch.zeros(len(x), K, M), torch.zeros(len(x), K)
+    counts = ctypes.c_long(len(x)), _longs([len(labels) for labels in y])
+    sizes = ctypes.c_long(K), ctypes.c_long(M)
+    library().fedpers_class_sums(*counts, _all(x), _all(y), *sizes, _at(found), _at(n))
+    return found, n
+
+
+def _rows_known(x: Tensor, y: Tensor, M: int) -> bool:
+    """Whether x are plain float32 [n, M], and y so many plain whole numbers."""
+    plain = y.is_cpu and y.dtype is torch.int64 and y.is_contiguous()
+    return plain and x.shape == (*y.shape, M) and y.dim() == 1 and _known([x])
+
+
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""

@@ -164,6 +164,13 @@ class StackedData(Data):
         assert self._block is not None
         return Apart(self._block.parts)
 
+    def by_size(self, f: Callable[[int], float]) -> Tensor:
+        """f(n) for each client's own n samples."""
+        assert self._block is not None
+        sizes = self._block.sizes
+        found = {n: f(n) for n in set(sizes)}
+        return lift(self._client, lambda: self.like.new_tensor([found[n] for n in sizes]))
+
     def part(self, rows_of: Callable[[int], np.ndarray]) -> Data:
         """Each client's rows rows_of(n), n being its own number of samples."""
         assert self._block is not None
@@ -173,8 +180,11 @@ class StackedData(Data):
     def drawn(self, streams: Sequence[Stream], share: float) -> Data:
         """A share of each client's samples, drawn from its own stream."""
         assert self._block is not None
-        parts = [s.some(p, share) for s, p in zip(streams, self._block.parts, strict=True)]
-        return StackedData.of(self._client, Block(parts, max(1, int(share * self._block.size))))
+        sizes, top = self._block.sizes, self._block.size
+        orders = shuffled_each(streams, sizes, top, 1, 0, (1, top))[:, 0]
+        drawn = [order[: max(1, int(share * n))] for order, n in zip(orders, sizes, strict=True)]
+        parts = [p.part(lambda _, rows=rows: rows) for p, rows in zip(self._block.parts, drawn, strict=True)]  # type: ignore[misc]
+        return StackedData.of(self._client, Block(parts, max(1, int(share * top))))
 
     def with_inputs(self, x: Tensor) -> Data:
         """The same samples with other inputs; still a block, unless somebody differentiates through x."""
@@ -245,6 +255,14 @@ class StackedStream(Stream):
         if not uneven:
             weight[:] = batch_weight(n, batch_size, length)
         return self._lifted(torch.from_numpy(index)), self._lifted(torch.from_numpy(weight))
+
+    def passes(self, n: int, batch_size: int, times: int) -> tuple[Tensor, Tensor]:
+        """Each client's own passes [times, S, B]; rows and columns beyond them have weight 0."""
+        if not self.ragged:
+            return super().passes(n, batch_size, times)
+        drawn = [self.schedule(n, batch_size, 1, 0) for _ in range(times)]
+        index, weight = map(torch.stack, zip(*drawn, strict=True))
+        return index, weight
 
     def some(self, data: Any, share: float) -> Any:
         """A share of each client's samples, at least one, drawn without replacement."""

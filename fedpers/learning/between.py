@@ -10,7 +10,7 @@ from fedpers.core.rng import Stream
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
 from fedpers.learning.kernels.plan import BLEND, Plan, Training
-from fedpers.learning.local_training import dense_plan, minibatches, schedule_of, where_any
+from fedpers.learning.local_training import dense_plan, minibatches, passes_of, schedule_of, where_any
 from fedpers.learning.losses import Loss
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
@@ -36,7 +36,7 @@ def minimise_between(
     return W
 
 
-def between_in_turn(
+def passes_between(
     loss: Loss,
     own: Params,
     other: Params,
@@ -46,20 +46,17 @@ def between_in_turn(
     cfg: LocalConfig,
     eta: float,
     times: int,
-) -> list[Params]:
-    """`minimise_between` so many times, each from the W before, of one client: by a kernel in one call."""
+) -> Params:
+    """Stacks [times, ...]: W after each of so many `minimise_between` of one pass, each from the W before."""
+    cfg = replace(cfg, epochs=1, steps=0)
     own, other = ({k: model[k] for k in W} for model in (own, other))
-    dense = _blending(loss, own, other, W, data, cfg, eta)
+    dense = _blending(loss, own, other, W, data, cfg, eta) if times > 1 else None
     if dense is not None:
-        index, weight = map(
-            torch.stack, zip(*[schedule_of(data, rng, cfg) for _ in range(times)], strict=True)
-        )
-        rows = minimise_in_turn(*dense, data, index, weight).m
-        return [{k: v[p] for k, v in rows.items()} for p in range(times)]
+        return minimise_in_turn(*dense, data.block, *passes_of(data, rng, cfg, times))
     tried = [W]
     for _ in range(times):
         tried.append(minimise_between(loss, own, other, tried[-1], data, rng, cfg, eta))
-    return tried[1:]
+    return {k: torch.stack([w[k] for w in tried[1:]]) for k in W}
 
 
 def _blending(

@@ -267,6 +267,15 @@ def schedule_of(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tens
     return index.to(data.like.device), weight.to(data.like)
 
 
+def passes_of(data: Data, rng: Stream, cfg: LocalConfig, times: int) -> tuple[Tensor, Tensor]:
+    """`schedule_of` so many trainings of one pass, [times, S, B]."""
+    if cfg.batch_size:
+        index, weight = rng.on(data).passes(len(data), cfg.batch_size, times)
+        return index.to(data.like.device), weight.to(data.like)
+    index, weight = schedule_of(data, rng, replace(cfg, steps=1))
+    return index.expand(times, 1, -1), weight.expand(times, 1, -1)
+
+
 def where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:
     """`new` where the batch holds a sample; a padded step of a stacked client changes nothing."""
     if not rng.ragged:

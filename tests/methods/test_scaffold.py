@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.clients.scaffold import ScaffoldConfig, num_steps
+from fedpers.clients.scaffold import ScaffoldConfig
 from fedpers.method import LocalConfig, split
 from tests.methods.helpers import (
     assert_close,
@@ -58,21 +58,6 @@ def test_after_one_step_a_control_variate_is_the_gradient():
     g = torch.autograd.grad(MODEL.loss(params, FED.client(2).train), params.values())
     for name, value in zip(params, g, strict=True):
         torch.testing.assert_close(cohort.store.states[2].c[name], value, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "local",
-    [
-        LocalConfig(epochs=3, batch_size=4),
-        LocalConfig(steps=5, batch_size=4),
-        LocalConfig(epochs=2, batch_size=0),
-        LocalConfig(epochs=2, batch_size=100),
-    ],
-)
-def test_steps_are_counted_as_local_training_makes_them(local):
-    for k in range(3):
-        data = FED.client(k).train
-        assert int(num_steps(local, data)) == local.num_steps(len(data))
 
 
 def test_the_servers_control_variate_stays_the_mean():

@@ -155,15 +155,31 @@ def minimise_dense_each(
     return trained
 
 
-def minimise_in_turn(plan: Plan, given: Training, data: Data, index: Tensor, weight: Tensor) -> Training:
-    """Trainings of one client alone, each from where the one before ended; minibatches are [P, S, B].
+def minimise_in_turn(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Params:
+    """P trainings of one client, alone or under vmap, each from where the one before ended.
+
+    Args:
+        index, weight: minibatches [P, S, B].
 
     Returns:
-        Stacks [P, ...]: what was trained, as each left it.
+        Stacks [P, ...]: the first moment as each left it, of a BLEND the weights.
     """
-    every = tree_map(lambda t: t.expand(len(index), *t.shape), given)
-    parts, rows = whole_rows([data] * len(index), index)
-    return native.train(plan, every, parts, rows, weight, in_turn=True)
+    leaves, form = flatten([given, index, weight])
+
+    def all_clients(*leaves: Tensor) -> list[Tensor]:
+        start, index, weight = rebuild(form, leaves)
+        parts, rows = whole_rows(block.parts, index)
+        every = [
+            tree_map(lambda t, c=c: t[c].expand(len(weight[c]), *t.shape[1:]), start)
+            for c in range(len(rows))
+        ]
+        found = [
+            native.train(plan, own, [part] * len(w), i, w, in_turn=True).m
+            for own, part, i, w in zip(every, parts, rows, weight, strict=True)
+        ]
+        return [torch.stack([m[k] for m in found]) for k in plan.moving]
+
+    return dict(zip(plan.moving, on_stacks(all_clients, *leaves), strict=True))
 
 
 def whole_rows(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:

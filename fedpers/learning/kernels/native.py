@@ -91,7 +91,7 @@ def train(
         given: stacks [C, ...] of weights, proximal terms and optimiser states.
         parts: the clients' data.
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
-        in_turn: all C are one client, who goes on from where it ended; not for ADAM, which counts its steps.
+        in_turn: all C are one client, who goes on from where it ended, `v` being a BLEND's; not for ADAM.
 
     Returns:
         `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
@@ -102,7 +102,7 @@ def train(
     """
     kinds: Kinds = (given.w, given.cbar, given.m, given.v)
     none: Params = {}
-    moments = (given.m, given.v) if plan.keeps else (none, none)
+    moments = (given.m, none if in_turn else given.v) if plan.keeps else (none, none)
     made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
     fresh: Kinds = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     if in_turn:
@@ -179,20 +179,18 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
 
 
 def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> tuple[Tensor, Tensor]:
-    """Each client's mean loss and accuracy on all its samples, [C] and [C]; `knows` must hold.
+    """Mean losses and accuracies of C clients' J models on all their samples, [C, J] each; `knows` must hold.
 
     Args:
-        w: stacks [C, ...] of parameters.
-        names: each layer's weight and bias in turn, whether it has one or not.
-        parts: the clients' data.
-
-    Raises:
-        IndexError: a label is no class.
+        w: stacks [C, J, ...] of parameters.
+        names, parts: each layer's weight and bias in turn, whether it has one or not; the clients' data.
     """
-    tensors = [_rows(w.get(name)) for name in names]
-    first = [None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in tensors]
-    places = [at and at[0] + c * at[1] for c in range(len(parts)) for at in first]
-    return _assess(places, _widths(w, names), task, parts, range(len(parts)))
+    C, J = next(iter(w.values())).shape[:2]
+    rows = [t if t is None or t[0, 0].is_contiguous() else t.contiguous() for t in map(w.get, names)]
+    first = [None if t is None else (t.data_ptr(), 4 * t.stride(0), 4 * t.stride(1)) for t in rows]
+    places = [at and at[0] + c * at[1] + j * at[2] for c in range(C) for j in range(J) for at in first]
+    losses, right = _assess(places, _widths(w, names), task, parts, [c for c in range(C) for _ in range(J)])
+    return losses.view(C, J), right.view(C, J)
 
 
 def assess_each(

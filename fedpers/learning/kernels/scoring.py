@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
-from fedpers.core.vmap import on_stacks
+from fedpers.core.vmap import on_stacks, readable
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, of_model_alone, parts_of
 from fedpers.learning.kernels.plan import Plan, Training, layers_of, places_of
@@ -35,7 +35,9 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
     parts = data.block.parts
 
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
-        return native.assess(dict(zip(w, leaves, strict=True)), places, model.task, parts)
+        models = {k: v.unsqueeze(1) for k, v in zip(w, leaves, strict=True)}
+        loss, accuracy = native.assess(models, places, model.task, parts)
+        return loss[:, 0], accuracy[:, 0]
 
     loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
     return loss, accuracy
@@ -60,16 +62,41 @@ def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tens
     return on_stacks(all_clients, data.num, *(w[k] for w in models for k in names))[0]
 
 
-def losses_of(loss: Loss, models: Sequence[Params], data: Data) -> Tensor:
-    """[J] losses of J models of one client's parameters each, on its samples; no stack's row.
+def losses_of(loss: Loss, models: Params, data: Data) -> Tensor:
+    """[J] losses of J models of one client's, alone or under vmap: by a kernel in one call, else by torch.
 
-    By the kernel where there is one, in one call, else by torch.
+    Args:
+        models: stacks [J, ...].
     """
-    return losses_of_each(loss, [(models, data)])[0]
+    J, stacked = len(next(iter(models.values()))), type(data) is not Data
+    found = _rows_scored(loss, models, data) if kernels_allowed() and (stacked or readable(data.x)) else None
+    if found is None:
+        return torch.stack([loss({k: v[j] for k, v in models.items()}, data) for j in range(J)])
+    plan, w = found
+    parts, names = data.block.parts, list(w)
+
+    def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
+        return [native.assess(dict(zip(names, leaves, strict=True)), plan.places, plan.task, parts)[0]]
+
+    return on_stacks(all_clients, data.num, *w.values())[0]
+
+
+def _rows_scored(loss: Loss, models: Params, data: Data) -> tuple[Plan, Params] | None:
+    """(plan, stacks [J, ...] of whole models) of a loss that a kernel scores; None: torch does."""
+    first = {k: v[0] for k, v in models.items()}
+    found = parts_of(loss, ON_DATA, first, next(iter(first.values())))
+    if found is None or data.block is None or not _scores(*found, loss, data.block.parts):
+        return None
+    plan, start = found
+    rows = len(next(iter(models.values())))
+    return plan, {k: models[k] if k in models else v.expand(rows, *v.shape) for k, v in start.w.items()}
 
 
 def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> list[Tensor]:
-    """`losses_of` the models of several clients: (models, data) of each."""
+    """Of several clients (models, data) the [J] losses of each one's J models on its samples.
+
+    By the kernel where there is one, in one call, else by torch; no stack's rows.
+    """
     models, datas = [w for group, _ in asked for w in group], [data for _, data in asked]
     counts = [len(group) for group, _ in asked]
     like = next(iter(models[0].values()))

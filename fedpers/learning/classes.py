@@ -1,0 +1,42 @@
+"""What a client's samples of one class have in common."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpers.core.data import Data
+from fedpers.core.params import Params
+from fedpers.core.sums import class_sums
+from fedpers.core.vmap import together
+from fedpers.learning.model import Model
+
+
+def class_means(model: Model, w: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:
+    """([K, M] mean features of a client's samples of each class, 0 where it has none; [K] how many it has).
+
+    On a CPU each client of a stack reads its own samples: once read, they are not worth a stack.
+    """
+    if data.like.is_cpu:
+        sums, n = together(lambda *given: _sums_each(model, *given), w, data.apart, K)
+    else:
+        sums, n = _sums(model.body(w, data.x), data, K)
+    return sums / n.clamp(min=1)[:, None], n
+
+
+def _sums_each(
+    model: Model, models: Sequence[Params], datas: Sequence[Data], Ks: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Stacks [C, K, M] and [C, K] of C clients, by a kernel where there is one, else by torch."""
+    z = [model.body(w, data.x) for w, data in zip(models, datas, strict=True)]
+    found = class_sums(z, [data.y for data in datas], Ks[0])
+    if found is not None:
+        return found
+    each = [_sums(features, data, K) for features, data, K in zip(z, datas, Ks, strict=True)]
+    sums, n = map(torch.stack, zip(*each, strict=True))
+    return sums, n
+
+
+def _sums(z: Tensor, data: Data, K: int) -> tuple[Tensor, Tensor]:
+    of_class = data.of_class(K)
+    return of_class.T @ z, of_class.sum(0)
