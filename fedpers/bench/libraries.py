@@ -31,7 +31,7 @@ from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, 
 from fedpers.learning.model import Model, build_model
 from fedpers.learning.training_round import trainings
 
-WORK = Work(M=100, C=20, n=200, B=20, rounds=10)
+WORK = Work(M=100, C=20, n=200, B=20, rounds=40)  # as most runs, long enough to have met every client
 MANY = Work(M=5000, C=20, n=20, B=20, rounds=3)  # for memory, as each of theirs holds a model
 OF_MANY = {"models": ("mlp",), "methods": ("fedavg", "fedper"), "ways": ("pflib",)}
 HALF: tuple[Layer, ...] = (Relu(), MaxPool(2, 2))
@@ -43,7 +43,8 @@ MODELS: dict[str, tuple[Layer, ...]] = {  # the layers of theirs below the head
     "cnn": (Conv(32, 5, 0), *HALF, Conv(64, 5, 0), *HALF, Flatten(), Dense(512), Relu()),
 }
 CNNS = ("lenet", "cnn")
-OF_CNN = ("fedavg", "fedper", "ditto")  # the methods that are run on convolutions: a round takes seconds
+CNN_ROUNDS = 10  # which take seconds
+OF_CNN = ("fedavg", "fedper", "ditto")  # the methods that are run on them
 METHODS = tuple(dict.fromkeys(name for library in CHECKOUTS.values() for name in library.methods))
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 SAYS = "seconds of a round:"
@@ -60,18 +61,19 @@ def libraries(args: argparse.Namespace) -> list[Result]:
     many = [(m, name) for m, name in few if m in OF_MANY["models"] and name in OF_MANY["methods"]]
     rows = []
     for work, cases, ways in ((WORK, few, tuple(places)), (MANY, many, OF_MANY["ways"])):
-        work = replace(work, rounds=args.rounds or work.rounds)
         with tempfile.TemporaryDirectory() as folder:
             here = {way: Path(folder) / way for way in ways if way in places and cases}
             for way, own in here.items():
                 own.mkdir()
                 here[way] = CHECKOUTS[way].prepare(places[way], own, work)
             for model, name in cases:
-                commands = {"ours": [sys.executable, "-m", __name__, name, model, json.dumps(asdict(work))]}
+                rounds = args.rounds or (CNN_ROUNDS if model in CNNS else work.rounds)
+                case = replace(work, rounds=rounds)
+                commands = {"ours": [sys.executable, "-m", __name__, name, model, json.dumps(asdict(case))]}
                 for way in here:
                     library, python = CHECKOUTS[way], pythons.get(way.removesuffix("_ram"), sys.executable)
                     if name in library.methods and model in library.models:
-                        commands[way] = [python, *library.command(places[way], name, model, work)]
+                        commands[way] = [python, *library.command(places[way], name, model, case)]
                 if len(commands) > 1:
                     row = {"method": name, "model": model, "clients": work.M}
                     rows.append(row | compared(commands, here, args.passes))

@@ -32,7 +32,7 @@ from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.observer import RoundLog
 from fedpers.learning.flops import flops_of
 
-WARM = 4  # rounds before anything is measured: compiled code, sizes of stacks
+WARM = 40  # rounds before anything is measured: compiled code, sizes of stacks, first visits of clients
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
