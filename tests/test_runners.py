@@ -432,12 +432,21 @@ def test_the_tuner_takes_the_fastest_size():
     tuner = ChunkSize()
     cost = {4: 4.0, 8: 2.0, 16: 1.0, 32: 1.5, 64: 9.0}
     seen = []
-    while len(seen) < 12:
-        size = tuner.size(1000, 1000)
-        seen.append(size)
-        tuner.add(size, cost[size])
-    assert seen[:6] == [16, 16, 32, 32, 8, 8]
-    assert set(seen[6:]) == {16}
+    while len(seen) < 15:
+        seen.append(tuner.size(1024, 2000))
+        tuner.add(seen[-1], cost[seen[-1]])
+    assert seen == [
+        16,
+        16,
+        32,
+        32,
+        8,
+        8,
+        16,
+        *[16, 16, 32, 32, 8, 8],
+        16,
+        16,
+    ]  # twice: the first chunks are cold
     assert tuner.size(5, 1000) == 5
     assert tuner.size(1000, 3) == 3
     tuner.chunks = 0
@@ -447,22 +456,42 @@ def test_the_tuner_takes_the_fastest_size():
 
 
 def test_the_tuner_tries_larger_sizes_first_and_the_whole_cohort():
-    tuner, cost, seen = ChunkSize(), {16: 9.0, 32: 5.0, 64: 3.0, 100: 2.0}, []
-    while len(seen) < 12:
-        seen.append(tuner.size(100, 1000))
+    tuner, cost, seen = ChunkSize(), {16: 9.0, 32: 5.0, 48: 3.0, 96: 2.0}, []
+    while len(seen) < 7:
+        seen.append(tuner.size(96, 1000))
         tuner.add(seen[-1], cost[seen[-1]])
-    assert seen == [16, 16, 32, 32, 64, 64, *[100] * 6]
-    assert [tuner.size(n, 1000) for n in (90, 60, 30)] == [90, 60, 30]  # 100 stands for 128
+    assert seen == [16, 16, 32, 32, 48, 48, 96]  # equal parts, near 64 and 128
+    tuner.add(96, 2.0)
+    tuner.chunks = 0
+    assert [tuner.size(n, 1000) for n in (90, 60, 30)] == [90, 60, 30]  # 96 stands for 128
     small = ChunkSize()
-    for _ in range(8):
+    for _ in range(7):
         small.add(small.size(7, 1000), 1.0)
     assert set(small.seconds) == {8, 4}
+
+
+def test_a_size_of_which_no_equal_parts_can_be_made_is_measured_itself():
+    tuner = ChunkSize()
+    assert [tuner.size(23, 100), tuner.size(7, 100)] == [16, 7]  # 23 would count for 32
+    tuner.add(16, 1.0)
+    assert tuner.size(20, 100) == 20
+
+
+def test_what_the_first_chunks_took_is_forgotten():
+    """They are slow at whatever comes first: here 16, which is the best once all is warm."""
+    tuner, seen = ChunkSize(), []
+    for t in range(30):
+        seen.append(tuner.size(20, 100))
+        tuner.add(seen[-1], (9.0 if t < 2 else 1.0) * {20: 1.0, 7: 1.5, 6: 1.5}.get(seen[-1], 2.0))
+        if t == 6:
+            assert tuner._best() == 8
+    assert tuner._best() == 16 and seen[-5:] == [20] * 5
 
 
 def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():
     tuner, cost = ChunkSize(), {4: 4.0, 8: 9.0, 16: 8.0, 32: 9.5}  # 8 is the best, seen too late
     for _ in range(100):
-        size = tuner.size(1000, 1000)
+        size = tuner.size(1024, 2000)
         tuner.add(size, 1.0 if size == 8 and tuner.chunks > 9 else cost.get(size, 9.0))
     assert tuner._best() == 8
 
@@ -473,10 +502,10 @@ def test_sizes_that_are_alike_do_not_take_turns():
     tuner, cost = ChunkSize(), {4: 9.0, 8: 9.0, 16: 1.02, 32: 1.0, 64: 9.0, 128: 9.0}
     for _ in range(300):
         before = tuner.chunks
-        seen.append(tuner.size(1000, 1000))
+        seen.append(tuner.size(1024, 2000))
         tuner.add(seen[-1], cost.get(seen[-1], 1.01) * noise.uniform(0.99, 1.03))
         assert tuner.chunks == before + 1
-    chosen = [size for i, size in enumerate(seen, 1) if i > 20 and i % 16]  # the others are trials
+    chosen = [size for i, size in enumerate(seen, 1) if i > 150 and i % 16]  # the others are trials
     assert len(set(chosen)) == 1
 
 

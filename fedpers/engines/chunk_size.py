@@ -10,6 +10,7 @@ LARGER = (FIRST, 32, 64, 128, 256, 512, 1024)
 SMALLER = (8, 4)  # tried if the first is the best of the larger
 CANDIDATES = (*SMALLER, *LARGER)
 AGAIN = 16  # after so many chunks a neighbouring size is tried
+ANEW = (8, 32, 128)  # chunks after which all is measured again: the first ones meet data and memory cold
 LEAST = 0.7  # of a candidate: a chunk of that size counts for it
 ALIKE = 1.05  # times so near are equal: larger stacks need fewer calls
 RECENT = 4  # measurements that count: the load of a machine changes
@@ -29,12 +30,17 @@ class ChunkSize:
         """The size of the next chunk, with so many clients waiting and memory for `limit`."""
         top = min(waiting, limit, self.limit or limit)
         self.chunks += 1
-        return self._untried(top) or self._neighbour(top) or self._share(waiting, top)
+        if self.chunks in ANEW:
+            self.seconds.clear()
+        if (tried := self._untried(top) or self._neighbour(top)) is None:
+            return self._share(waiting, top, self._best()) if self.seconds else max(top, 1)
+        share = self._share(waiting, top, tried)
+        return share if _counts_for(tried, share) else min(tried, top)
 
     def add(self, size: int, seconds: float) -> None:
         """A chunk of `size` clients took so long for a sample of one client."""
         for c in CANDIDATES:
-            if LEAST * c < size <= 2 * LEAST * c:
+            if _counts_for(c, size):
                 self.seconds.setdefault(c, deque(maxlen=RECENT)).append(seconds)
 
     def _untried(self, top: int) -> int | None:
@@ -44,7 +50,7 @@ class ChunkSize:
             for c in walk:
                 took = self.seconds.get(c, ())
                 if len(took) < 2 and LEAST * c < top:
-                    return min(c, top)
+                    return c
                 if took and min(took) > 1.15 * best:
                     break
                 best = min([best, *took])
@@ -58,13 +64,11 @@ class ChunkSize:
         if rest or not self.seconds:
             return None
         other = self._best() // 2 if times % 2 else self._best() * 2
-        return min(other, top) if other in CANDIDATES and LEAST * other < top else None
+        return other if other in CANDIDATES and LEAST * other < top else None
 
-    def _share(self, waiting: int, top: int) -> int:
-        """Equal parts of about the best size: each call costs, also for a few clients."""
-        if not self.seconds:
-            return max(top, 1)
-        parts = max(int(waiting / self._best() + 0.5), -(-waiting // max(top, 1)), 1)
+    def _share(self, waiting: int, top: int, size: int) -> int:
+        """Equal parts of about `size`: each call costs, also for a few clients."""
+        parts = max(int(waiting / size + 0.5), -(-waiting // max(top, 1)), 1)
         return -(-waiting // parts)
 
     def _fastest(self) -> int:
@@ -78,7 +82,7 @@ class ChunkSize:
 
     def _best(self) -> int:
         best = self._fastest()
-        if self.logged and self._least(self.logged) <= ALIKE * self._least(best):
+        if self.logged in self.seconds and self._least(self.logged) <= ALIKE * self._least(best):
             return self.logged  # what was chosen stays until another is clearly better
         if best != self.logged:
             took = ", ".join(f"{c}: {min(t) * 1e6:.1f}" for c, t in sorted(self.seconds.items()))
@@ -86,3 +90,8 @@ class ChunkSize:
             log.log(level, "stacks of %d clients for %s (microseconds a sample: %s)", best, self.name, took)
             self.logged = best
         return best
+
+
+def _counts_for(candidate: int, size: int) -> bool:
+    """Whether what a chunk of `size` clients took says what the candidate takes."""
+    return LEAST * candidate < size <= 2 * LEAST * candidate
