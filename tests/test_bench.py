@@ -202,10 +202,11 @@ def test_the_readme_has_the_factors_of_the_files():
         assert f"{before}{both} times" in readme
     beside = json.loads((root / "benchmarks/results/libraries.json").read_text())["rows"]
     for model, libraries, text in (
-        ("logistic", ("pflib",), "as long on logistic regression"),
-        ("mlp", ("pflib",), "on an MLP"),
+        ("logistic", ("pflib", "pflib_ram"), "as long on logistic regression"),
+        ("mlp", ("pflib", "pflib_ram"), "on an MLP"),
+        ("lenet", ("pflib", "pflib_ram"), "on LeNet"),
         ("mlp-200-200", ("fl_bench",), "on its own MLP"),
-        ("cnn", ("pflib", "fl_bench"), "on a larger CNN"),
+        ("cnn", ("pflib", "pflib_ram", "fl_bench"), "on a larger CNN"),
     ):
         here = [r for r in beside if (r["model"], r["clients"]) == (model, 100)]
         times = [r[f"times_{name}"] for name in libraries for r in here if r.get(f"times_{name}")]
