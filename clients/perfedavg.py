@@ -66,7 +66,7 @@ class PerFedAvgClient(GlobalModelClient):
     def answer(self, order: Weights, state: None, data: Data, rng: Stream) -> tuple[Weights, None]:
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
-        other = rng.schedule(n, n, 1, 0)[0][0].to(data.x.device)     # a permutation
+        other = rng.schedule(n, n, 1, 0)[0][0].to(data.y.device)     # a permutation
         loss = AfterAStep(self.model, self.config.alpha, data, other)                    # [C1]
         rows = Data(torch.arange(n, device=other.device), data.y, data.mask)
         w = minimise(loss, order.params, rows, rng, self.config.local)                  # [C3]
