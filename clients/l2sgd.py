@@ -74,6 +74,7 @@ class L2SGDClient(PersonalizedClient):
 
     config: L2SGDConfig
     disclosure = OWN_MODELS
+    elementwise = True                    # but for a gradient of one sample, which a step hardly notices
     private = ("psi", "J", "J_mean")
     table = cached_property(lambda self: sample_gradients(self.model))
 

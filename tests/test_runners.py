@@ -371,6 +371,24 @@ def test_what_vmap_cannot_run_is_looped_and_said(caplog):
     assert len(stack.runner.looped) == 1
 
 
+class Elementwise(FedAvgClient):
+    elementwise = True
+
+
+@pytest.mark.parametrize(
+    ("runner", "room", "looped"), [("auto", -1, True), ("auto", 0, False), ("stack", -1, False)]
+)
+def test_large_models_of_steps_element_by_element_train_alone(runner, room, looped, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    c = cohort(RunnerConfig(runner))
+    one = Elementwise(c.client.config, c.client.model)
+    served = Cohort(one, c.federation, RamStore(), c.plan, RunnerConfig(runner))
+    monkeypatch.setattr("fedpers.engines.runner.CACHED", served.nbytes + room)
+    answers(served)
+    assert ("clients run one by one: steps element by element are slower" in caplog.text) == looped
+    assert bool(served.runner._tuners) == (not looped)  # a tuner for each kind of stack
+
+
 class Declared(Branching):
     vectorized = False
 

@@ -30,7 +30,9 @@ from fedpers.learning.kernels.dispatch import autograd_only
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
 TOGETHER = 256  # states that are read in one call
+CACHED = 2**18  # bytes of a model up to which steps element by element are faster in stacks
 SLOWER = "a stack of convolutions, each client's own, is slower on a CPU"
+LARGE = "steps element by element are slower in stacks of such models on a CPU"
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,9 @@ class Runner:
         own = auto and population.convolves and not evaluates  # kernels of convolutions, a client's own
         if own and not population.small_convs:
             self._say(SLOWER)
+            return None
+        if auto and client.elementwise and population.nbytes > CACHED and header.kind == "train":
+            self._say(LARGE)
             return None
         leaves, structure = flatten(request.order)
         kind = (header.kind, type(request.order), header.assess)
