@@ -453,18 +453,8 @@ def test_the_tuner_takes_the_fastest_size():
     while len(seen) < 15:
         seen.append(tuner.size(1024, 2000))
         tuner.add(seen[-1], cost[seen[-1]])
-    assert seen == [
-        16,
-        16,
-        32,
-        32,
-        8,
-        8,
-        16,
-        *[16, 16, 32, 32, 8, 8],
-        16,
-        16,
-    ]  # twice: the first chunks are cold
+    walk = [16, 16, 32, 32, 8, 8]
+    assert seen == [*walk, 16, *walk, 16, 16]  # twice: the first chunks are cold
     assert tuner.size(5, 1000) == 5
     assert tuner.size(1000, 3) == 3
     tuner.chunks = 0
@@ -504,6 +494,16 @@ def test_what_the_first_chunks_took_is_forgotten():
         if t == 6:
             assert tuner._best() == 8
     assert tuner._best() == 16 and seen[-5:] == [20] * 5
+
+
+def test_a_size_that_was_chosen_need_not_be_measured_anew():
+    """64 is the best until all is forgotten; then the walk ends at 32, which is far slower than 16."""
+    tuner, seen = ChunkSize(), []
+    for t in range(15):
+        seen.append(tuner.size(64, 100))
+        cost = {16: 3.0, 32: 2.0, 64: 1.0} if t < 7 else {16: 1.0}
+        tuner.add(seen[-1], cost.get(seen[-1], 9.0))
+    assert seen[6] == 64 and seen[-2:] == [16] * 2
 
 
 def test_a_size_that_was_measured_in_a_bad_moment_gets_another_chance():

@@ -67,8 +67,7 @@ def libraries(args: argparse.Namespace) -> list[Result]:
                 own.mkdir()
                 here[way] = CHECKOUTS[way].prepare(places[way], own, work)
             for model, name in cases:
-                rounds = args.rounds or (CNN_ROUNDS if model in CNNS else work.rounds)
-                case = replace(work, rounds=rounds)
+                case = replace(work, rounds=args.rounds or (CNN_ROUNDS if model in CNNS else work.rounds))
                 commands = {"ours": [sys.executable, "-m", __name__, name, model, json.dumps(asdict(case))]}
                 for way in here:
                     library, python = CHECKOUTS[way], pythons.get(way.removesuffix("_ram"), sys.executable)
