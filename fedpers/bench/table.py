@@ -129,9 +129,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "Where a round of each method goes",
         "100 clients, 200 samples of 784 inputs each, so many of them in a round (all, if a method takes "
         "all); batches of 20, else the defaults; one process, one thread, CPU time, after 40 rounds. "
-        "*Floor*: the "
-        "gradients that the clients take, the models that they look at, their head steps, and the "
-        "models that a server compares or mixes each with each, at the rate of "
+        "*Floor*: the gradients that the clients take, the models that they look at, their head steps, and "
+        "the models that a server compares or mixes each with each, at the rate of "
         "a matrix product measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; "
         "*Flower*: messages, checks, the strategy; *storage*: clients' states; *Python*: all else. Shares "
         "are by cProfile, whose own cost is taken off.",
@@ -148,8 +147,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
     "libraries": (
         "Beside PFLlib and FL-bench",
         "100 clients with 200 samples of 784 inputs each, or 5,000 with 20; 20 clients in a round, one epoch "
-        "of batches of 20; medians of 40 rounds, of convolutions ten. All have the same layers: one of 100 "
-        "hidden units (*mlp*, PFLlib's), two of 200 (FL-bench's), the FedAvg paper's CNN without padding. "
+        "of batches of 20; medians of 40 rounds, of convolutions ten, of 5,000 clients three. All have the "
+        "same layers: one of 100 hidden units (*mlp*, PFLlib's), two of 200 (FL-bench's), the FedAvg paper's "
+        "CNN without padding. "
         "Both run as they are shipped, from their user's checkouts, in one process and thread each, without "
         "evaluations; *in RAM*: PFLlib, which "
         "reads a client's file each time, made to keep it. FL-bench says the mean of all rounds, in "
@@ -174,7 +174,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
     "population": (
         "A population of ten million",
         "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients. Of a thousand "
-        "all are met again in each round; of millions nearly all are new, and draw their head first.",
+        "all are met again in each round; of millions nearly all are new, and draw their head first. In "
+        "turns, the later half of 16 rounds each.",
         {
             "clients": "{clients:,}",
             "ms a round": _ms("seconds"),
