@@ -1,9 +1,12 @@
 """Freed memory goes back to the system when a run ends, and not before."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from fedpers.core.memory import YOUNG, settled
 
 HELD = """
 import os
@@ -63,3 +66,18 @@ def _lines(code, *args):
     found = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
     return found.stdout.split()
+
+
+@pytest.mark.parametrize("young", [700, 10**6, 0])
+def test_garbage_is_looked_for_rarely_while_rounds_run(young):
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    gc.set_threshold(young, *before[1:])
+    try:
+        with pytest.raises(KeyError), settled():
+            assert gc.get_threshold() == (max(young, YOUNG) if young else 0, *before[1:])
+            assert gc.get_freeze_count() > frozen
+            raise KeyError
+        assert gc.get_threshold() == (young, *before[1:])
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.set_threshold(*before)

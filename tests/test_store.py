@@ -1,10 +1,13 @@
 """Memories in bounded RAM, in rows on disk, and in checkpoints that can always be gone back to."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -92,6 +95,70 @@ def test_states_put_together_are_as_put_alone(make):
     assert store.states.keys() == alone.states.keys()
     assert all(same(store.get(k, W), alone.get(k, W)) for k in (0, 2, 3, 5, 77))
     assert getattr(store, "held", 0) == getattr(alone, "held", 0)
+
+
+def stacked(values, size=100):
+    """`memory` of each value, in rows of three stacks."""
+    column = torch.tensor(values, dtype=torch.float32)
+    w, b = (
+        column.view(-1, 1, 1).expand(-1, size, 2).clone(),
+        torch.arange(3) + torch.tensor(values).view(-1, 1),
+    )
+    steps = column % 2 == 0
+    return [
+        ClientState({"w": x, "b": y}, z)
+        for x, y, z in zip(w.unbind(), b.unbind(), steps.unbind(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("megabytes", [0, 0.03, 0.2, 100])
+def test_states_may_be_rows_of_stacks(megabytes):
+    """Some are replaced alone, some with others, some are on disk by then."""
+    store, known, rng = RowStore(memory_mb=megabytes), {}, random.Random(0)
+    for round_ in range(40):
+        clients = rng.sample(range(30), rng.choice([1, 2, 5, 12]))
+        values = [100 * round_ + k for k in clients]
+        store.put_alike(clients, W, stacked(values) if round_ % 3 else [memory(v) for v in values])
+        known.update(zip(clients, values, strict=True))
+        assert store.held <= store.limit or len(store._hot) == 1
+        k = rng.choice(list(known))
+        assert same(store.get(k, W), memory(known[k]))
+    assert {k: int(s.head["w"][0, 0]) for k, s in store.states.items()} == known
+    assert all(same(store.get(k, W), memory(v)) for k, v in known.items())
+
+
+def test_a_stack_of_which_half_is_replaced_is_freed():
+    store = RowStore()
+    states = stacked([0, 1, 2, 3])
+    whole = weakref.ref(states[0].head["w"]._base)
+    store.put_alike([0, 1, 2, 3], W, states)
+    del states
+    row = store.held // 4
+    store.put(3, W, memory(7))
+    assert whole() is not None  # three of four are used
+    assert store.held == 5 * row
+    store.put(0, W, memory(8))
+    assert whole() is None
+    assert store.held == 4 * row
+    assert [int(store.get(k, W).head["w"][0, 0]) for k in range(4)] == [8, 1, 2, 7]
+
+
+def test_a_stack_goes_to_disk_as_a_whole(tmp_path):
+    """Its memory is not freed before, so more would have to go."""
+    store = RowStore(tmp_path, memory_mb=0.25)
+    size = (
+        store.limit // 5 // 4 // 8
+    )  # four rows of two columns take less than a fifth with all that is beside
+    for first in range(0, 24, 4):
+        store.put_alike(range(first, first + 4), W, stacked(range(first, first + 4), size - 300))
+    assert len(store._hot) % 4 == 0 < len(store._hot) < 24
+    assert store.held <= store.limit
+    large = stacked(range(8), size)  # two fifths
+    whole = weakref.ref(large[0].head["w"]._base)
+    store.put_alike(range(8), W, large)
+    del large
+    assert whole() is None  # too large to wait for its last row
+    assert all(same(store.get(k, W), memory(k, size if k < 8 else size - 300)) for k in range(24))
 
 
 @pytest.mark.parametrize("megabytes", [0, 100])
@@ -234,3 +301,20 @@ def test_rows_that_are_on_their_way_are_read_whole(tmp_path, monkeypatch):
     for k in range(12):
         store.put(k, W, memory(k, 1000))
         assert all(same(store.get(j, W), memory(j, 1000)) for j in range(max(0, k - 1), k + 1))
+
+
+def test_a_row_is_read_while_others_are_on_their_way(tmp_path, monkeypatch):
+    real, go_on = os.pwrite, threading.Event()
+
+    def blocked(handle, content, at):
+        assert at == 0 or go_on.wait(60)
+        return real(handle, content, at)
+
+    monkeypatch.setattr(rows.os, "pwrite", blocked)
+    store = RowStore(tmp_path, memory_mb=0)
+    for k in range(4):  # the last one stays in RAM
+        store.put(k, W, memory(k))
+    assert same(store.get(0, W), memory(0))
+    threading.Timer(0.05, go_on.set).start()
+    assert same(store.get(2, W), memory(2))
+    assert go_on.is_set()

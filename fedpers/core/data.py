@@ -131,16 +131,15 @@ class ClientData:
     valid: Data
     test: Data
 
+    sizes = cached_property(lambda self: (len(self.train), len(self.valid), len(self.test)))  # of the splits
+
 
 INCOMPLETE = "incomplete copy"  # how the note begins of a data set of which the machine has a part only
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A population of clients.
-
-    `client(k)` gives the data of partition k as tensors (decoded once, cheap to call again).
-    """
+    """A population of clients; `client(k)` gives partition k as tensors, decoded once, cheap to ask."""
 
     name: str
     num_clients: int

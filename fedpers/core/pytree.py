@@ -142,6 +142,19 @@ def own(leaf: Any) -> Any:
     return leaf
 
 
+def neighbours(column: Sequence[Tensor]) -> Tensor | None:
+    """The stack that these are rows of, one after the other, without a copy; None if they are not."""
+    first, whole = column[0], column[0]._base
+    hop = first.numel()
+    if whole is None or not hop or not first.is_contiguous():
+        return None
+    places = range(first.storage_offset(), first.storage_offset() + len(column) * hop, hop)
+    for t, place in zip(column, places, strict=True):
+        if t._base is not whole or t.storage_offset() != place or not t.is_contiguous():
+            return None
+    return first.as_strided((len(column), *first.shape), (hop, *first.stride()))
+
+
 # ---- trees that are alike ------------------------------------------------------------------------
 
 

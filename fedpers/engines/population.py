@@ -37,9 +37,9 @@ class Population:
         self.device = plan.device
         self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
         self._data: dict[int, ClientData] = {}
+        self._exact = bool(client.model.network.tracked)
         self._order: Any = None  # the last, and what it costs a client with so many samples
         self._costs: dict[int, Work] = {}
-        self.padded_sizes = lru_cache(2**16)(self._padded_sizes)  # asked for each request
         self._padded_to = lru_cache(2**12)(self._padded_from)  # of most clients, since few differ
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
@@ -57,12 +57,11 @@ class Population:
 
     def data(self, k: int) -> ClientData:
         """The data of client k on this process's device."""
-        exact = bool(self.client.model.network.tracked)
-        if self.device == "cpu" and not exact:
+        if self.device == "cpu" and not self._exact:
             return self.federation.client(k)
         if k not in self._data:
             parts = self.federation.client(k)
-            moved = [_to(p, self.device, exact) for p in (parts.train, parts.valid, parts.test)]
+            moved = [_to(p, self.device, self._exact) for p in (parts.train, parts.valid, parts.test)]
             self._data[k] = ClientData(*moved)
         return self._data[k]
 
@@ -101,10 +100,9 @@ class Population:
         """Whether a kernel trains the model's convolutions."""
         return small_convs(self.client.model) is not None
 
-    def _padded_sizes(self, k: int) -> tuple[int, int, int]:
+    def padded_sizes(self, k: int) -> tuple[int, int, int]:
         """What the splits of client k are padded to in a stack."""
-        parts = self.data(k)
-        return self._padded_to(len(parts.train), len(parts.valid), len(parts.test))
+        return self._padded_to(*self.data(k).sizes)
 
     def _padded_from(self, train: int, valid: int, test: int) -> tuple[int, int, int]:
         top_train, top_test = self._tops

@@ -29,7 +29,7 @@ from fedpers.learning.kernels.dispatch import autograd_only
 
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
-TOGETHER = 256  # states that are read in one call
+TOGETHER = 1024  # states that are read in one call
 CACHED = 2**18  # bytes of a model up to which steps element by element are faster in stacks
 SLOWER = "a stack of convolutions, each client's own, is slower on a CPU"
 LARGE = "steps element by element are slower in stacks of such models on a CPU"
@@ -91,13 +91,13 @@ class Runner:
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; of a client that failed its exception."""
         answers: list[Any] = [None] * len(requests)
-        everybody = len(requests) >= population.federation.num_clients
+        shared = population.store.keeps_stacks or len(requests) >= population.federation.num_clients
         with torch.no_grad():
             for groups in self._windows(population, requests):
                 for key, jobs in groups.items():
                     looped = key is None or key.kind in self.looped or (key.bars and len(jobs) == 1)
                     run = self._loop if looped else self._stacks
-                    for place, answer in run(population, key, jobs, everybody):
+                    for place, answer in run(population, key, jobs, shared):
                         answers[place] = answer
         return answers
 
@@ -127,7 +127,7 @@ class Runner:
         A state is not read where the request is looped anyway.
         """
         orders: dict[int, Asked | None] = {}
-        size = max(1, min(TOGETHER, HELD // 16 // (population.nbytes + 1)))
+        size = max(1, min(TOGETHER, HELD // 2 // (population.nbytes + 1)))
         for first in range(0, len(requests), size):
             part = requests[first : first + size]
             asked = [self._asked_once(population, r, orders) for r in part]
@@ -196,12 +196,12 @@ class Runner:
     # ---- the two runners ------------------------------------------------------------------------
 
     def _loop(
-        self, population: Population, key: Any, jobs: list[Job], everybody: bool
+        self, population: Population, key: Any, jobs: list[Job], shared: bool
     ) -> Iterator[tuple[int, Any]]:
         yield from zip((job.place for job in jobs), _one_by_one(population, jobs), strict=True)
 
     def _stacks(
-        self, population: Population, key: Key, jobs: list[Job], everybody: bool
+        self, population: Population, key: Key, jobs: list[Job], shared: bool
     ) -> Iterator[tuple[int, Any]]:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
         kind, sizes = key.kind, key.sizes
@@ -214,7 +214,7 @@ class Runner:
             began = _clock(population.device)
             try:
                 with _arithmetic(self.config, population.device), barred(key.bars):
-                    found, states = run_chunk(population, chunk, sizes, structure, self.scratch, everybody)
+                    found, states = run_chunk(population, chunk, sizes, structure, self.scratch, shared)
             except ConvolutionBarred:
                 self._say(SLOWER)
                 self.looped.add(kind)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData
-from fedpers.core.pytree import TreeSpec, flatten, own, rebuild, spec_of
+from fedpers.core.pytree import TreeSpec, flatten, neighbours, own, rebuild, spec_of
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import Apart, over_rows
 from fedpers.engines.population import Population
@@ -25,7 +25,7 @@ def run_chunk(
     sizes: Sizes,
     structure: Any,
     scratch: Any,
-    everybody: bool = False,
+    shared: bool = False,
 ) -> tuple[list[Answer], list[Any]]:
     """(answers, new states) of clients that may share a stack, from one call under vmap.
 
@@ -34,8 +34,9 @@ def run_chunk(
         sizes: what the three splits are padded to.
         structure: that of (order, state).
         scratch: memory for the stacks of the three splits that evaluations use again.
-        everybody: all clients are asked, so all rows of a stack of states live as long as each other: states
-            stay in it. Else each gets memory of its own, or one that is kept would keep the whole stack.
+        shared: states may stay rows of a stack: the store knows how to free it, or all clients are asked,
+            so that its rows live equally long. Else each gets memory of its own, or one that is kept
+            would keep the whole stack.
     """
     if len(chunk) == 1:
         # a stack of one is reduced by other code, whose last bits differ
@@ -56,7 +57,7 @@ def run_chunk(
     i = torch.arange(len(chunk), device=population.device)
     with stacked(), population.client.model.network.turn(None, None):
         flat = over_rows(work, i, *given.stacks)
-    return work.answers(population, requests, flat, torch.unbind if everybody else torch.unbind_copy)
+    return work.answers(population, requests, flat, torch.unbind if shared else torch.unbind_copy)
 
 
 class Columns:
@@ -120,24 +121,11 @@ def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor 
             return first.expand(len(column), *first.shape)
         return None
     if isinstance(first, Tensor):
-        stack = _neighbours(column)
+        stack = neighbours(column)
         return torch.stack(column) if stack is None else stack
     if isinstance(first, float) and any(x != first for x in column):
         return torch.tensor(column, dtype=torch.float64, device=device)
     return None
-
-
-def _neighbours(column: Sequence[Tensor]) -> Tensor | None:
-    """The stack that these are rows of, one after the other, without a copy; None if they are not."""
-    first, whole = column[0], column[0]._base
-    hop = first.numel()
-    if whole is None or not hop or not first.is_contiguous():
-        return None
-    places = range(first.storage_offset(), first.storage_offset() + len(column) * hop, hop)
-    for t, place in zip(column, places, strict=True):
-        if t._base is not whole or t.storage_offset() != place or not t.is_contiguous():
-            return None
-    return first.as_strided((len(column), *first.shape), (hop, *first.stride()))
 
 
 class _Work:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.memory import settled
 from fedpers.core.pytree import own_leaves
 from fedpers.engines.channel import Channel
 from fedpers.engines.memory.client_store import ClientStore
@@ -32,6 +33,8 @@ PRELOAD = 8 * 2**30  # bytes of data that are decoded before the fork, at most
 
 class Carrier(ClientStore):
     """A store that holds what came with the orders and collects what goes back."""
+
+    keeps_stacks = True  # until they are sent
 
     def __init__(self) -> None:
         self.given: dict[int, Any] = {}
@@ -157,7 +160,7 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
             other.close()
         torch.set_num_threads(1)
         population.store = carrier = Carrier()
-        with contextlib.suppress(EOFError, ConnectionError):
+        with settled(), contextlib.suppress(EOFError, ConnectionError):
             while True:
                 _serve(population, runner, carrier, channel)
         status = 0

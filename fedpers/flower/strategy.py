@@ -1,11 +1,9 @@
 """The server half: a Flower Strategy whose round is a generator of exchanges with clients."""
 
-import gc
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpers.core.aggregation import aggregate
 from fedpers.core.data import Data
+from fedpers.core.memory import settled
 from fedpers.core.metrics import tabulate
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
@@ -31,18 +30,6 @@ from fedpers.learning.model import Model, initial_params
 log = logging.getLogger("fedpers")
 
 Round = Generator[Orders, Replies, Any]
-
-
-@contextmanager
-def settled() -> Iterator[None]:
-    """Freeze existing objects out of garbage collection: scanning 10^6 clients takes longer than a round."""
-    already = gc.get_freeze_count()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        if not already:
-            gc.unfreeze()
 
 
 class PersonalizedStrategy(Strategy, ABC):

@@ -14,6 +14,8 @@ CLIENTS = "clients.safetensors"  # in the folder of a checkpoint
 class ClientStore(Protocol):
     """Where clients' states are kept between rounds."""
 
+    keeps_stacks: bool = False  # `put_alike` takes rows of stacks, which live as long as any of them
+
     def get(self, k: int, when: When) -> Any:
         """The state of client k before exchange `when` = (round, exchange); None if never seen."""
 

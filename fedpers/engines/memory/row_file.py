@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import CheckpointError
-from fedpers.core.pytree import TreeSpec, flatten, num_bytes, spec_of
+from fedpers.core.pytree import TreeSpec, flatten, neighbours, num_bytes, spec_of
 
 ALIGN = 8
-LATE = 3  # calls of `write` that may be on their way to the disk
+LATE = 8  # calls of `write` that may be on their way to the disk
 
 
 def row_size(spec: TreeSpec) -> int:
@@ -57,7 +57,7 @@ class RowFile:
         self._free: list[int] = []
         self._handle = -1
         self._writer: ThreadPoolExecutor | None = None
-        self._late: deque[Future[None]] = deque()
+        self._late: deque[tuple[Future[None], frozenset[int]]] = deque()  # and their rows
         self._block = torch.zeros(0, size, dtype=torch.uint8)  # the thread's own
 
     def take(self) -> int:
@@ -93,12 +93,13 @@ class RowFile:
         """
         self._wait(LATE)
         self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
-        self._late.append(self._writer.submit(self._put_all, self._open(), rows, columns))
+        done = self._writer.submit(self._put_all, self._open(), rows, columns)
+        self._late.append((done, frozenset(rows)))
 
     def _wait(self, least: int = 0) -> None:
         """Until no more than that many calls of `write` are on their way."""
         while len(self._late) > least:
-            self._late.popleft().result()
+            self._late.popleft()[0].result()
 
     def _put_all(self, handle: int, rows: Sequence[int], columns: Sequence[Sequence[Tensor]]) -> None:
         block = self._filled(columns, len(rows))
@@ -117,7 +118,8 @@ class RowFile:
             width = num_bytes(shape, dtype)
             if width:
                 part = block[:, at : at + width].view(dtype).view(count, *shape)
-                torch.stack([t.cpu() for t in column], out=part)
+                stack = neighbours(column)
+                torch.stack([t.cpu() for t in column], out=part) if stack is None else part.copy_(stack)
             at += _aligned(width)
         return block
 
@@ -136,7 +138,8 @@ class RowFile:
         Raises:
             CheckpointError: the file is shorter than that.
         """
-        self._wait()
+        while any(row in rows for _, rows in self._late):
+            self._wait(len(self._late) - 1)
         content = bytearray(max(self.size, 1))
         if self.size and os.preadv(self._open(), [content], row * self.size) < self.size:
             raise CheckpointError(f"{self.path} ends before row {row}: it is damaged or missing")

@@ -17,13 +17,26 @@ import torch
 
 from fedpers.core.errors import CheckpointError
 from fedpers.core.memory import sparse_zeros
-from fedpers.core.pytree import TreeSpec
+from fedpers.core.pytree import TreeSpec, own_leaves
 from fedpers.core.serialization import pack, read_record, unpack, write_record
 from fedpers.engines.memory.client_store import CLIENTS, ClientStore, When
 from fedpers.engines.memory.row_file import RowFile, read_row, row_size, take_apart
 
 OVERHEAD = 2000  # bytes of Python objects in a state, about
 SWATH = 4 * 2**20  # bytes that are written at a time, about
+PLACE = np.dtype([("kind", np.int32), ("row", np.int32)])  # side by side: one page of memory to touch
+PART = 4  # a stack is kept as one if it takes no more than this part of the RAM
+
+
+class Stack:
+    """Clients whose states are rows of the same tensors: memory that is freed when the last is gone."""
+
+    def __init__(self, clients: Sequence[int], row: int) -> None:
+        self.clients = dict.fromkeys(clients)  # whose newest states are here, in order
+        self.count, self.row = len(clients), row  # rows, and bytes of one
+
+
+Held = tuple[Any, TreeSpec, Stack | None]  # state, its kind, and where it is a row
 
 
 class RowStore(ClientStore):
@@ -32,12 +45,14 @@ class RowStore(ClientStore):
     Without a folder the files are temporary.
     """
 
+    keeps_stacks = True
+
     def __init__(self, folder: Path | None = None, memory_mb: float = 256, device: str = "cpu") -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="fedpers-")
         self.folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
         self.limit, self.device = int(memory_mb * 2**20), device
         self.held = 0  # bytes in RAM
-        self._hot: OrderedDict[int, tuple[Any, TreeSpec]] = OrderedDict()  # oldest use first
+        self._hot: OrderedDict[int, Held] = OrderedDict()  # oldest use first
         self._dirty: set[int] = set()  # in RAM, newer than on disk
         self._forget()
         self._kinds: list[TreeSpec] = []
@@ -49,18 +64,19 @@ class RowStore(ClientStore):
     def states(self) -> dict[int, Any]:
         """All states; for looking at a small federation."""
         known = {*np.flatnonzero(self._kind).tolist(), *self._hot}
-        return {k: self._look(k) for k in sorted(known)}
+        return {k: self._hot[k][0] if k in self._hot else self._read(k) for k in sorted(known)}
 
     def get(self, k: int, when: When) -> Any:
         """The latest state of client k, or None."""
-        if k in self._hot:
-            self._hot.move_to_end(k)
-        return self._look(k)
+        held = self._hot.get(k)
+        if held is None:
+            return self._read(k)
+        self._hot.move_to_end(k)
+        return held[0]
 
-    def _look(self, k: int) -> Any:
-        if k in self._hot:
-            return self._hot[k][0]
-        if k >= len(self._kind) or not self._kind[k]:
+    def _read(self, k: int) -> Any:
+        """The state that is on disk, or None."""
+        if k >= len(self._kind) or not self._kind.item(k):
             return None
         kind = self._kinds[self._kind[k] - 1]
         return read_row(kind, self._file(row_size(kind)).read(int(self._row[k])), self.device)
@@ -71,23 +87,50 @@ class RowStore(ClientStore):
 
     def put_alike(self, clients: Sequence[int], when: When, states: Sequence[Any]) -> None:
         """Replace the states of clients by states of one kind."""
-        kind = take_apart(states[0])[0]
+        kind, tensors = take_apart(states[0])
+        cost, stack = _cost(kind), None
+        self._release(clients)
+        if any(t._base is not None for t in tensors):
+            stack = Stack(clients, cost) if cost * len(clients) <= self.limit // PART else None
+            states = states if stack else [own_leaves(state) for state in states]
         for k, state in zip(clients, states, strict=True):
-            old = self._hot.pop(k, None)
-            self.held += _cost(kind) - (_cost(old[1]) if old else 0)
-            self._hot[k] = state, kind
+            self._hot[k] = state, kind, stack
+        self.held += cost * len(clients)
         self._dirty.update(clients)
         if self.held > self.limit:
             self._make_way()
+
+    def _release(self, clients: Iterable[int]) -> None:
+        """Forget what is in RAM of these clients."""
+        left: dict[int, Stack] = {}
+        for k in clients:
+            _, kind, stack = self._hot.pop(k, (None, None, None))
+            if stack is not None:
+                del stack.clients[k]
+                left[id(stack)] = stack
+            elif kind is not None:
+                self.held -= _cost(kind)
+        for stack in left.values():
+            if 2 * len(stack.clients) <= stack.count:
+                self._break_up(stack)
+
+    def _break_up(self, stack: Stack) -> None:
+        """Give the rows that are still used memory of their own, so that the others' is freed."""
+        for k in stack.clients:
+            state, kind, _ = self._hot[k]
+            self._hot[k] = own_leaves(state), kind, None
+        self.held -= stack.row * (stack.count - len(stack.clients))
 
     def _make_way(self) -> None:
         """Put the oldest states on disk: some more than needed, since many at a time are cheaper."""
         least, late = self.limit - min(self.limit // 16, SWATH), []
         while self.held > least and len(self._hot) > 1:
-            oldest, (state, kind) = self._hot.popitem(last=False)
-            self.held -= _cost(kind)
-            if oldest in self._dirty:
-                late.append((oldest, state, kind))
+            oldest, (_, kind, stack) = next(iter(self._hot.items()))
+            for k in [oldest] if stack is None else stack.clients:  # a stack's memory is freed as a whole
+                state, kind, _ = self._hot.pop(k)
+                if k in self._dirty:
+                    late.append((k, state, kind))
+            self.held -= _cost(kind) if stack is None else stack.row * stack.count
         self._write(late)
 
     def _write(self, states: Iterable[tuple[int, Any, TreeSpec]]) -> None:
@@ -136,8 +179,9 @@ class RowStore(ClientStore):
 
     def _forget(self, size: int = 0) -> None:
         """Nobody's state is on disk."""
-        self._kind = sparse_zeros(size, np.int32)  # [client] 0: not on disk; else 1 + a place in `_kinds`
-        self._row = sparse_zeros(size, np.int64)  # [client]
+        places = sparse_zeros(size, PLACE)
+        self._kind = places["kind"]  # [client] 0: not on disk; else 1 + a place in `_kinds`
+        self._row = places["row"]  # [client]
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -146,7 +190,7 @@ class RowStore(ClientStore):
 
         Until `committed` is called both this checkpoint and the one before can be gone back to.
         """
-        self._write((k, *self._hot[k]) for k in sorted(self._dirty))
+        self._write((k, *self._hot[k][:2]) for k in sorted(self._dirty))
         for file in self._files.values():
             file.sync()
         clients = np.flatnonzero(self._kind)

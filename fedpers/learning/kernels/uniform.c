@@ -2,7 +2,7 @@
    a seed of 32 bits, and of each of its words the lower 24 bits. */
 #include "native.h"
 
-enum { WORDS = 624, APART = 397 };
+enum { WORDS = 624, APART = 397, SEEDS = 8 };
 
 static uint32_t twist(uint32_t u, uint32_t v) {
     return (((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1) ^ (-(v & 1) & 0x9908b0dfu);
@@ -12,6 +12,13 @@ static void renew(uint32_t *s) {
     for (int i = 0; i < WORDS - APART; i++) s[i] = s[i + APART] ^ twist(s[i], s[i + 1]);
     for (int i = WORDS - APART; i < WORDS - 1; i++) s[i] = s[i + APART - WORDS] ^ twist(s[i], s[i + 1]);
     s[WORDS - 1] = s[APART - 1] ^ twist(s[WORDS - 1], s[0]);
+}
+
+/* States after seeds: each word needs the one before it, so several are made side by side. */
+static void begin(uint32_t s[SEEDS][WORDS], const uint32_t *seed, long n) {
+    for (int k = 0; k < SEEDS; k++) s[k][0] = seed[k < n ? k : 0];
+    for (uint32_t i = 1; i < WORDS; i++)
+        for (int k = 0; k < SEEDS; k++) s[k][i] = 1812433253u * (s[k][i - 1] ^ (s[k][i - 1] >> 30)) + i;
 }
 
 /* Number i is from + range * a word's part in [0, 1), with one rounding. */
@@ -29,10 +36,10 @@ static void numbers(const uint32_t *restrict s, float from, float range, float *
 /* Of each of N seeds fill P rows of `count` [P] numbers, each between -bound and bound, one after the other; to [P]
    are the arrays [N, count] that the rows lie in. */
 void fedpers_uniform(const uint32_t *seed, long N, long P, const long *count, const float *bound, float **to) {
-    uint32_t s[WORDS];
+    uint32_t begun[SEEDS][WORDS];
     for (long n = 0; n < N; n++) {
-        s[0] = seed[n];
-        for (uint32_t i = 1; i < WORDS; i++) s[i] = 1812433253u * (s[i - 1] ^ (s[i - 1] >> 30)) + i;
+        uint32_t *s = begun[n % SEEDS];
+        if (n % SEEDS == 0) begin(begun, seed + n, N - n);
         for (long p = 0, used = WORDS; p < P; p++)
             for (long at = 0, now; at < count[p]; at += now, used += now) {
                 if (used == WORDS) {
