@@ -102,7 +102,7 @@ class FedFomoClient(PersonalizedClient):
         w = (gain / far).double().clamp(min=0)                                           # [C1]
         total, alone = w.sum(1, keepdim=True), torch.eye(1, w.shape[1]).to(w)
         w = torch.where(total > 0, w / total, alone)                                     # [C2]
-        sent = torch.stack([torch.zeros_like(o.w) for o in orders])
+        sent = w.new_zeros(len(orders), len(orders[0].w))
         sent = sent.scatter(1, torch.stack([o.ids for o in orders]), w)
         return sums_of_used(models, w), sent                                             # [C3]
 

@@ -57,7 +57,7 @@ class FedFomo(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round."""
         rows = [self.row[k] for k in self.sample(rng)]
-        chosen = {i: self._choose(s, i, rng) for i in rows}                              # [S1]
+        chosen = dict(zip(rows, self._choose(s, rows, rng), strict=True))                # [S1]
         replies = yield {self.roster.ids[i]: Forward(                                    # [S2]
             torch.tensor([i, *others], device=self.plan.device),
             tuple(s.mailbox[j] for j in others), s.w[i]) for i, others in chosen.items()}
@@ -68,12 +68,14 @@ class FedFomo(PersonalizedStrategy):
         self.note(own_weight=float(w.diagonal().mean()))
         return replace(s, mailbox=mailbox, affinity=affinity, w=w)
 
-    def _choose(self, s: State, i: int, rng: np.random.Generator) -> list[int]:
-        """M others that have sent a model; equal affinities in random order."""
-        noise, explore = rng.random(len(s.w)), rng.random() < self.config.epsilon
-        rank = np.zeros_like(noise) if explore else s.affinity[i].cpu().numpy()
-        others = (j for j in np.lexsort((noise, -rank)).tolist() if j != i and j in s.mailbox)
-        return list(islice(others, self.config.num_neighbours))
+    def _choose(self, s: State, rows: list[int], rng: np.random.Generator) -> list[list[int]]:
+        """For each row M others that have sent a model; equal affinities in random order."""
+        drawn = rng.random((len(rows), len(s.w) + 1))
+        noise, explores = drawn[:, :-1], drawn[:, -1:] < self.config.epsilon
+        rank = np.where(explores, 0.0, s.affinity[rows].cpu().numpy())
+        found = zip(rows, np.lexsort((noise, -rank)).tolist(), strict=True)
+        others = [(j for j in order if j != i and j in s.mailbox) for i, order in found]
+        return [list(islice(each, self.config.num_neighbours)) for each in others]
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""

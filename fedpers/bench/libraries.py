@@ -25,7 +25,7 @@ from fedpers.clients.lsgd import LSGDConfig
 from fedpers.config import compose
 from fedpers.config.registry import method
 from fedpers.core.plan import Plan
-from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.memory.row_store import RowStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, stack
 from fedpers.learning.model import Model, build_model
@@ -127,7 +127,7 @@ def main(argv: list[str]) -> int:
     clock = Clock()
     done: Callable[..., None] = lambda t, log: clock.done()  # noqa: E731
     fed = federation(*tensors(work), test=slice(work.n // 10))
-    play(strategy, client, fed, RamStore(), RunnerConfig(), work.rounds + 1, done)
+    play(strategy, client, fed, RowStore(), RunnerConfig(), work.rounds + 1, done)
     for seconds in clock.seconds:
         print(SAYS, seconds)
     return 0

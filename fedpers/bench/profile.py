@@ -27,7 +27,7 @@ from fedpers.core.data import Federation
 from fedpers.core.errors import FedpersError
 from fedpers.core.params import size
 from fedpers.core.plan import Plan
-from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.memory.row_store import RowStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.observer import RoundLog
 from fedpers.learning.flops import flops_of
@@ -101,7 +101,7 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
 
     count = WARM + 2 * rounds
     try:
-        play(strategy, client, fed, RamStore(), RunnerConfig(), count, done)
+        play(strategy, client, fed, RowStore(), RunnerConfig(), count, done)
     finally:
         profiler.disable()
     timed = slice(WARM, count, 2)

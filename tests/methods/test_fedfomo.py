@@ -98,8 +98,7 @@ def test_clients_receive_the_models_that_helped_them_most():
     s, rng = strategy.state, np.random.default_rng(0)
     assert torch.allclose(s.w.sum(1), torch.ones(6).double())
     assert torch.allclose(s.affinity.sum(1), torch.full((6,), 8.0).double())
-    for i in range(6):
+    for i, chosen in enumerate(strategy._choose(s, list(range(6)), rng)):
         others = s.affinity[i].clone()
         others[i] = -1
-        chosen = strategy._choose(s, i, rng)
         assert set(others[chosen].tolist()) == set(others.topk(2).values.tolist()) and i not in chosen
