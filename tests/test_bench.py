@@ -1,6 +1,7 @@
 """The benchmarks' bookkeeping; the speed itself is measured by `fedpers bench`, not here."""
 
 import json
+import statistics
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -200,7 +201,8 @@ def test_the_readme_has_the_factors_of_the_files():
     ):
         both = " / ".join(f"{factor(m, engine, processes):.{digits}f}" for m in ("lr", "mlp"))
         assert f"{before}{both} times" in readme
-    beside = json.loads((root / "benchmarks/results/libraries.json").read_text())["rows"]
+    files = (root / "benchmarks/results").glob("libraries*.json")
+    beside = [row for file in files for row in json.loads(file.read_text())["rows"]]
     for model, libraries, text in (
         ("logistic", ("pflib", "pflib_ram"), "as long on logistic regression"),
         ("mlp", ("pflib", "pflib_ram"), "on an MLP"),
@@ -215,6 +217,20 @@ def test_the_readme_has_the_factors_of_the_files():
     assert f"with 5,000 clients PFLlib needs {memory:.0f} times the memory" in readme
     content = json.loads((root / "benchmarks/results/population.json").read_text())
     assert f"round takes {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
+
+
+def test_the_page_has_the_floors_of_another_processor():
+    root = Path(__file__).resolve().parents[1]
+    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
+    folder = root / "benchmarks/results"
+    median = []
+    for name in ("logistic-20", "logistic-100", "mlp-20"):
+        both = [json.loads((f / f"profile-{name}.json").read_text()) for f in (folder / "xeon", folder)]
+        assert ["Xeon" in b["machine"]["cpu"] for b in both] == [True, False]
+        median += [f"{statistics.median(r['times'] for r in b['rows'] if r['times']):.1f}" for b in both]
+    a, b, c, d, e, f = median
+    assert f"{a} floors there where it is {b} in the tables below" in page
+    assert f"with a hundred clients a round {c} where it is {d}, and on the MLP {e} where it is {f}" in page
 
 
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():

@@ -71,7 +71,7 @@ def population(args: argparse.Namespace) -> list[Result]:
     numbers = (1000, 1_000_000, 10_000_000)
     found: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
     for number in numbers * args.passes:
-        code = f"from fedpers.bench.suites import heads; heads({number}, {args.rounds or 16})"
+        code = f"from fedpers.bench.suites import heads; heads({number}, {args.rounds or 40})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         found[number].append(json.loads(done.stdout.splitlines()[-1]))
     rows: list[Result] = []

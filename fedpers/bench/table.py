@@ -35,7 +35,7 @@ def render(folder: Path) -> str:
         parts.append(f"### {title}\n\n{note}\n")
         content = [json.loads(f.read_text(encoding="utf-8")) for f in sorted(folder.glob(f"{suite}*.json"))]
         if content:
-            rows = [row for c in content for row in c["rows"]]
+            rows = [{"processor": c["machine"]["cpu"]} | row for c in content for row in c["rows"]]
             parts += [table(rows, columns), "", *_machines([c["machine"] for c in content]), ""]
         else:
             parts.append(f"Not measured yet: `{SCRIPTS.get(suite, f'fedpers bench {suite}')}`.\n")
@@ -159,6 +159,7 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "5,000 clients PFLlib keeps a model for each of them. *lenet* has LeNet's layers without padding; in "
         "PFLlib it stands in place of its CNN, as its own LeNet normalises and drops out.",
         {
+            "processor": "{processor}",
             "model": "{model}",
             "method": "{method}",
             "clients": lambda r: f"{r['clients']:,}",
@@ -175,7 +176,7 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "A population of ten million",
         "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients. Of a thousand "
         "all are met again in each round; of millions nearly all are new, and draw their head first. In "
-        "turns, the later half of 16 rounds each.",
+        "turns, the later half of 40 rounds each.",
         {
             "clients": "{clients:,}",
             "ms a round": _ms("seconds"),
