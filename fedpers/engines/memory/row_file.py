@@ -91,7 +91,8 @@ class RowFile:
         Raises:
             CheckpointError: the file system refuses, or has refused before.
         """
-        while self._late and (self._late[0][0].done() or self.size * sum(len(r) for _, r in self._late) > LATE):
+        waiting = lambda: self.size * sum(len(late) for _, late in self._late)  # noqa: E731
+        while self._late and (self._late[0][0].done() or waiting() > LATE):
             self._wait(len(self._late) - 1)
         self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
         done = self._writer.submit(self._put_all, self._open(), rows, columns)
