@@ -1,15 +1,18 @@
 """Many images through convolutions piece by piece: the same as all at once, and it is really done."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedpers.core.data import Data
+from fedpers.core.errors import FedpersError
 from fedpers.core.params import split
 from fedpers.core.rng import Stream
 from fedpers.learning import layers, pieces
 from fedpers.learning.gradients import grad
 from fedpers.learning.local_training import minimise_from
-from fedpers.learning.losses import Frozen, soft_proximal
+from fedpers.learning.losses import Frozen, pull, soft_proximal
 from fedpers.learning.model import Model, build_model
 from fedpers.learning.optimizers import LocalConfig, init_optimizer
 
@@ -62,6 +65,44 @@ def test_the_gradient_is_that_of_all_at_once(kind):
     for name, g in found.items():
         torch.testing.assert_close(g, expected[name], rtol=1e-10, atol=1e-12)
         assert g.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        LocalConfig(0.1, batch_size=40),
+        LocalConfig(0.1, batch_size=40, momentum=0.9, weight_decay=0.01),
+        LocalConfig(0.01, batch_size=40, optimizer="adam"),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+@pytest.mark.parametrize("ubar", [1.0, torch.tensor(0.7, dtype=torch.float64)])
+@pytest.mark.parametrize("kind", ["proximal", "both"])
+def test_a_proximal_term_in_place_is_the_loss_as_it_is_written(kind, ubar, cfg, monkeypatch):
+    """A function of which nothing is known is differentiated as a whole; the term is no part of autograd."""
+    model = model_of()
+    w, data = double(model.init(0), images(100))
+    loss, own = losses(model, w)[kind]
+    loss = replace(loss, ubar=ubar)
+    near = {k: v - 2 for k, v in loss.cbar.items()}
+    loss = replace(loss, cbar=near)
+    written = lambda w, batch: loss.loss(w, batch) + loss.lam * pull(w, ubar, near)  # noqa: E731
+    with torch.no_grad():
+        expected, _ = minimise_from(written, own, init_optimizer(own, cfg), data, Stream(0, 1, 2), cfg)
+        monkeypatch.setattr(type(loss), "__call__", None)
+        found, _ = minimise_from(loss, own, init_optimizer(own, cfg), data, Stream(0, 1, 2), cfg)
+    for name, v in found.items():
+        torch.testing.assert_close(v, expected[name], rtol=1e-9, atol=1e-11)
+        assert not torch.equal(v, own[name])
+
+
+def test_a_center_of_other_names_is_left_to_autograd():
+    model = model_of()
+    w, data = double(model.init(0), images(40))
+    cfg = LocalConfig(0.1, batch_size=40)
+    loss = soft_proximal(model.loss, 0.3, 1.0, {"other": torch.zeros(1)})
+    with torch.no_grad(), pytest.raises(FedpersError, match="other"):
+        minimise_from(loss, w, init_optimizer(w, cfg), data, Stream(0, 1, 2), cfg)
 
 
 def test_shares_count_samples_and_no_padding():

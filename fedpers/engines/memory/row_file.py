@@ -15,7 +15,7 @@ from fedpers.core.errors import CheckpointError
 from fedpers.core.pytree import TreeSpec, flatten, neighbours, num_bytes, spec_of
 
 ALIGN = 8
-LATE = 8  # calls of `write` that may be on their way to the disk
+LATE = 2**25  # bytes that may be on their way to the disk when more come
 
 
 def row_size(spec: TreeSpec) -> int:
@@ -47,7 +47,7 @@ def _aligned(count: int) -> int:
 class RowFile:
     """Rows of `size` bytes. A safe row belongs to a checkpoint; it is never written again.
 
-    A thread writes while others compute; what fails there is an error of the next call.
+    A thread writes while others compute; what fails there is an error of a later call.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -91,7 +91,9 @@ class RowFile:
         Raises:
             CheckpointError: the file system refuses, or has refused before.
         """
-        self._wait(LATE)
+        waiting = lambda: self.size * sum(len(late) for _, late in self._late)  # noqa: E731
+        while self._late and (self._late[0][0].done() or waiting() > LATE):
+            self._wait(len(self._late) - 1)
         self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
         done = self._writer.submit(self._put_all, self._open(), rows, columns)
         self._late.append((done, frozenset(rows)))
