@@ -151,8 +151,10 @@ def test_a_stack_goes_to_disk_as_a_whole(tmp_path):
     )  # four rows of two columns take less than a fifth with all that is beside
     for first in range(0, 24, 4):
         store.put_alike(range(first, first + 4), W, stacked(range(first, first + 4), size - 300))
+    alone = RowStore()
+    alone.put(0, W, memory(0, size - 300))
     assert len(store._hot) % 4 == 0 < len(store._hot) < 24
-    assert store.held <= store.limit
+    assert store.held == alone.held * len(store._hot) <= store.limit
     large = stacked(range(8), size)  # two fifths
     whole = weakref.ref(large[0].head["w"]._base)
     store.put_alike(range(8), W, large)
@@ -318,3 +320,18 @@ def test_a_row_is_read_while_others_are_on_their_way(tmp_path, monkeypatch):
     threading.Timer(0.05, go_on.set).start()
     assert same(store.get(2, W), memory(2))
     assert go_on.is_set()
+
+
+def test_what_is_on_its_way_is_bounded(tmp_path, monkeypatch):
+    real, go_on = os.pwrite, threading.Event()
+    monkeypatch.setattr(rows.os, "pwrite", lambda *args: go_on.wait(60) and real(*args))
+    monkeypatch.setattr(rows, "LATE", 3000)
+    store = RowStore(tmp_path, memory_mb=0)
+    for k in range(4):  # three rows of 832 bytes leave
+        store.put(k, W, memory(k))
+    assert not go_on.is_set()
+    threading.Timer(0.05, go_on.set).start()
+    for k in range(4, 7):
+        store.put(k, W, memory(k))
+    assert go_on.is_set()
+    assert all(same(store.get(k, W), memory(k)) for k in range(7))
