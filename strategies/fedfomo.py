@@ -73,9 +73,9 @@ class FedFomo(PersonalizedStrategy):
         drawn = rng.random((len(rows), len(s.w) + 1))
         noise, explores = drawn[:, :-1], drawn[:, -1:] < self.config.epsilon
         rank = np.where(explores, 0.0, s.affinity[rows].cpu().numpy())
-        found = zip(rows, np.lexsort((noise, -rank)).tolist(), strict=True)
-        others = [(j for j in order if j != i and j in s.mailbox) for i, order in found]
-        return [list(islice(each, self.config.num_neighbours)) for each in others]
+        orders, M = np.lexsort((noise, -rank)).tolist(), self.config.num_neighbours
+        return [list(islice((j for j in order if j != i and j in s.mailbox), M))
+                for i, order in zip(rows, orders, strict=True)]
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""
