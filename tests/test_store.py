@@ -146,9 +146,7 @@ def test_a_stack_of_which_half_is_replaced_is_freed():
 def test_a_stack_goes_to_disk_as_a_whole(tmp_path):
     """Its memory is not freed before, so more would have to go."""
     store = RowStore(tmp_path, memory_mb=0.25)
-    size = (
-        store.limit // 5 // 4 // 8
-    )  # four rows of two columns take less than a fifth with all that is beside
+    size = store.limit // 5 // 4 // 8  # four rows of two columns: a fifth, and less with what is beside
     for first in range(0, 24, 4):
         store.put_alike(range(first, first + 4), W, stacked(range(first, first + 4), size - 300))
     alone = RowStore()

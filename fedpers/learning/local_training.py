@@ -237,6 +237,7 @@ def _descend(
     names, near = list(params), taken_apart(loss)[0]
     pulls = near.lam != 0 and near.cbar.keys() == params.keys()  # else autograd says what is wrong
     loss, cbar = (near.loss, [layout(near.cbar[k]) for k in names]) if pulls else (loss, [])
+    strength = near.lam * float(near.ubar)  # once: reading a number off a GPU waits for it
     weights = [layout(params[k]).requires_grad_() for k in names]
     adam = cfg.optimizer == "adam"
     m = [layout(opt.m[k]) for k in names] if adam or cfg.momentum else []
@@ -246,7 +247,7 @@ def _descend(
     for batch in batches:
         g = slopes(loss, own, pieces(loss, batch))
         if pulls:
-            torch._foreach_add_(g, weights, alpha=near.lam * float(near.ubar))
+            torch._foreach_add_(g, weights, alpha=strength)
             torch._foreach_add_(g, cbar, alpha=-near.lam)
         in_place(weights, g, m, v, step.add_(1), cfg, lr)
     done = {k: w.detach().contiguous() for k, w in own.items()}

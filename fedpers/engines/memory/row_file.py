@@ -91,12 +91,15 @@ class RowFile:
         Raises:
             CheckpointError: the file system refuses, or has refused before.
         """
-        waiting = lambda: self.size * sum(len(late) for _, late in self._late)  # noqa: E731
-        while self._late and (self._late[0][0].done() or waiting() > LATE):
+        while self._late and (self._late[0][0].done() or self._waiting() > LATE):
             self._wait(len(self._late) - 1)
         self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="fedpers-rows")
         done = self._writer.submit(self._put_all, self._open(), rows, columns)
         self._late.append((done, frozenset(rows)))
+
+    def _waiting(self) -> int:
+        """Bytes that are on their way."""
+        return self.size * sum(len(rows) for _, rows in self._late)
 
     def _wait(self, least: int = 0) -> None:
         """Until no more than that many calls of `write` are on their way."""
