@@ -81,8 +81,8 @@ def test_what_the_kernel_does_not_know_is_torchs():
 def test_training_is_as_by_torch_alone(rule, monkeypatch):
     """On images of which torch's own training by Adam is within 1e-4 of that in float64.
 
-    Adam divides by the size of a gradient, so where one is next to nothing its rounding is a step: on those of
-    seed 0 both are 5e-4 from float64 on an Intel Xeon, and 6e-5 from each other.
+    Adam divides by the size of a gradient, so where one is next to nothing its rounding is a step: on
+    those of seed 0 both are 5e-4 from float64 on an Intel Xeon, and 6e-5 from each other.
     """
     model = build_model("cnn_mcmahan", input_shape=(1, 28, 28), num_outputs=10, task="classification")
     generator = torch.Generator().manual_seed(6)
