@@ -134,11 +134,18 @@ INLINE void fetch(const float *from, long n, long s, long shares) {
     for (long j = n * s / shares / V * V; from && j < n * (s + 1) / shares; j += V) __builtin_prefetch(from + j, 0, 2);
 }
 
+/* Samples that come next, and are in no cache yet. */
+typedef struct {
+    const float *rows[ROOM + TILE];
+    long n;
+} samples;
+
 /* `layer` where the weights lie. A client's own are in no cache: the rows that come next, at last those at `next`, are
-   fetched meanwhile. */
+   fetched meanwhile, and samples that come next. */
 static void lying_layer(const float *w, const float *b, const float **x, float *z, long n, long ins, long outs,
-                        int relu, const float *next) {
-    long zw = WIDE(outs), tiles = (n + ROWS - 1) / ROWS;
+                        int relu, const float *next, const samples *soon) {
+    long zw = WIDE(outs), tiles = (n + ROWS - 1) / ROWS, blocks = (outs + DOTS - 1) / DOTS;
+    long share = (ROWS + blocks - 1) / blocks; /* of the next rows, for a block of outputs */
     if (outs < DOTS) forward(w, b, x, z, n, outs, ins, zw);
     for (long k = 0; k < outs && outs >= DOTS; k += DOTS) {
         long at = k + DOTS < outs ? k : outs - DOTS, left = outs - k - DOTS;
@@ -146,7 +153,8 @@ static void lying_layer(const float *w, const float *b, const float **x, float *
         long rows = left > 0 && left < DOTS ? left : DOTS;
         for (long t = 0; t < tiles; t++) {
             fetch(coming, rows * ins, t, tiles);
-            dots(DOTS, w + at * ins, x + t * ROWS, b ? b + at : b, z + t * ROWS * zw + at, ins, zw);
+            dots(DOTS, w + at * ins, x + t * ROWS, b ? b + at : b, z + t * ROWS * zw + at, ins, zw,
+                 soon->rows + t * ROWS + k / DOTS * share, soon->n && k / DOTS * share < ROWS ? share : 0);
         }
     }
     for (long i = 0; relu && i < n * zw; i++)
@@ -178,6 +186,7 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
     float *first = (float *)(((uintptr_t)space + 4 * V - 1) / (4 * V) * (4 * V));
     float *z[2] = {first + all - V, first + all - V + ROOM * widest};
     const float *in[ROOM + TILE];
+    samples soon;
     const long room = PIECE(*width) < ROOM ? PIECE(*width) : ROOM;
     for (long c = 0; c < C && !failed; c++) {
         const float **own = from + c * 2 * L, **last = own - 2 * L;
@@ -194,15 +203,24 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
         for (long at = 0; at < *size[c] && !failed; at += room) {
             long n = *size[c] - at < room ? *size[c] - at : room, wide = 0;
             list(in, *data[c], width[0], rows[c], at, n);
+            int end = at + n == *size[c];
+            long of = c + end; /* whose samples come next */
+            soon.n = 0;
+            if (of < C && *size[of] && (!of || *data[of] != *data[of - 1])) {
+                long next = end ? 0 : at + n, left = *size[of] - next;
+                soon.n = left < room ? left : room;
+                list(soon.rows, *data[of], width[0], rows[of], next, soon.n);
+            }
             w = first;
             for (long l = 0; l < L; l++) {
                 long ins = width[l], outs = width[l + 1];
                 wide = WIDE(outs);
                 const float *next = l || c + 1 == C ? 0 : own[2 * L], **p = own + 2 * l;
-                if (lies(ins, outs)) lying_layer(p[0], p[1], in, z[l % 2], n, ins, outs, l + 1 < L, next);
+                if (lies(ins, outs)) lying_layer(p[0], p[1], in, z[l % 2], n, ins, outs, l + 1 < L, next, &soon);
                 else layer(w + wide, w, in, z[l % 2], n, ins, outs, l + 1 < L);
                 w += (ins + 1) * wide;
                 list(in, z[l % 2], wide, 0, 0, n);
+                soon.n = 0;
             }
             failed = score(task, z[(L - 1) % 2], wide, data[c][1], rows[c], at, n, width[L], sums, each ? each[c] : 0);
         }

@@ -13,9 +13,10 @@
 #define DOTS 5
 #define PIECE(wide) ((131072 / (wide) + ROWS) / ROWS * ROWS) /* rows of half a megabyte: they stay in the L2 cache */
 
-/* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x */
+/* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x; the rows of `next`, so many, are fetched
+   meanwhile */
 INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
-                 long zw) {
+                 long zw, const float **next, long count) {
     vec a[(ROWS * DOTS + 3) / 4 * 4] = {0}; /* row by row */
     for (long j = 0; j < wide; j += V) {
         vec u[ROWS];
@@ -23,6 +24,7 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
             u[r] = *(const vec *)(x[r] + j);
             HELD(u[r]);
         }
+        for (long r = 0; r < count; r++) __builtin_prefetch(next[r] + j, 0, 2);
         for (int k = 0; k < outs; k++) {
             vec v = *(const vec *)(w + k * wide + j);
             HELD(v);
@@ -45,11 +47,11 @@ INLINE void forward(const float *w, const float *b, const float **x, float *z, l
         for (long at = 0; at < outs && outs >= DOTS; at += DOTS) {
             long k = at + DOTS < outs ? at : outs - DOTS;
             for (long i = from; i < to; i += ROWS)
-                dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw);
+                dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, 0, 0);
         }
         for (long k = 0; k < outs && outs < DOTS; k++)
             for (long i = from; i < to; i += ROWS)
-                dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw);
+                dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, 0, 0);
     }
 }
 
