@@ -71,7 +71,7 @@ class Population:
 
     def states(self, wanted: Sequence[tuple[int, tuple[int, int]]]) -> list[Any]:
         """`state` of several clients; those that were never visited draw theirs together."""
-        found = [self.store.get(k, when) for k, when in wanted]
+        found = self.store.get_all(wanted)
         new = [i for i, state in enumerate(found) if state is None]
         if new:
             data = [self.data(wanted[i][0]).train for i in new]

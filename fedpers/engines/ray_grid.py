@@ -67,7 +67,7 @@ class RayCohort:
 
         A bundle whose actor died is sent again: its clients' states are those from before.
         """
-        states = [self.store.get(r.k, r.when) for r in requests]
+        states = self.store.get_all([(r.k, r.when) for r in requests])
         shares = dict(enumerate(self._shares(requests, states)))
         outcomes: list[Outcome] = [NO_REPLY] * len(requests)
         until, copies = math.inf if self.timeout is None else time.monotonic() + self.timeout, 1

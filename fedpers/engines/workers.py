@@ -91,7 +91,7 @@ class Pool:
 
     def _message(self, channel: Channel, requests: Sequence[Request]) -> Any:
         headers = [(r.k, r.header) for r in requests]
-        states = [self.population.store.get(r.k, r.when) for r in requests]
+        states = self.population.store.get_all([(r.k, r.when) for r in requests])
         return channel.write(headers, [*(r.order for r in requests), *states])
 
     def _talk(self, how: Callable[..., Any], *args: Any) -> Any:

@@ -19,6 +19,10 @@ class ClientStore(Protocol):
     def get(self, k: int, when: When) -> Any:
         """The state of client k before exchange `when` = (round, exchange); None if never seen."""
 
+    def get_all(self, wanted: Sequence[tuple[int, When]]) -> list[Any]:
+        """`get` of several clients."""
+        return [self.get(k, when) for k, when in wanted]
+
     def put(self, k: int, when: When, state: Any) -> None:
         """Keep the state that client k has after exchange `when`; its tensors are its own."""
 

@@ -63,7 +63,7 @@ class RowStore(ClientStore):
     @property
     def states(self) -> dict[int, Any]:
         """All states; for looking at a small federation."""
-        known = {*np.flatnonzero(self._kind).tolist(), *self._hot}
+        known = {*np.flatnonzero(self._there).tolist(), *self._hot}
         return {k: self._hot[k][0] if k in self._hot else self._read(k) for k in sorted(known)}
 
     def get(self, k: int, when: When) -> Any:
@@ -74,11 +74,18 @@ class RowStore(ClientStore):
         self._hot.move_to_end(k)
         return held[0]
 
+    def get_all(self, wanted: Sequence[tuple[int, When]]) -> list[Any]:
+        """`get` of several clients; which of them are on disk is asked in one."""
+        away = np.array([k for k, _ in wanted if k not in self._hot], dtype=np.int64)
+        away = away[away < len(self._there)]
+        there = set(away[self._there[away]].tolist())
+        return [self.get(k, when) if k in self._hot or k in there else None for k, when in wanted]
+
     def _read(self, k: int) -> Any:
         """The state that is on disk, or None."""
-        if k >= len(self._kind) or not self._kind.item(k):
+        if k >= len(self._there) or not self._there.item(k):
             return None
-        kind = self._kinds[self._kind[k] - 1]
+        kind = self._kinds[self._kind[k]]
         return read_row(kind, self._file(row_size(kind)).read(int(self._row[k])), self.device)
 
     def put(self, k: int, when: When, state: Any) -> None:
@@ -146,18 +153,18 @@ class RowStore(ClientStore):
     def _write_alike(self, kind: TreeSpec, clients: Sequence[int], states: Sequence[Any]) -> None:
         file, number, places = self._file(row_size(kind)), self._register(kind), np.array(clients)
         self._make_room(max(clients))
-        rows = [self._row_for(k, file) for k in clients]
+        pairs = zip(clients, self._there[places].tolist(), strict=True)
+        rows = [self._row_for(k, file) if there else file.take() for k, there in pairs]
         file.write(rows, kind.columns(states))
-        self._kind[places], self._row[places] = number + 1, rows
+        self._there[places], self._kind[places], self._row[places] = True, number, rows
         self._dirty.difference_update(clients)
 
     def _row_for(self, k: int, file: RowFile) -> int:
-        """Where client k's state may be written."""
-        if self._kind[k]:
-            old, row = self._file(row_size(self._kinds[self._kind[k] - 1])), int(self._row[k])
-            if old is file and not file.is_safe(row):
-                return row
-            old.release(row)
+        """Where client k's state may be written, which is on disk already."""
+        old, row = self._file(row_size(self._kinds[self._kind[k]])), int(self._row[k])
+        if old is file and not file.is_safe(row):
+            return row
+        old.release(row)
         return file.take()
 
     def _register(self, kind: TreeSpec) -> int:
@@ -172,15 +179,16 @@ class RowStore(ClientStore):
         return self._files[size]
 
     def _make_room(self, k: int) -> None:
-        if k >= len(self._kind):
-            kind, row, there = self._kind, self._row, np.flatnonzero(self._kind)
+        if k >= len(self._there):
+            kind, row, there = self._kind, self._row, np.flatnonzero(self._there)
             self._forget(1 << int(k).bit_length())
-            self._kind[there], self._row[there] = kind[there], row[there]
+            self._there[there], self._kind[there], self._row[there] = True, kind[there], row[there]
 
     def _forget(self, size: int = 0) -> None:
         """Nobody's state is on disk."""
+        self._there = sparse_zeros(size, np.bool_)  # [client] on disk: a few pages even of a large population
         places = sparse_zeros(size, PLACE)
-        self._kind = places["kind"]  # [client] 0: not on disk; else 1 + a place in `_kinds`
+        self._kind = places["kind"]  # [client] a place in `_kinds`, of those that are there
         self._row = places["row"]  # [client]
 
     # ---- checkpoints ----------------------------------------------------------------------------
@@ -193,10 +201,10 @@ class RowStore(ClientStore):
         self._write((k, *self._hot[k][:2]) for k in sorted(self._dirty))
         for file in self._files.values():
             file.sync()
-        clients = np.flatnonzero(self._kind)
+        clients = np.flatnonzero(self._there)
         body = {
             "clients": torch.from_numpy(clients),
-            "kinds": torch.from_numpy(self._kind[clients] - 1),
+            "kinds": torch.from_numpy(self._kind[clients]),
             "rows": torch.from_numpy(self._row[clients]),
             "skeletons": tuple(_describe(kind) for kind in self._kinds),
         }
@@ -233,7 +241,7 @@ class RowStore(ClientStore):
         self.held = 0
         self._forget()
         self._make_room(int(clients.max(initial=-1)))
-        self._kind[clients], self._row[clients] = kinds + 1, rows
+        self._there[clients], self._kind[clients], self._row[clients] = True, kinds, rows
         self._saved = self._used()
         for size, used in self._saved.items():
             self._file(size).keep(used, used)
@@ -241,8 +249,8 @@ class RowStore(ClientStore):
     def _used(self) -> dict[int, np.ndarray]:
         """The rows in use, by file."""
         sizes = np.array([row_size(kind) for kind in self._kinds], dtype=np.int64)
-        there = np.flatnonzero(self._kind)
-        size_of = sizes[self._kind[there] - 1] if len(sizes) else np.zeros(0, dtype=np.int64)
+        there = np.flatnonzero(self._there)
+        size_of = sizes[self._kind[there]] if len(sizes) else np.zeros(0, dtype=np.int64)
         every = {*sizes.tolist(), *self._files}
         return {size: self._row[there][size_of == size] for size in every}
 
