@@ -102,7 +102,11 @@ def test_an_order_that_many_get_is_sent_once():
 
 
 def test_answers_and_failures_travel_together():
-    answers = [Answer({"test_loss": 0.5}, 7, 0), ValueError("boom"), Answer((torch.arange(3),), 2, 8)]
+    answers = [
+        Answer({"test_loss": 0.5}, 7, 0),
+        ValueError("boom"),
+        Answer((torch.arange(3),), 2, 8, stack=5),
+    ]
     kept = [None, None, {"head": torch.ones(2)}]
     (first, second, third), (*nothing, new) = zip(
         *open_answers(seal_answers(answers, kept), "cpu"), strict=True
@@ -110,7 +114,7 @@ def test_answers_and_failures_travel_together():
     assert nothing == [None, None] and same(new, kept[2])
     assert first == answers[0]
     assert second == "ValueError: boom"
-    assert (third.num_examples, third.work) == (2, 8)
+    assert (third.num_examples, third.work, third.stack) == (2, 8, 0)  # stacks have numbers in one process
     assert torch.equal(third.body[0], torch.arange(3))
 
 

@@ -14,6 +14,7 @@ from scipy.stats import norm as normal
 from fedpers.app.privacy import BEGIN, END, PAGE, check_privacy, disclosures, table
 from fedpers.app.run import execute
 from fedpers.checks.case import Case, same
+from fedpers.clients.fedavg import Weights
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
@@ -189,6 +190,14 @@ def test_a_client_refuses_to_answer_with_what_is_not_declared() -> None:
     asked = Request(0, Measure(w, 4, torch.zeros(())), Header("train", 1, 0))
     found = cohort.one(asked)
     assert isinstance(found, FedpersError) and "so it stays here" in str(found)
+
+
+@pytest.mark.parametrize(("privacy", "rows"), [(PrivacyConfig(), True), (TINY, False)])
+def test_replies_with_noise_are_rows_of_no_stack(privacy: PrivacyConfig, rows: bool) -> None:
+    cohort = toy("fedavg", privacy).cohort(runner=RunnerConfig("stack"))
+    order = Weights(cohort.params)
+    found = cohort.handle([Request(k, order, Header("train", 1, 0)) for k in (0, 0)])
+    assert [a.stack > 0 for a in found] == [rows] * 2
 
 
 # ---- whole runs ---------------------------------------------------------------------------------

@@ -577,6 +577,25 @@ def test_workers_give_the_bits_of_one_process():
 
 
 @LINUX
+def test_answers_of_one_stack_say_so_in_their_own_process_alone():
+    order = Weights(cohort(RunnerConfig()).params)
+    requests = [Request(k, order, Header("train", 1, 0)) for k in range(4)]
+
+    def stacks(runner):
+        c = cohort(runner, sizes="equal")
+        try:
+            return [a.stack for a in c.handle(requests)]
+        finally:
+            c.close()
+
+    first = stacks(RunnerConfig("stack", chunk=2))
+    assert first[0] == first[1] > 0 and first[2] == first[3] > 0 and first[0] != first[2]
+    assert not {*first} & {*stacks(RunnerConfig("stack", chunk=2))}  # another exchange's
+    assert stacks(RunnerConfig("loop")) == [0] * 4
+    assert sorted(map(bool, stacks(RunnerConfig("stack", workers=2)))) == [False, False, True, True]
+
+
+@LINUX
 def test_a_failure_in_a_worker_is_the_clients_failure():
     c = cohort(RunnerConfig(workers=2))
     header = Header("train", 1, 0)

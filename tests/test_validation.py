@@ -1,9 +1,13 @@
 """What is checked of a reply once for all that are alike."""
 
+from functools import partial
+
+import pytest
 import torch
 from torch import Tensor
 
 from fedpers.core.pytree import record
+from fedpers.flower import validation
 from fedpers.flower.validation import Inspector
 
 
@@ -44,3 +48,48 @@ def test_a_reply_is_compared_with_the_first_to_an_order_of_its_type():
     assert fault(inspector, AsksAgain(torch.zeros(1)), 3) is None
     assert fault(inspector, AsksAgain(torch.zeros(1)), 2)
     assert fault(inspector, Asks(torch.zeros(1)), 3)
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The replies that were taken apart."""
+    seen, flatten = [], validation.flatten
+
+    def watched(tree):
+        seen.append(tree)
+        return flatten(tree)
+
+    monkeypatch.setattr(validation, "flatten", watched)
+    return lambda: [tree.w.tolist() for tree in seen if isinstance(tree, Reply)]
+
+
+def test_of_replies_that_are_rows_of_one_stack_the_first_is_taken_apart(looked_at):
+    rows, look = torch.eye(3).unbind(), Inspector().look
+    assert [look(Asks(torch.zeros(1)), Reply(w), stack=7) for w in rows] == [(None, 12)] * 3
+    assert looked_at() == [[1, 0, 0]]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_stack_with_a_number_that_is_none_is_looked_at_row_by_row(bad, looked_at):
+    stack = torch.eye(3)
+    stack[1, 0] = bad
+    look = partial(Inspector().look, Asks(torch.zeros(1)), stack=7)
+    assert [fault is None for fault, _ in map(look, map(Reply, stack.unbind()))] == [True, False, True]
+    assert len(looked_at()) == 3
+
+
+def test_rows_of_other_stacks_orders_and_shapes_are_taken_apart(looked_at):
+    look = Inspector().look
+    assert look(Sends(torch.zeros(3)), Reply(torch.ones(2, 3)[0]), stack=1) == (None, 12)
+    assert look(Sends(torch.zeros(3)), Reply(torch.full((2, 3), torch.nan)[0]), stack=2)[0]
+    assert look(Sends(torch.zeros(2)), Reply(torch.ones(2, 3)[1]), stack=1)[0]  # not as this order says
+    assert look(Asks(torch.zeros(3)), Reply(torch.ones(2, 3)[1]), stack=1) == (None, 12)
+    assert len(looked_at()) == 4
+
+
+def test_replies_of_no_stack_are_each_taken_apart(looked_at):
+    look = partial(Inspector().look, Asks(torch.zeros(1)))
+    assert [
+        fault is None for fault, _ in map(look, [Reply(torch.ones(1)), Reply(torch.full((1,), torch.nan))])
+    ] == [True, False]
+    assert len(looked_at()) == 2

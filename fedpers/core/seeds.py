@@ -64,15 +64,16 @@ def _known(streams: Sequence[Stream]) -> Streams | None:
     plain = library() is not None and all([type(s) is Stream and not s.numpys for s in streams])
     if not plain or not _same_bits(library()):
         return None
-    keys = [s.key for s in streams]
-    if max(map(max, keys)) >= 2**32:
+    try:
+        keys = np.array([s.key for s in streams], dtype=np.uint32)
+    except OverflowError:  # a number of 2^32 and more takes two words
         return None
     places = np.zeros((len(keys), PLACE), dtype=np.uint64)
     for s, place in zip(streams, places, strict=True):
         if s.place is not None:
             place[:] = s.place
         s.place = place
-    return Streams(np.array(keys, dtype=np.uint32), places)
+    return Streams(keys, places)
 
 
 def _fresh(streams: Sequence[Stream]) -> Streams:

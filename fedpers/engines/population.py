@@ -137,16 +137,22 @@ class Population:
         return made
 
     def settle(
-        self, request: Request, reply: Any, kept: Any, metrics: dict[str, float] | None, n: int
+        self,
+        request: Request,
+        reply: Any,
+        kept: Any,
+        metrics: dict[str, float] | None,
+        n: int,
+        stack: int = 0,
     ) -> Answer:
-        """A client's answer; `n` is the samples that it used."""
+        """A client's answer; `n` is the samples that it used, `stack` as in `Answer`."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
         cost = self._cost(request.order, reply, kept, n)
         if self.mechanism is not None:
-            reply = self.mechanism.release(request, reply)
+            reply, stack = self.mechanism.release(request, reply), 0
         body = reply if metrics is None else Assessed(reply, metrics)
-        return Answer(body, n, *cost)
+        return Answer(body, n, *cost, stack)
 
     def keep(self, requests: Sequence[Request], states: Sequence[Any]) -> None:
         """Keep what clients that ran alike remember; None in place of all that did not change."""

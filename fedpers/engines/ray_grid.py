@@ -189,9 +189,9 @@ def seal_answers(answers: Sequence[Answer | Exception], kept: Sequence[Any]) -> 
 
 
 def open_answers(content: RecordDict, device: str) -> list[tuple[Outcome, Any]]:
-    """(outcome, new state or None) a client, of what `seal_answers` was given."""
+    """(outcome, new state or None) a client, of what `seal_answers` was given; stacks were the sender's."""
     answers, kept = open_many(content, device)
-    return [(a if isinstance(a, str) else Answer(*a), k) for a, k in zip(answers, kept, strict=True)]
+    return [(a if isinstance(a, str) else Answer(*a[:-1]), k) for a, k in zip(answers, kept, strict=True)]
 
 
 def seal_many(body: Any) -> RecordDict:

@@ -1,6 +1,7 @@
 """One chunk of clients in one call: `answer` or `assess` under vmap."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from fedpers.learning.gradients import stacked
 from fedpers.learning.training_round import answer, own_state
 
 Sizes = tuple[int, int, int]  # what the splits of clients are padded to
+NUMBERS = count(1)  # of stacks, in this process
 
 
 def run_chunk(
@@ -188,8 +190,9 @@ class _Work:
             kept.unstack([old or _rows(next(stacks), keep) for old in self.old], len(requests)),
             metrics.unstack([next(stacks).double().tolist() for _ in metrics.tensors], len(requests)),
         ]
+        number = next(NUMBERS)
         answers = [
-            population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train))
+            population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train), number)
             for r, d, reply, kept, metrics in zip(requests, self.data, *columns, strict=True)
         ]
         return answers, columns[1]

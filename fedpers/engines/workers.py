@@ -184,7 +184,7 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Ch
         elif request.header.kind == "evaluate":  # numbers by name, no tensors
             outcomes.append(answer)
         else:
-            outcomes.append(answer._replace(body=None))
+            outcomes.append(answer._replace(body=None, stack=0))
             bodies[i] = answer.body
     channel.send(channel.write(outcomes, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
 

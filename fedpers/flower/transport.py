@@ -89,7 +89,7 @@ class Transport:
             if self._kind == "train":
                 if isinstance(body, Assessed):
                     self.assessed[k], body = body.metrics, body.reply
-                fault, size = inspector.look(self.orders[k], body)
+                fault, size = inspector.look(self.orders[k], body, found.stack)
                 if fault is not None:
                     missing[k] = fault
                     continue

@@ -24,22 +24,31 @@ class Inspector:
         self._seen: set[Any] = set()
         self._finite: dict[int, tuple[Tensor, bool]] = {}
         self._specs: dict[tuple[int, type], tuple[Any, TreeSpec]] = {}
+        self._sizes: dict[Any, int] = {}  # of replies in stacks without a fault, by stack and what was asked
 
-    def look(self, order: Any, reply: Any) -> tuple[str | None, int]:
-        """(what is wrong with a reply, or None; its bytes, 0 if something is)."""
+    def look(self, order: Any, reply: Any, stack: int = 0) -> tuple[str | None, int]:
+        """(what is wrong with a reply, or None; its bytes, 0 if something is); `stack` as in `Answer`."""
+        asked = type(order), self._spec(order, type(reply))
+        if (stack, asked) in self._sizes:
+            return None, self._sizes[stack, asked]
         flat, structure = flatten(reply)
-        fault = self._problem(order, reply, flat, structure)
-        return fault, leaf_bytes(flat) if fault is None else 0
+        fault = self._shape_problem(order, reply, (asked, spec_of(flat, structure)))
+        finite = fault is None and all(map(self._is_finite, flat))
+        if fault is None and not finite:
+            fault = not_finite(reply)  # which may be another row's
+        size = leaf_bytes(flat) if fault is None else 0
+        if stack and finite:
+            self._sizes[stack, asked] = size
+        return fault, size
 
-    def _problem(self, order: Any, reply: Any, flat: list[Any], structure: Any) -> str | None:
-        key = (type(order), self._spec(order, type(reply)), spec_of(flat, structure))
-        if key not in self._seen:
-            fault = shape_problem(order, reply, self._first.get(type(order)))
-            if fault:
-                return fault
+    def _shape_problem(self, order: Any, reply: Any, key: Any) -> str | None:
+        if key in self._seen:
+            return None
+        fault = shape_problem(order, reply, self._first.get(type(order)))
+        if fault is None:
             self._first.setdefault(type(order), reply)  # a bad first reply sets no example
             self._seen.add(key)
-        return None if all(map(self._is_finite, flat)) else not_finite(reply)
+        return fault
 
     def _spec(self, order: Any, kind: type) -> TreeSpec:
         """Of what an order says of the shapes in a reply of this kind."""
