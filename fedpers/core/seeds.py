@@ -64,16 +64,15 @@ def _known(streams: Sequence[Stream]) -> Streams | None:
     plain = library() is not None and all([type(s) is Stream and not s.numpys for s in streams])
     if not plain or not _same_bits(library()):
         return None
-    try:
-        keys = np.array([s.key for s in streams], dtype=np.uint32)
-    except OverflowError:  # a number of 2^32 and more takes two words
+    keys = np.array([s.key for s in streams])
+    if keys.min() < 0 or keys.max() >= 2**32:  # which takes two words
         return None
     places = np.zeros((len(keys), PLACE), dtype=np.uint64)
     for s, place in zip(streams, places, strict=True):
         if s.place is not None:
             place[:] = s.place
         s.place = place
-    return Streams(keys, places)
+    return Streams(keys.astype(np.uint32), places)
 
 
 def _fresh(streams: Sequence[Stream]) -> Streams:
