@@ -58,6 +58,8 @@ def test_a_store_gives_back_what_was_put(make):
         assert same(store.get(k, W), memory(k + 2))
     assert store.get(1, W) is None
     assert store.get(10**6, W) is None
+    for wanted in ([77, 10**6, 3, 1, 0], [12], [5, 127, 128], []):  # there is room for 128 on disk
+        assert same(store.get_all([(k, W) for k in wanted]), [store.get(k, W) for k in wanted])
     assert list(store.states) == [0, 3, 12, 77] or isinstance(store, RamStore)
 
 

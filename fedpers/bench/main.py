@@ -219,12 +219,23 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
 
 def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
     """Where the numbers come from; versions are those of the processes that were measured."""
-    info, cpu = Path("/proc/cpuinfo"), platform.processor()
-    lines = info.read_text().splitlines() if info.exists() else []
-    cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), cpu)
     merged = versions() | {name: v for row in rows for name, v in row.get("versions", {}).items()}
-    found = {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "versions": merged}
+    found = {
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": merged,
+    }
     return found | {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d")}
+
+
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Its name; virtual machines leave the generation out of that, which family and model say."""
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    pairs = (line.partition(":") for line in reversed(lines))
+    first = {name.strip(): value.strip() for name, _, value in pairs}
+    name = first.get("model name") or platform.processor() or platform.machine()
+    return f"{name} (family {first['cpu family']}, model {first['model']})" if "cpu family" in first else name
 
 
 def write(rows: list[Result], name: str, out: Path) -> Path:
