@@ -222,7 +222,8 @@ def test_the_readme_has_the_factors_of_the_files():
 def test_a_processor_is_named_with_its_generation(tmp_path):
     info = tmp_path / "cpuinfo"
     assert bench.processor(info)  # what Python knows
-    info.write_text("processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\n")
+    first = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n"
+    info.write_text(f"{first}\nprocessor\t: 1\n")
     assert bench.processor(info) == "AMD EPYC (family 25, model 17)"
     info.write_text("processor\t: 0\nmodel name\t: ARMv8\n")
     assert bench.processor(info) == "ARMv8"
