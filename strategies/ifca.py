@@ -18,13 +18,14 @@ Reductions: S = 1 is FedAvg (with weighting: samples); all in one cluster with o
 descent; with one source a client it is FedSoft's hard case.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.ifca import Choice, IFCAConfig
+from fedpers.clients.ifca import IFCAConfig
 from fedpers.core.params import add, weighted_sum
 from fedpers.families.clustered.centers import new_centers, new_mean
 from fedpers.families.clustered.messages import Centers
@@ -55,29 +56,26 @@ class IFCA(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         told = yield dict.fromkeys(selected, Centers(s.centers))                         # [S2]
-        identity = s.identity.clone()
-        for i, reply in told.items():
-            identity[self.row[i]] = reply.identity.double()
+        chosen, identity = {i: reply.identity.tolist() for i, reply in told.items()}, s.identity.clone()
+        if chosen:
+            rows = [self.row[i] for i in chosen]
+            identity[rows] = torch.tensor([*chosen.values()], dtype=identity.dtype)
         step = self._average if self.config.averaging == "model" else self._descend
-        centers = tuple(step(j, c, told) for j, c in enumerate(s.centers))
+        centers = tuple(
+            step(center, {i: told[i].update for i in told if chosen[i][j] > 0}, told)
+            for j, center in enumerate(s.centers))
         self.note(smallest_cluster=float(identity.sum(0).min()))
         return replace(s, centers=centers, identity=identity)
 
-    def _average(self, j: int, center: Params, told: dict[int, Choice]) -> Params:
-        weights = self._weights(j, told)
-        return new_mean(center, {i: told[i].update for i in weights}, weights)           # [S3]
+    def _average(self, center: Params, models: dict[int, Params], told: Iterable[int]) -> Params:
+        return new_mean(center, models, {i: self._weight(i) for i in models})            # [S3]
 
-    def _descend(self, j: int, center: Params, told: dict[int, Choice]) -> Params:
-        weights = self._weights(j, told)
-        if not weights:
+    def _descend(self, center: Params, gradients: dict[int, Params], told: Iterable[int]) -> Params:
+        if not gradients:
             return center
-        total = sum(self._weight(i) for i in told)
-        g = weighted_sum([told[i].update for i in weights], [w / total for w in weights.values()])
+        total = sum(map(self._weight, told))
+        g = weighted_sum([*gradients.values()], [self._weight(i) / total for i in gradients])
         return add(center, g, -self.config.gamma)                                        # [S4]
-
-    def _weights(self, j: int, told: dict[int, Choice]) -> dict[int, float]:
-        """The weights of the clients in cluster j."""
-        return {i: self._weight(i) for i, reply in told.items() if bool(reply.identity[j] > 0)}
 
     def _weight(self, i: int) -> float:
         return self.num_examples(i) if self.config.weighting == "samples" else 1.0

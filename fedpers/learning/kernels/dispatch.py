@@ -186,7 +186,7 @@ def whole_rows(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Te
     """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
     if not isinstance(parts[0], Part):
         return parts, index
-    rows = [p.chosen[i] for p, i in zip(parts, index, strict=True)]  # type: ignore[attr-defined]
+    rows = [p.chosen.take(i) for p, i in zip(parts, index, strict=True)]  # type: ignore[attr-defined]
     return [p.of for p in parts], torch.stack(rows)  # type: ignore[attr-defined]
 
 
