@@ -229,18 +229,44 @@ def test_a_processor_is_named_with_its_generation(tmp_path):
     assert bench.processor(info) == "ARMv8"
 
 
-def test_the_page_has_the_floors_of_another_processor():
+def rows_of(folder, name):
+    content = json.loads((folder / f"profile-{name}.json").read_text())
+    return content["machine"]["cpu"], {r["method"]: r for r in content["rows"] if r["cpu"]}
+
+
+def median_of(values):
+    return f"{statistics.median(values):.1f}"
+
+
+def test_the_page_has_the_floors_of_other_processors():
     root = Path(__file__).resolve().parents[1]
     page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    folder = root / "benchmarks/results"
-    median = []
-    for name in ("logistic-20", "logistic-100", "mlp-20"):
-        both = [json.loads((f / f"profile-{name}.json").read_text()) for f in (folder / "xeon", folder)]
-        assert ["Xeon" in b["machine"]["cpu"] for b in both] == [True, False]
-        median += [f"{statistics.median(r['times'] for r in b['rows'] if r['times']):.1f}" for b in both]
-    a, b, c, d, e, f = median
+    folder, median = root / "benchmarks/results", {}
+    for place, cpu in (("", "EPYC"), ("xeon", "Xeon"), ("zen4", "EPYC (family 25, model 17)")):
+        for name in ("logistic-20", "logistic-100", *(("mlp-20",) if place != "zen4" else ())):
+            found, rows = rows_of(folder / place, name)
+            assert cpu in found
+            median[place, name] = median_of(r["times"] for r in rows.values())
+    names = ("logistic-20", "logistic-100", "mlp-20")
+    a, b, c, d, e, f = (median[place, name] for name in names for place in ("xeon", ""))
     assert f"{a} floors there where it is {b} in the tables below" in page
     assert f"with a hundred clients a round {c} where it is {d}, and on the MLP {e} where it is {f}" in page
+    both = " and ".join(median["zen4", n] for n in ("logistic-20", "logistic-100"))
+    assert f"it is {both} on logistic regression" in page
+
+
+def test_the_page_says_what_a_round_costs_beside_its_clients():
+    root = Path(__file__).resolve().parents[1]
+    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
+    said = {}
+    for model in ("logistic", "mlp"):
+        few, many = (rows_of(root / "benchmarks/results", f"{model}-{n}")[1] for n in (20, 100))
+        more = {m: {k: many[m][k] - few[m][k] for k in ("cpu", "floor")} for m in few}
+        said[model, "client"] = median_of(r["cpu"] / r["floor"] for r in more.values())
+        said[model, "round"] = median_of(1e3 * (few[m]["cpu"] - more[m]["cpu"] / 4) for m in few)
+    client, own = ([said[model, part] for model in ("logistic", "mlp")] for part in ("client", "round"))
+    assert "a further one costs {} floors on logistic regression, and {} on the MLP".format(*client) in page
+    assert "is {} ms a round on logistic regression and {} ms on the MLP".format(*own) in page
 
 
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():
