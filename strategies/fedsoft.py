@@ -36,6 +36,7 @@ from fedpers.families.clustered.centers import new_centers, new_mean
 from fedpers.families.clustered.importance import aggregation_weights, flattening, signs_of_collapse
 from fedpers.families.clustered.least_squares import require_least_squares
 from fedpers.families.clustered.messages import Centers
+from fedpers.families.mixtures.simplex import with_rows
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -85,9 +86,8 @@ class FedSoft(PersonalizedStrategy):
     def _estimate(self, s: State) -> Round:
         known = [k for k in self.roster.ids if self.num_examples(k)]
         told = yield dict.fromkeys(known, Centers(s.centers))                           # [S1]
-        u, n = s.u.clone(), s.n.clone()
-        for k, reply in told.items():
-            u[self.row[k]], n[self.row[k]] = reply.u.double(), reply.n.double()          # [S2]
+        u = with_rows(s.u, {self.row[k]: reply.u.to(s.u) for k, reply in told.items()})  # [S2]
+        n = with_rows(s.n, {self.row[k]: reply.n.to(s.n) for k, reply in told.items()})
         return replace(s, u=u, n=n)
 
     def _select(self, v: np.ndarray, rng: np.random.Generator) -> dict[int, float]:

@@ -18,7 +18,6 @@ Reductions: S = 1 is FedAvg (with weighting: samples); all in one cluster with o
 descent; with one source a client it is FedSoft's hard case.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +28,7 @@ from fedpers.clients.ifca import IFCAConfig
 from fedpers.core.params import add, weighted_sum
 from fedpers.families.clustered.centers import new_centers, new_mean
 from fedpers.families.clustered.messages import Centers
+from fedpers.families.mixtures.simplex import with_rows
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -56,25 +56,21 @@ class IFCA(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         told = yield dict.fromkeys(selected, Centers(s.centers))                         # [S2]
-        chosen, identity = {i: reply.identity.tolist() for i, reply in told.items()}, s.identity.clone()
-        if chosen:
-            rows = [self.row[i] for i in chosen]
-            identity[rows] = torch.tensor([*chosen.values()], dtype=identity.dtype)
-        step = self._average if self.config.averaging == "model" else self._descend
+        sent = {i: reply.identity for i, reply in told.items()}
+        identity = with_rows(s.identity, {self.row[i]: s_i.to(s.identity) for i, s_i in sent.items()})
+        chosen, weights = {i: s_i.tolist() for i, s_i in sent.items()}, {i: self._weight(i) for i in sent}
+        step = new_mean if self.config.averaging == "model" else self._descend           # [S3]
         centers = tuple(
-            step(center, {i: told[i].update for i in told if chosen[i][j] > 0}, told)
+            step(center, {i: told[i].update for i in told if chosen[i][j] > 0}, weights)
             for j, center in enumerate(s.centers))
         self.note(smallest_cluster=float(identity.sum(0).min()))
         return replace(s, centers=centers, identity=identity)
 
-    def _average(self, center: Params, models: dict[int, Params], told: Iterable[int]) -> Params:
-        return new_mean(center, models, {i: self._weight(i) for i in models})            # [S3]
-
-    def _descend(self, center: Params, gradients: dict[int, Params], told: Iterable[int]) -> Params:
+    def _descend(self, center: Params, gradients: dict[int, Params], weights: dict[int, float]) -> Params:
         if not gradients:
             return center
-        total = sum(map(self._weight, told))
-        g = weighted_sum([*gradients.values()], [self._weight(i) / total for i in gradients])
+        total = sum(weights.values())
+        g = weighted_sum([*gradients.values()], [weights[i] / total for i in gradients])
         return add(center, g, -self.config.gamma)                                        # [S4]
 
     def _weight(self, i: int) -> float:

@@ -191,7 +191,8 @@ def seal_answers(answers: Sequence[Answer | Exception], kept: Sequence[Any]) -> 
 def open_answers(content: RecordDict, device: str) -> list[tuple[Outcome, Any]]:
     """(outcome, new state or None) a client, of what `seal_answers` was given; stacks were the sender's."""
     answers, kept = open_many(content, device)
-    return [(a if isinstance(a, str) else Answer(*a[:-1]), k) for a, k in zip(answers, kept, strict=True)]
+    found = [a if isinstance(a, str) else Answer(*a)._replace(stack=0) for a in answers]
+    return list(zip(found, kept, strict=True))
 
 
 def seal_many(body: Any) -> RecordDict:

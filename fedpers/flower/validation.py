@@ -32,7 +32,7 @@ class Inspector:
         if (stack, asked) in self._sizes:
             return None, self._sizes[stack, asked]
         flat, structure = flatten(reply)
-        fault = self._shape_problem(order, reply, (asked, spec_of(flat, structure)))
+        fault = self._compared(order, reply, (asked, spec_of(flat, structure)))
         finite = fault is None and all(map(self._is_finite, flat))
         if fault is None and not finite:
             fault = not_finite(reply)  # which may be another row's
@@ -41,7 +41,8 @@ class Inspector:
             self._sizes[stack, asked] = size
         return fault, size
 
-    def _shape_problem(self, order: Any, reply: Any, key: Any) -> str | None:
+    def _compared(self, order: Any, reply: Any, key: Any) -> str | None:
+        """What is wrong with the shapes of a reply; those of one key are compared once."""
         if key in self._seen:
             return None
         fault = shape_problem(order, reply, self._first.get(type(order)))

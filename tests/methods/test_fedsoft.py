@@ -10,7 +10,7 @@ import torch
 
 from fedpers.checks.contract import CHECKS, make_case
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedsoft import ClientState, FedSoftClient, FedSoftConfig, LocalModel, Train
+from fedpers.clients.fedsoft import ClientState, FedSoftClient, FedSoftConfig, Importance, LocalModel, Train
 from fedpers.core.errors import ConfigError
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
@@ -319,6 +319,22 @@ def next_centers(u, models, **options):
     with pytest.raises(StopIteration) as end:
         going.send(replies)
     return arrays(end.value.value.centers)[:, 0]
+
+
+def test_the_server_keeps_what_clients_tell_and_of_those_that_do_not_what_it_had():
+    """[S2]; before it heard of a client, u is 1/S and n what the client enrolled with."""
+    fed = federation([(np.ones((2, 1)), np.ones(2))] * 3)
+    server, _ = start(FedSoftConfig(S=2), linear(1), fed)
+    going = server.round(server.state, 1, np.random.default_rng(0))
+    assert list(next(going)) == [0, 1, 2]
+    told = {0: ([0.25, 0.75], 7.0), 2: ([1.0, 0.0], 9.0)}
+    orders = going.send({k: Importance(torch.tensor(u), torch.tensor(n)) for k, (u, n) in told.items()})
+    models = {k: LocalModel({"head.weight": torch.ones(1, 1).double()}) for k in orders}
+    with pytest.raises(StopIteration) as end:
+        going.send(models)
+    state = end.value.value
+    assert state.u.tolist() == [[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]]
+    assert state.n.tolist() == [7, 2, 9]
 
 
 def test_plain_mean_and_full_participation():

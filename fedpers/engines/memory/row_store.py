@@ -77,9 +77,9 @@ class RowStore(ClientStore):
     def get_all(self, wanted: Sequence[tuple[int, When]]) -> list[Any]:
         """`get` of several clients; which of them are on disk is asked in one."""
         away = np.array([k for k, _ in wanted if k not in self._hot], dtype=np.int64)
-        away = away[away < len(self._there)]
-        there = set(away[self._there[away]].tolist())
-        return [self.get(k, when) if k in self._hot or k in there else None for k, when in wanted]
+        known = away[away < len(self._there)]
+        new = set(away.tolist()).difference(known[self._there[known]].tolist())
+        return [None if k in new else self.get(k, when) for k, when in wanted]
 
     def _read(self, k: int) -> Any:
         """The state that is on disk, or None."""

@@ -207,9 +207,9 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
             long of = c + end; /* whose samples come next */
             soon.n = 0;
             if (of < C && *size[of] && (!of || *data[of] != *data[of - 1])) {
-                long next = end ? 0 : at + n, left = *size[of] - next;
+                long start = end ? 0 : at + n, left = *size[of] - start;
                 soon.n = left < room ? left : room;
-                list(soon.rows, *data[of], width[0], rows[of], next, soon.n);
+                list(soon.rows, *data[of], width[0], rows[of], start, soon.n);
             }
             w = first;
             for (long l = 0; l < L; l++) {
