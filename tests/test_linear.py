@@ -141,4 +141,3 @@ def test_a_maximum_goes_ahead_of_its_relu(size, stride, padding):
         strict=True,
     )
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert [type(layer) for _, layer in usual._order[:3]] == [Conv, MaxPool, Relu]

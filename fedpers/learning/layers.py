@@ -20,6 +20,7 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.convolution import convolve
 from fedpers.learning.kernels.linear import linear
+from fedpers.learning.kernels.pooled import convolve_pooled
 from fedpers.learning.kernels.uniform import uniform
 
 Shape = tuple[int, ...]
@@ -155,6 +156,24 @@ class MaxPool(Layer):
         return F.max_pool2d(x, self.size, self.stride, self.padding)
 
 
+@dataclass(frozen=True)
+class Pooled(Layer):
+    """A convolution, maxima of its outputs, and ReLU or not: in one, as a kernel takes them."""
+
+    conv: Conv
+    pool: MaxPool
+    relu: bool
+
+    def __call__(self, params: Params, name: str, x: Tensor) -> Tensor:
+        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+        maxima = (self.pool.size, self.pool.stride, self.pool.padding)
+        found = convolve_pooled(x, weight, bias, self.conv.padding, maxima, self.relu)
+        if found is not None:
+            return found
+        x = self.pool(params, "", self.conv(params, name, x))
+        return F.relu(x) if self.relu else x
+
+
 def image(shape: Shape) -> tuple[int, int, int]:
     """`shape` as (channels, height, width).
 
@@ -214,11 +233,15 @@ class Stack(Network):
 
     @cached_property
     def _order(self) -> list[tuple[str, Layer]]:
-        """The layers in order, but a maximum ahead of its ReLU: the same numbers, of fewer values."""
+        """The layers in order, but convolutions together with their maxima: the same numbers."""
         order = [(name, layer) for name, layer, _ in self.steps]
-        for i in range(len(order) - 1):
-            if isinstance(order[i][1], Relu) and isinstance(order[i + 1][1], MaxPool):
-                order[i : i + 2] = order[i + 1], order[i]
+        for i in range(len(order) - 1, -1, -1):  # from the last, since they become fewer
+            (name, conv), *after = order[i : i + 3]
+            pools = [layer for _, layer in after if isinstance(layer, MaxPool)]
+            if isinstance(conv, Conv) and pools and isinstance(after[0][1], Relu | MaxPool):
+                relu = any(isinstance(layer, Relu) for _, layer in after)
+                taken = 2 + relu
+                order[i : i + taken] = [(name, Pooled(conv, pools[0], relu))]
         return order
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fedpers.core.compiled import compiled
 
 HEADERS = "native convolve network products softmax score extra passes features batch motion recur"
-CODE = "native couple joint shares recur sweep assess uniform linear"
+CODE = "native couple joint shares recur sweep assess uniform linear pooled"
 SOURCES = [
     Path(__file__).with_name(f"{name}.{kind}")
     for kind, names in (("h", HEADERS), ("c", CODE))

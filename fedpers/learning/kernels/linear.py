@@ -26,9 +26,14 @@ def differentiated_once(really: bool = True) -> AbstractContextManager[None]:
     return holding(_once, really)
 
 
+def once() -> bool:
+    """Whether `differentiated_once` is open."""
+    return _once.get()
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`torch.nn.functional.linear`: x [n, M], weight [O, M], bias [O] to [n, O]."""
-    if _once.get() and _fits(x, weight, bias):
+    if once() and _fits(x, weight, bias):
         out: Tensor = _Linear.apply(x, weight, bias)
         return out
     return F.linear(x, weight, bias)
