@@ -11,7 +11,7 @@ from fedpers.learning.kernels import linear as kernel
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.linear import differentiated_once, linear
-from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Relu, stack
+from fedpers.learning.layers import PIECE, Conv, Dense, Flatten, MaxPool, Relu, stack
 from fedpers.learning.local_training import minimise
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
@@ -100,20 +100,29 @@ def test_training_is_as_by_torch_alone(rule, monkeypatch):
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=5e-5)
 
 
-def test_gradients_of_gradients_do_not_meet_the_kernel():
+@pytest.mark.parametrize("n", [4, PIECE + 3])
+def test_gradients_of_gradients_do_not_meet_the_kernels(n):
+    """Of a loss after a step they have the second derivatives, as torch has them in float64."""
     model = build_model("cnn_mcmahan", input_shape=(1, 28, 28), num_outputs=10, task="classification")
-    x = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    data, params = Data(x, torch.arange(4), torch.ones(4)), model.init(0)
+    x = torch.randn(n, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    data, params = Data(x, torch.arange(n) % 10, torch.ones(n)), model.init(0)
 
     def after_a_step(w, batch):
         g = grad(model.loss)(w, batch)
-        return model.loss({k: v - 0.1 * g[k] for k, v in w.items()}, batch)
+        return model.loss({k: v - 0.5 * g[k] for k, v in w.items()}, batch)
 
-    found = grad(after_a_step)(params, data)
+    cfg = LocalConfig(lr=1.0, steps=1, batch_size=0)
+    with torch.no_grad():
+        found = grad(after_a_step)(params, data)
+        moved = minimise(after_a_step, params, data, Stream(0, 1, 0), cfg)
     wide = Data(x.double(), data.y, data.mask.double())
-    exact = grad(after_a_step)({k: v.double() for k, v in params.items()}, wide)
-    for name, value in exact.items():
-        torch.testing.assert_close(found[name], value.float(), rtol=1e-3, atol=1e-5)
+    leaves = {k: v.double().requires_grad_() for k, v in params.items()}
+    g = torch.autograd.grad(model.loss(leaves, wide), list(leaves.values()), create_graph=True)
+    stepped = {k: v - 0.5 * d for (k, v), d in zip(leaves.items(), g, strict=True)}
+    exact = torch.autograd.grad(model.loss(stepped, wide), list(leaves.values()))
+    for (name, value), first in zip(found.items(), exact, strict=True):
+        torch.testing.assert_close(value, first.float(), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(params[name] - moved[name], first.float(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])

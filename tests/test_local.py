@@ -104,6 +104,35 @@ def test_both_gradients_agree():
             torch.testing.assert_close(a[k], b[k], rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_gradient_may_be_differentiated_alone_as_in_a_stack(recorded):
+    """MAML's gradient (I - α ∇²f(w)) ∇f(w - α ∇f(w))."""
+    part, alpha, w = data(), 0.5, start()
+
+    def after_a_step(w, batch):
+        g = grad(MODEL.loss)(w, batch)
+        return MODEL.loss({k: v - alpha * g[k] for k, v in w.items()}, batch)
+
+    with torch.set_grad_enabled(recorded):
+        alone = grad(after_a_step)(w, part)
+        with stacked():
+            other = grad(after_a_step)(w, part)
+    flat, shapes = list(w.values()), [v.shape for v in w.values()]
+
+    def f(*values):
+        return MODEL.loss(dict(zip(w, values, strict=True)), part)
+
+    g = torch.autograd.functional.jacobian(f, tuple(flat))
+    there = torch.autograd.functional.jacobian(f, tuple(v - alpha * d for v, d in zip(flat, g, strict=True)))
+    hessian = torch.autograd.functional.hessian(f, tuple(flat))
+    for i, name in enumerate(w):
+        pulled = sum((h.reshape(-1, d.numel()) @ d.flatten()) for h, d in zip(hessian[i], there, strict=True))
+        expected = there[i] - alpha * pulled.view(shapes[i])
+        torch.testing.assert_close(alone[name], expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(other[name], expected, rtol=1e-9, atol=1e-12)
+        assert not alone[name].requires_grad
+
+
 def test_a_parameter_without_influence_has_gradient_zero():
     g = grad(lambda p: (p["a"] ** 2).sum())({"a": torch.ones(2), "b": torch.ones(3)})
     assert torch.equal(g["b"], torch.zeros(3))

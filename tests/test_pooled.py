@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream
+from fedpers.learning.gradients import grad
 from fedpers.learning.kernels import pooled
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.library import library
@@ -170,6 +171,23 @@ MODELS = {
     "cnn_pflego": ((3, 16, 16), 2),
     "cnn_omniglot": ((1, 28, 28), 4),
 }
+
+
+def test_a_gradient_alone_is_the_kernels(monkeypatch):
+    """Also of images that are few enough for one piece."""
+    shape = MODELS["cnn_mcmahan"][0]
+    model = build_model("cnn_mcmahan", input_shape=shape, num_outputs=10, task="classification")
+    data, params = Data(torch.randn(7, *shape), torch.arange(7), torch.ones(7)), model.init(0)
+    calls, place = [], pooled._longs
+    monkeypatch.setattr(pooled, "_longs", lambda values: (calls.append(values), place(values))[1])
+    with torch.no_grad():
+        found = grad(model.loss)(params, data)
+        assert len(calls) == 4
+        with autograd_only():
+            expected = grad(model.loss)(params, data)
+    assert len(calls) == 4
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

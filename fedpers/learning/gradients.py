@@ -15,10 +15,11 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed
+from fedpers.learning.kernels.linear import differentiated_once
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
-from fedpers.learning.pieces import layout, pieces, slopes
+from fedpers.learning.pieces import layout, pieces, piecewise, slopes
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
@@ -79,22 +80,19 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         if knows_gradient(f):
             return f.gradient(*args)
         found = gradient_of(f, *args)
-        found = _in_pieces(f, *args) if found is None else found
+        found = _of_images(f, *args) if found is None else found
         return by_autograd(*args) if found is None else found
 
     return gradient
 
 
-def _in_pieces(f: Loss, *args: Any) -> Params | None:
-    """The gradient of one client's loss, where its many images are better taken piece by piece; else None."""
-    if in_stack() or len(args) != 2 or not isinstance(args[1], Data):
+def _of_images(f: Loss, *args: Any) -> Params | None:
+    """The gradient of one client's mean loss over images, many of them piece by piece; else None."""
+    if in_stack() or len(args) != 2 or not isinstance(args[1], Data) or not piecewise(f, args[1]):
         return None
     w, data = args
-    parts = pieces(f, data)
-    if len(parts) == 1:
-        return None
     own = {k: layout(v).requires_grad_() for k, v in w.items()}
-    return {k: g.contiguous() for k, g in zip(own, slopes(f, own, parts), strict=True)}
+    return {k: g.contiguous() for k, g in zip(own, slopes(f, own, pieces(f, data)), strict=True)}
 
 
 def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[..., Any]:
@@ -102,6 +100,9 @@ def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[
     wanted = (argnums,) if isinstance(argnums, int) else argnums
 
     def gradient(*args: Any) -> Any:
+        if torch.is_grad_enabled():  # this gradient may be differentiated in turn
+            with differentiated_once(False):
+                return torch.func.grad(f, argnums=argnums)(*args)
         full, leaves, forms = list(args), [], []
         for i in wanted:
             flat, form = pytree.tree_flatten(args[i])

@@ -24,17 +24,19 @@ def pieces(loss: Loss, data: Data) -> Pieces:
     One piece where there is nothing to gain, or the loss is not known to be a mean over its samples, perhaps
     with a proximal term or frozen parameters.
     """
-    if len(data) <= PIECE or not data.y.is_cpu or not _piecewise(loss):
+    if len(data) <= PIECE or not piecewise(loss, data):
         return [(1.0, data)]
     cut = [Data(*part) for part in zip(*(t.split(PIECE) for t in (data.x, data.y, data.mask)), strict=True)]
     total = float(data.num)
     return [(float(part.num) / total, part) for part in cut if part.num] or [(1.0, data)]
 
 
-def _piecewise(loss: Loss) -> bool:
+def piecewise(loss: Loss, data: Data) -> bool:
+    """Whether the loss is a mean over images on a CPU, perhaps with a proximal term or frozen parameters."""
     plain = taken_apart(loss)[1].loss
     model = getattr(plain, "__self__", None)
-    return getattr(plain, "__func__", None) is Model.loss and model.network.piecewise  # type: ignore
+    known = getattr(plain, "__func__", None) is Model.loss and model.network.piecewise  # type: ignore
+    return data.y.is_cpu and known
 
 
 def slopes(loss: Loss, w: Params, parts: Pieces) -> list[Tensor]:
