@@ -14,7 +14,7 @@ from fedpers.learning.optimizers import LocalConfig
 
 PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND = range(6)  # the kernel's rules for a step
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
-TAPS = 8192  # weights of a convolution that is small: its gradients, a register each, stay in the cache
+TAPS = 6144  # weights of a convolution that is small: its gradients, a register each, stay in the cache
 PULL, CONTRAST, TWO_HEADS = 1, 2, 3  # what a loss may have beside the model's own: extra.h
 Shape = tuple[int, int, int, int, int, int, int]  # as `shape` in convolve.h
 Step = tuple[str, Layer, tuple[int, ...]]  # of a `Stack`

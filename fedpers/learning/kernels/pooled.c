@@ -9,6 +9,7 @@
    meets in all rows is `copied` side by side for each place: a kernel has one line then, and k else. */
 #include "native.h"
 #define MOST 10 /* registers that are summed up at a time */
+#define EACH(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10)
 
 typedef struct {
     long B, ins, high, wide, outs, k, pad; /* images, their channels and sides; the convolution */
@@ -63,8 +64,24 @@ INLINE void sum(const int vecs, const term *t, long n, const float *x, float *y)
 }
 
 INLINE void sum_of(long vecs, const term *t, long n, const float *x, float *y) {
-#define CASE(K) case K: sum(K, t, n, x, y); return;
-    switch (vecs) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) }
+#define SUM(K) case K: sum(K, t, n, x, y); return;
+    switch (vecs) { EACH(SUM) }
+}
+
+/* Adds one image's part of the gradients where windows are copied: of few registers, in no order. */
+INLINE void add(const int vecs, const layers *s, const space *m, const int32_t *at, const float *d, float *bias) {
+    for (long p = 0; p < m->spots * s->outs; p += s->outs)
+        for (long o = 0; o < s->outs; o++) {
+            float here = at[p + o] >= 0 ? d[p + o] : 0;
+            const float *x = m->x + (at[p + o] >= 0 ? at[p + o] : 0) * (vecs * V);
+            for (int v = 0; v < vecs; v++) *(vec *)(m->g + (o * vecs + v) * V) += here * *(const vec *)(x + v * V);
+            bias[o] += here;
+        }
+}
+
+INLINE void add_of(const layers *s, const space *m, const int32_t *at, const float *d, float *bias) {
+#define ADD(K) case K: add(K, s, m, at, d, bias); return;
+    switch (m->length / V) { EACH(ADD) }
 }
 
 /* How many of `left` registers are summed up at a time: two halves rather than MOST and a few. */
@@ -126,7 +143,7 @@ static int reserve(const layers *s, space *m, int further) {
     m->wide = after(s->wide, s->k, 1, s->pad);
     m->plane = sides * m->wide;
     m->spots = down * after(m->wide, s->size, s->stride, s->margin);
-    m->copied = s->k * s->ins <= V && !further;
+    m->copied = s->k * s->ins <= V && s->k <= MOST && !further;
     m->lines = m->copied ? 1 : s->k;
     m->met = s->k * s->k / m->lines * s->ins;
     m->length = WIDE(m->met);
@@ -145,7 +162,7 @@ static int reserve(const layers *s, space *m, int further) {
     m->count = m->begins + m->plane;
     m->first = m->count + s->outs;
     for (long p = 0; p < m->plane; p++)
-        m->begins[p] = m->copied ? p * m->length : p / m->wide * m->row + p % m->wide * s->ins;
+        m->begins[p] = p / m->wide * m->row + p % m->wide * s->ins;
     return 0;
 }
 
@@ -153,10 +170,15 @@ static int reserve(const layers *s, space *m, int further) {
 static void take(const layers *s, space *m, const float *x) {
     float *to = m->image_x + s->pad * (m->row + s->ins);
     for (long y = 0; y < s->high; y++) memcpy(to + y * m->row, x + y * s->wide * s->ins, 4 * s->wide * s->ins);
-    for (long p = 0; m->copied && p < m->plane; p++)
+    if (!m->copied) return;
+    const float *from = m->image_x;
+    for (long p = 0, left = m->wide; p < m->plane; p++, from += s->ins) {
         for (long i = 0; i < s->k; i++) /* a register each; the next line overwrites what is too much */
-            *(vec *)(m->x + p * m->length + i * s->k * s->ins) =
-                *(const vec *)(m->image_x + (p / m->wide + i) * m->row + p % m->wide * s->ins);
+            *(vec *)(m->x + p * m->length + i * s->k * s->ins) = *(const vec *)(from + i * m->row);
+        if (--left) continue;
+        left = m->wide;
+        from += (s->k - 1) * s->ins;
+    }
 }
 
 /* From derivatives d [B, spots, outs] of the maxima to gradients g of weights [outs, k, k, ins] and `bias`, and, if dx
@@ -169,8 +191,14 @@ int fedpers_unpool(const layers *s, const float *x, const float *w, const int32_
     for (long r = 0; dx && r < rows; r++) memcpy(m.w + r * m.length, w + r * m.met, sizeof(float) * m.met);
     memset(bias, 0, sizeof(float) * s->outs);
     for (long b = 0; b < s->B && !failed; b++) {
+        const int32_t *places = at + b * m.spots * s->outs;
+        const float *slopes = d + b * m.spots * s->outs;
         take(s, &m, x + b * one);
-        sort(s, &m, at + b * m.spots * s->outs, d + b * m.spots * s->outs, bias, dx != 0);
+        if (m.copied) {
+            add_of(s, &m, places, slopes, bias);
+            continue;
+        }
+        sort(s, &m, places, slopes, bias, dx != 0);
         to_weights(s, &m);
         if (dx) to_inputs(&m);
         for (long y = 0; dx && y < s->high; y++)
