@@ -105,7 +105,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "A round of FedAvg",
         "C of M clients, 200 samples each, one epoch of batches of 20, then the average. *auto*, "
         "*loop*, *stack*: ours; *tight*: the best plain loop, with no server; *flower-grid*: stock "
-        "`flwr` FedAvg and a stock ClientApp on our in-process grid; *no-kernels*: auto by autograd alone.",
+        "`flwr` FedAvg and a stock ClientApp on our in-process grid; *no-kernels*: auto by autograd alone. "
+        "GFLOP/s count all products of forward and backward passes, though ours leave out derivatives of a "
+        "larger convolution that are zero.",
         ROUNDS,
     ),
     "methods": (
@@ -241,7 +243,7 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         },
     ),
     "convolutions": (
-        "The ceiling of a larger convolution",
+        "The parts of a larger CNN",
         "A step on the FedAvg paper's CNN, 20 images, one thread: each layer forward and back, convolutions "
         "with their ReLU and maxima, by torch (oneDNN) and by our kernels; their sum, and a step of local "
         "training. *Peak*: multiply-adds that stay in registers. GFLOP/s are counted as if derivatives that "
