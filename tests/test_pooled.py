@@ -108,6 +108,7 @@ def test_what_the_kernel_does_not_know_is_left_to_torch():
     with differentiated_once():
         assert convolve_pooled(x, weight, bias, padding, maxima, True) is not None
         assert convolve_pooled(x, weight, bias, padding, (2, 1, 0), True) is None
+        assert convolve_pooled(x, weight, bias, padding, (2, 2, 2), True) is None
         assert convolve_pooled(x[:0], weight, bias, padding, maxima, True) is None
         assert convolve_pooled(x[:, :3], weight, bias, padding, maxima, True) is None
         assert convolve_pooled(x[0], weight, bias, padding, maxima, True) is None

@@ -64,6 +64,8 @@ def in_stack() -> bool:
 def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The gradient of a scalar function in the given arguments (tensors, dicts or records).
 
+    Within a function that is differentiated it has its own derivatives, as MAML's meta-gradient needs them.
+
     >>> grad(lambda w, x: (w * x).sum())(torch.zeros(2), torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
 

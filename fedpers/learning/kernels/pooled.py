@@ -37,6 +37,7 @@ def convolve_pooled(
 def _fits(x: Tensor, weight: Tensor, bias: Tensor, maxima: Maxima) -> bool:
     return (
         maxima[1] > 1  # windows that are not apart leave too few zeros
+        and 2 * maxima[2] <= maxima[0]  # else torch says what is wrong
         and x.dim() == 4
         and len(x) > 0
         and x.shape[1] == weight.shape[1]
