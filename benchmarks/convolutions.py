@@ -52,10 +52,8 @@ def parts() -> Iterator[Part]:
         work = B * _met(side, k) ** 2 * outs * ins
         yield from both_ways(name, (1 + (ins > 1)) * work, work, layer, x, w)
     for name, (ins, outs) in DENSE.items():
-        x, w = (
-            torch.randn(B, ins).requires_grad_(),
-            {"weight": torch.randn(outs, ins), "bias": torch.randn(outs)},
-        )
+        x = torch.randn(B, ins).requires_grad_()
+        w = {"weight": torch.randn(outs, ins), "bias": torch.randn(outs)}
         work = B * ins * outs
         yield from both_ways(name, 2 * work, work, Dense(outs), x, w)
     params = build_model("cnn_mcmahan", **TASK).init(0)

@@ -161,15 +161,21 @@ MODELS = {
 }
 
 
-def test_a_gradient_alone_is_the_kernels(monkeypatch):
+@pytest.fixture
+def calls(monkeypatch):
+    """What the kernel was called for, forward and back."""
+    found, longs = [], pooled.longs
+    monkeypatch.setattr(pooled, "longs", lambda values: (found.append(values), longs(values))[1])
+    return found
+
+
+def test_a_gradient_alone_is_the_kernels(calls):
     """Also of images that are few enough for one piece."""
     shape = MODELS["cnn_mcmahan"][0]
     model = build_model("cnn_mcmahan", input_shape=shape, num_outputs=10, task="classification")
     x = torch.randn(7, *shape, generator=torch.Generator().manual_seed(0))
     data = Data(x, torch.arange(7), torch.ones(7))
     params = {k: layout(v) for k, v in model.init(0).items()}  # so that torch's outputs have the same bits
-    calls, place = [], pooled._longs
-    monkeypatch.setattr(pooled, "_longs", lambda values: (calls.append(values), place(values))[1])
     with torch.no_grad():
         found = grad(model.loss)(params, data)
         assert len(calls) == 4
@@ -181,14 +187,12 @@ def test_a_gradient_alone_is_the_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_is_as_by_torch_alone(name, monkeypatch):
+def test_training_is_as_by_torch_alone(name, calls):
     shape, pools = MODELS[name]
     model = build_model(name, input_shape=shape, num_outputs=10, task="classification")
     generator = torch.Generator().manual_seed(6)
     data = Data(torch.randn(25, *shape, generator=generator), torch.arange(25) % 10, torch.ones(25))
     cfg = LocalConfig(lr=1e-2, epochs=2, batch_size=10, momentum=0.5)
-    calls, place = [], pooled._longs
-    monkeypatch.setattr(pooled, "_longs", lambda values: (calls.append(values), place(values))[1])
     with torch.no_grad():
         found = minimise(model.loss, model.init(0), data, Stream(0, 1, 0), cfg)
         made = len(calls)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 log = logging.getLogger("fedpers")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 
@@ -46,3 +48,13 @@ def _file(compiler: str, sources: Sequence[Path]) -> Path:
             subprocess.run(command, check=True, capture_output=True)
             built.rename(path)
     return path
+
+
+def longs(values: Sequence[int]) -> Any:
+    """An array of whole numbers, as C is given it."""
+    return (ctypes.c_long * len(values))(*values)
+
+
+def pointer(t: Tensor | None) -> ctypes.c_void_p:
+    """Where a tensor's numbers lie; a null pointer without one."""
+    return ctypes.c_void_p(None if t is None else t.data_ptr())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import longs, pointer
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
@@ -109,7 +110,7 @@ def couple(
         how.kind,
         (ctypes.c_float * len(numbers))(*numbers),
         ctypes.c_long(len(numbers) // 4),
-        native._pointer(other),
-        native._longs(other.stride()),
+        pointer(other),
+        longs(other.stride()),
     )
     return fresh[0], fresh[1]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import pointer
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
@@ -59,7 +60,7 @@ def _joint(
         ((given.w, none, none, none), (w, none, g, none), parts, index, weight),
         ctypes.c_float(plan.lr),
         ctypes.c_long(steps),
-        native._pointer(told if powers else None),
+        pointer(told if powers else None),
         powers,
     )
     return w, g, told

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedpers.core.compiled import pointer
 from fedpers.core.scope import holding
 from fedpers.learning.kernels.library import library
 
@@ -78,6 +79,5 @@ def _mixed(a: Tensor, x: Tensor) -> Tensor:
 
 
 def _call(name: str, sides: tuple[int, ...], *tensors: Tensor) -> None:
-    places = (ctypes.c_void_p(t.data_ptr()) for t in tensors)
-    if getattr(library(), name)(*map(ctypes.c_long, sides), *places):
+    if getattr(library(), name)(*map(ctypes.c_long, sides), *map(pointer, tensors)):
         raise MemoryError("no memory for a minibatch")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import longs, pointer
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
@@ -117,14 +118,14 @@ def train(
         (kinds, fresh, parts, index, weight),
         plan.rule,
         *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
-        _pointer(ubar),
-        _pointer(step),
+        pointer(ubar),
+        pointer(step),
         _pointers(pace),
-        _pointer(each),
+        pointer(each),
         ctypes.c_long(*_hops([each])),
         plan.extra.kind,
         *map(ctypes.c_float, (plan.extra.weight, plan.extra.tau)),
-        *(field for t in (a, b) for field in (_pointer(t), ctypes.c_long(*_hops([t])))),
+        *(field for t in (a, b) for field in (pointer(t), ctypes.c_long(*_hops([t])))),
     )
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
@@ -158,9 +159,9 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = function(
         ctypes.c_long(len(plan.convs)),
-        _longs([side for shape in plan.convs for side in shape]),
+        longs([side for shape in plan.convs for side in shape]),
         ctypes.c_long(len(widths) - 1),
-        _longs(widths),
+        longs(widths),
         _pointers(tensors),
         _hops(tensors),
         _pointers([kind.get(name) for kind in fresh for name in names]),
@@ -168,10 +169,10 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
         *map(ctypes.c_long, index.shape),
         _pointers([p.x for p in parts]),
         _pointers(targets),
-        _pointer(index),
-        _longs(index.stride()),
-        _pointer(weight),
-        _longs(weight.stride()),
+        pointer(index),
+        longs(index.stride()),
+        pointer(weight),
+        longs(weight.stride()),
         *own,
     )
     if failed:
@@ -248,14 +249,14 @@ def _assess(
     at = [(data.x.data_ptr(), y.data_ptr()) for (data, _), y in zip(whole, targets, strict=True)]
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
-        _longs(widths),
+        longs(widths),
         (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
         ctypes.c_long(len(on)),
-        _longs([size for c in on for size in sizes[c]]),
+        longs([size for c in on for size in sizes[c]]),
         (ctypes.c_void_p * (2 * len(on)))(*[place for c in on for place in at[c]]),
         _pointers([whole[c][1] for c in on]),
-        _pointer(found),
+        pointer(found),
         None if each is None else _pointers(each),
     )
     if failed:
@@ -281,18 +282,10 @@ def _packed(batches: Tensor) -> Tensor:
     return batches if batches.stride(2) == 1 else batches.contiguous()
 
 
-def _pointer(t: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if t is None else t.data_ptr())
-
-
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[None if t is None else t.data_ptr() for t in tensors])
 
 
 def _hops(stacks: Sequence[Tensor | None]) -> Any:
     """Floats from one client's row to the next; 0 where all share one, or there is none."""
-    return _longs([0 if t is None else t.stride(0) for t in stacks])
-
-
-def _longs(values: Sequence[int]) -> Any:
-    return (ctypes.c_long * len(values))(*values)
+    return longs([0 if t is None else t.stride(0) for t in stacks])

@@ -4,14 +4,13 @@ Of each window only the largest output has a derivative: most of what dense prod
 is zero. Forward it is oneDNN's convolution.
 """
 
-import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedpers.core.compiled import longs, pointer
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.linear import once
 
@@ -57,7 +56,7 @@ class _Pooled(torch.autograd.Function):
         at = torch.empty(y.shape, dtype=torch.int32)
         ctx.layers = (len(x), *x.shape[1:], *weight.shape[::3], padding, *maxima, int(relu))
         ctx.save_for_backward(x, weight, at)
-        library().fedpers_pool(_longs(ctx.layers), *map(_place, (z, y, at)))
+        library().fedpers_pool(longs(ctx.layers), *map(pointer, (z, y, at)))
         return y.permute(0, 3, 1, 2)
 
     @staticmethod
@@ -67,19 +66,11 @@ class _Pooled(torch.autograd.Function):
         d = _last(d)
         g, bias = torch.empty_like(weight), torch.empty(len(weight))
         dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        places = (_place(t) for t in (x, weight, at, d, g, bias, dx))
-        if library().fedpers_unpool(_longs(ctx.layers), *places):
+        places = map(pointer, (x, weight, at, d, g, bias, dx))
+        if library().fedpers_unpool(longs(ctx.layers), *places):
             raise MemoryError("no memory for a minibatch")
         return dx, g, bias, None, None, None
 
 
 def _last(t: Tensor) -> Tensor:
     return t.contiguous(memory_format=torch.channels_last)
-
-
-def _longs(values: Sequence[int]) -> Any:
-    return (ctypes.c_long * len(values))(*values)
-
-
-def _place(t: Tensor | None) -> Any:
-    return None if t is None else ctypes.c_void_p(t.data_ptr())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import longs, pointer
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
@@ -93,7 +94,7 @@ def _call(
         native.library().fedpers_recur if one else native.library().fedpers_sweep,
         plan,
         ([models[i] for i in few.order], wanted, parts, index, weight),
-        native._longs(few.sizes),
-        native._pointer(few.numbers),
+        longs(few.sizes),
+        pointer(few.numbers),
     )
     return wanted

@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fedpers.core.compiled import longs, pointer
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import kernels_allowed
@@ -23,7 +24,7 @@ def mixtures_of(v: Layers, c: Tensor) -> list[Tensor]:
     def all_clients(c: Tensor, *v: Tensor) -> list[Tensor]:
         rows, c = _rows(v), c.contiguous()
         found = [torch.empty(len(t), *t.shape[2:]) for t in v]
-        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), native._pointer(c), native._pointers(found))
+        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), pointer(c), native._pointers(found))
         return found
 
     return list(on_stacks(all_clients, c.to(v[0]), *v))
@@ -37,7 +38,7 @@ def slopes_of(v: Layers, g: Layers) -> Tensor:
     def all_clients(*both: Tensor) -> list[Tensor]:
         v, g = _kinds(both, 2)
         v, g, found = _rows(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
-        library().fedpers_slopes(*_sizes(v), *_stacks(v), native._pointers(g), native._pointer(found))
+        library().fedpers_slopes(*_sizes(v), *_stacks(v), native._pointers(g), pointer(found))
         return [found]
 
     return on_stacks(all_clients, *v, *g)[0]
@@ -62,8 +63,8 @@ def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Lay
         library().fedpers_shares(
             *_sizes(before[0]),
             *(at for kind in _two(before) for at in _stacks(kind)),
-            native._pointer(c),
-            native._pointer(steps),
+            pointer(c),
+            pointer(steps),
             *(native._pointers(kind) if kind else None for pair in (after, found) for kind in _two(pair)),
         )
         return [t for kind in found for t in kind]
@@ -97,7 +98,7 @@ def _two(given: Sequence[Layers]) -> Sequence[Layers]:
 def _sizes(v: Layers) -> tuple[Any, ...]:
     """Clients, models of each, layers and the entries of each."""
     rows = [ctypes.c_long(n) for n in (*v[0].shape[:2], len(v))]
-    return *rows, native._longs([t[0, 0].numel() for t in v])
+    return *rows, longs([t[0, 0].numel() for t in v])
 
 
 def _stacks(v: Layers) -> tuple[Any, Any]:
