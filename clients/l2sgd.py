@@ -1,16 +1,20 @@
 """L2SGD+, client half. The algorithm box is in strategies/l2sgd.py."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedpers.core.params import add, scale, sq_dist, sub, zeros_like
+from fedpers.core.params import add, sq_dist, zeros_like
 from fedpers.families.disclosures import OWN_MODELS
-from fedpers.families.unified.client import batches, rows_at
+from fedpers.families.unified.client import rows_at
+from fedpers.families.unified.linear import mixtures
 from fedpers.families.unified.messages import Measure, Value
-from fedpers.learning.sample_gradients import sample_gradients
+from fedpers.families.unified.saga import Average, Models, Run, saga_steps
+from fedpers.learning.kernels.library import library
+from fedpers.learning.sample_gradients import Factors, sample_gradients
 from fedpers.method import Data, Params, PersonalizedClient, Stream, record
 
 
@@ -35,31 +39,6 @@ class L2SGDConfig:
 
 
 @record
-class Run:
-    """Order: make T local steps and send your model, if it is to be averaged."""
-
-    T: int
-    average: bool
-    M: int
-    x: Params            # shape of the reply
-
-
-@record
-class Average:
-    """Order: step towards the mean of all models."""
-
-    mean: Params
-    M: int
-
-
-@record
-class Models:
-    """Reply: the client's model x_m ({} if it was not asked for)."""
-
-    x: Params
-
-
-@record
 class ClientState:
     """The client's model, the pull it felt last, and each sample's last gradient by `sample_gradients`."""
 
@@ -74,9 +53,13 @@ class L2SGDClient(PersonalizedClient):
 
     config: L2SGDConfig
     disclosure = OWN_MODELS
-    elementwise = True                    # but for a gradient of one sample, which a step hardly notices
     private = ("psi", "J", "J_mean")
     table = cached_property(lambda self: sample_gradients(self.model))
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        """Without a kernel, but for a gradient of one sample, which a step hardly notices."""
+        return library() is None or not isinstance(self.table, Factors)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All control variates are 0."""
@@ -86,15 +69,23 @@ class L2SGDClient(PersonalizedClient):
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Local steps, the averaging step, or the objective."""
         if isinstance(order, Average):
-            return Models({}), self._average(order, state)
+            return Models({}), self._average(order, state, data)
         if isinstance(order, Measure):
             away, loss = sq_dist(order.w, state.x), self.model.loss(state.x, data)
             return Value(loss + self.config.lam / 2 * away), state
-        u = rng.uniform(order.T)[:, None]
-        s = replace(state, J={k: v.clone() for k, v in state.J.items()}) if order.T else state
-        for j, batch in zip(rows_at(data, u)[0].unbind(0), batches(data, u), strict=True):   # [C1]
-            s = self._local(s, j, batch, data.num, order.M)
+        s = state if order.T == 0 else self._steps(order, state, data, rng)
         return Models(s.x if order.average else {}), s                                   # [C4]
+
+    def _steps(self, order: Run, s: ClientState, data: Data, rng: Stream) -> ClientState:
+        """All local steps, in one call where there is a kernel."""
+        rates, models = (self.config.eta / order.M, self.config.p), (s.x, s.J_mean, s.psi)
+        drawn = cache(lambda: rows_at(data, rng.uniform(order.T)[:, None]))
+        if found := saga_steps(self.model.loss, rates, models, s.J, data.block, drawn):
+            return ClientState(found[0], s.psi, found[2], found[1])
+        s = replace(s, J={k: v.clone() for k, v in s.J.items()})
+        for j, batch in zip(drawn()[0].unbind(0), data.take(*drawn()), strict=True):         # [C1]
+            s = self._local(s, j, batch, data.num, order.M)
+        return s
 
     def _local(self, s: ClientState, j: Tensor, batch: Data, n: Tensor, M: int) -> ClientState:
         """A step on sample j [1]; J is changed in place, on a copy of the round's own."""
@@ -105,11 +96,13 @@ class L2SGDClient(PersonalizedClient):
             v.index_put_((j,), g[k])                                                     # [C3]
         return ClientState(x, s.psi, s.J, add(s.J_mean, change, 1 / n))
 
-    def _average(self, order: Average, s: ClientState) -> ClientState:
-        h, away = self.config, sub(s.x, order.mean)
-        step = add(scale(away, h.lam / h.p), s.psi, -(1 / h.p - 1))
-        x = add(s.x, add(step, s.J_mean), -h.eta / order.M)                              # [C5]
-        return ClientState(x, scale(away, h.lam), s.J, s.J_mean)                         # [C6]
+    def _average(self, order: Average, s: ClientState, data: Data) -> ClientState:
+        h, rate, J = self.config, self.config.eta / order.M, s.J_mean
+        pull = rate * h.lam / h.p
+        shares = torch.tensor(((1 - pull, pull, rate * (1 / h.p - 1), -rate),            # [C5]
+                               (h.lam, -h.lam, 0, 0)), dtype=torch.float64)              # [C6]
+        x, psi = mixtures(self.model.loss, shares, (s.x, order.mean, s.psi, J), data.block)
+        return ClientState(x, psi, s.J, J)
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

@@ -30,10 +30,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpers.clients.l2sgd import Average, ClientState, L2SGDConfig, Run
+from fedpers.clients.l2sgd import ClientState, L2SGDConfig
 from fedpers.core.params import mean, scale
 from fedpers.families.unified.messages import Measure
 from fedpers.families.unified.mixture import MX2, MX2Settings
+from fedpers.families.unified.saga import Average, Run
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 

@@ -8,12 +8,13 @@ from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgConfig, Weights
 from fedpers.core.data import Data
 from fedpers.core.plan import Plan
-from fedpers.core.pytree import record
+from fedpers.core.pytree import flatten, record
 from fedpers.core.rng import Stream, Where
 from fedpers.core.vmap import Apart, one_by_one, over_rows, stack_of, together
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
+from fedpers.engines.stack import Columns
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
@@ -344,3 +345,18 @@ def test_losses_of_samples_are_each_models_own_whether_it_is_everybodys_or_not(s
             for j in range(2):
                 wanted = model.sample_losses(model(given[j][c], data.x), data.y)
                 torch.testing.assert_close(found[c, j, :n], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rows, shared, copied", [(range(4), True, False), (range(4), False, True), (range(3), True, True)]
+)
+def test_what_stays_of_a_stack_is_copied_unless_all_of_it_stays(rows, shared, copied):
+    """A row that is kept alone would keep the memory of all."""
+    whole = torch.arange(8.0).view(4, 2)
+    leaves = [[whole.unbind()[k]] for k in rows]
+    columns = Columns(leaves, flatten((leaves[0][0],))[1], "cpu", True, shared)
+    value = columns.stacks[0][0]
+    columns.row([value])
+    kept = columns.unchanged(value)
+    assert [t.tolist() for t in kept] == whole[list(rows)].tolist()
+    assert [t._base is None for t in kept] == [copied] * len(rows)

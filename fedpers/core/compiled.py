@@ -55,6 +55,11 @@ def longs(values: Sequence[int]) -> Any:
     return (ctypes.c_long * len(values))(*values)
 
 
+def pointers(tensors: Sequence[Tensor | None]) -> Any:
+    """An array of where each tensor's numbers lie."""
+    return (ctypes.c_void_p * len(tensors))(*[None if t is None else t.data_ptr() for t in tensors])
+
+
 def pointer(t: Tensor | None) -> ctypes.c_void_p:
     """Where a tensor's numbers lie; a null pointer without one."""
     return ctypes.c_void_p(None if t is None else t.data_ptr())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import compiled, longs, pointer
+from fedpers.core.compiled import compiled, longs, pointer, pointers
 from fedpers.core.vmap import unwrapped
 
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
@@ -27,7 +27,7 @@ def sums(columns: Columns, weights: Tensor) -> list[Tensor] | None:
     weights, R = weights.contiguous(), len(weights)
     found = [torch.empty(R, *column[0].shape) for column in columns]
     sizes = _sizes(columns, *weights.shape)
-    library().fedpers_sums(*sizes, _all(_flat(columns)), pointer(weights), _rows(found))
+    library().fedpers_sums(*sizes, pointers(_flat(columns)), pointer(weights), _rows(found))
     return found
 
 
@@ -44,7 +44,7 @@ def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float])
     found = [torch.empty(len(counts), *column[0].shape) for column in columns]
     factors = (ctypes.c_double * len(weights))(*weights)
     sizes = _sizes(columns, len(counts))
-    library().fedpers_sums_each(*sizes, longs(counts), _all(_flat(columns)), factors, _rows(found))
+    library().fedpers_sums_each(*sizes, longs(counts), pointers(_flat(columns)), factors, _rows(found))
     return found
 
 
@@ -56,7 +56,9 @@ def distances(a: Columns, b: Columns) -> Tensor | None:
     if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
         return None
     found = torch.zeros(len(a[0]), len(b[0]), dtype=torch.float64)
-    library().fedpers_distances(*_sizes(a, *found.shape), _all(_flat(a)), _all(_flat(b)), pointer(found))
+    library().fedpers_distances(
+        *_sizes(a, *found.shape), pointers(_flat(a)), pointers(_flat(b)), pointer(found)
+    )
     return found
 
 
@@ -65,7 +67,9 @@ def distances_each(a: Columns, b: Columns) -> Tensor | None:
     if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
         return None
     found = torch.zeros(len(a[0]), dtype=torch.float64)
-    library().fedpers_distances_each(*_sizes(a, len(found)), _all(_flat(a)), _all(_flat(b)), pointer(found))
+    library().fedpers_distances_each(
+        *_sizes(a, len(found)), pointers(_flat(a)), pointers(_flat(b)), pointer(found)
+    )
     return found
 
 
@@ -82,7 +86,7 @@ def class_sums(x: Sequence[Tensor], y: Sequence[Tensor], K: int) -> tuple[Tensor
     found, n = torch.zeros(len(x), K, M), torch.zeros(len(x), K)
     counts = ctypes.c_long(len(x)), longs([len(labels) for labels in y])
     sizes = ctypes.c_long(K), ctypes.c_long(M)
-    library().fedpers_class_sums(*counts, _all(x), _all(y), *sizes, pointer(found), pointer(n))
+    library().fedpers_class_sums(*counts, pointers(x), pointers(y), *sizes, pointer(found), pointer(n))
     return found, n
 
 
@@ -115,10 +119,6 @@ def _sizes(columns: Columns, *rows: int) -> tuple[Any, ...]:
     """What all functions are told first: how many layers and their sizes, how many items on each side."""
     sizes = longs([column[0].numel() for column in columns])
     return ctypes.c_long(len(columns)), sizes, *map(ctypes.c_long, rows)
-
-
-def _all(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
 
 
 def _rows(stacks: Sequence[Tensor]) -> Any:

@@ -53,7 +53,7 @@ def run_chunk(
         given = Rows([r.order for r in requests], [job.state for job in chunk])
     else:
         leaves = [job.leaves for job in chunk]
-        given = Columns(leaves, structure, population.device, repeat=not population.convolves)
+        given = Columns(leaves, structure, population.device, not population.convolves, shared)
     scratch = scratch if header.kind == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
     i = torch.arange(len(chunk), device=population.device)
@@ -68,12 +68,14 @@ class Columns:
     A leaf that is one object for all clients is not copied. With `repeat` it is still handed over
     as a stack (of one row, repeated): vmap would multiply all clients' samples with a shared matrix
     in one product, whose last bits depend on how many clients there are. Shared kernels of
-    convolutions are never repeated; that would be slow.
+    convolutions are never repeated; that would be slow. `shared` is that of `run_chunk`.
     """
 
-    def __init__(self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool) -> None:
+    def __init__(
+        self, flat: Sequence[list[Any]], structure: Any, device: str, repeat: bool, shared: bool
+    ) -> None:
         self.structure, self.leaves = structure, list(flat[0])
-        self._flat, self._place = flat, dict[int, int]()
+        self._flat, self._place, self._shared = flat, dict[int, int](), shared
         self.stacks: list[Tensor] = []
         self.places: list[int] = []
         for place, column in enumerate(zip(*flat, strict=True)):
@@ -96,8 +98,12 @@ class Columns:
         if place is None:
             return None
         column = [leaves[place] for leaves in self._flat]
-        shared = all(x is column[0] for x in column)
-        return [own(column[0])] * len(column) if shared else [own(x) for x in column]
+        if all(x is column[0] for x in column):
+            return [own(column[0])] * len(column)
+        stack = self.stacks[self.places.index(place)]
+        if self._shared and stack._base is not None and stack.numel() == stack._base.numel():
+            return column  # all that this memory holds: they go on together
+        return [own(x) for x in column]
 
 
 class Rows:

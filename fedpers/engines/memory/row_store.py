@@ -47,7 +47,7 @@ class RowStore(ClientStore):
 
     keeps_stacks = True
 
-    def __init__(self, folder: Path | None = None, memory_mb: float = 256, device: str = "cpu") -> None:
+    def __init__(self, folder: Path | None = None, memory_mb: float = 512, device: str = "cpu") -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="fedpers-")
         self.folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
         self.limit, self.device = int(memory_mb * 2**20), device

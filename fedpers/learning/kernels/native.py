@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import longs, pointer
+from fedpers.core.compiled import longs, pointer, pointers
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
@@ -120,7 +120,7 @@ def train(
         *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
         pointer(ubar),
         pointer(step),
-        _pointers(pace),
+        pointers(pace),
         pointer(each),
         ctypes.c_long(*_hops([each])),
         plan.extra.kind,
@@ -162,13 +162,13 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
         longs([side for shape in plan.convs for side in shape]),
         ctypes.c_long(len(widths) - 1),
         longs(widths),
-        _pointers(tensors),
+        pointers(tensors),
         _hops(tensors),
-        _pointers([kind.get(name) for kind in fresh for name in names]),
+        pointers([kind.get(name) for kind in fresh for name in names]),
         TASKS[plan.task],
         *map(ctypes.c_long, index.shape),
-        _pointers([p.x for p in parts]),
-        _pointers(targets),
+        pointers([p.x for p in parts]),
+        pointers(targets),
         pointer(index),
         longs(index.stride()),
         pointer(weight),
@@ -255,9 +255,9 @@ def _assess(
         ctypes.c_long(len(on)),
         longs([size for c in on for size in sizes[c]]),
         (ctypes.c_void_p * (2 * len(on)))(*[place for c in on for place in at[c]]),
-        _pointers([whole[c][1] for c in on]),
+        pointers([whole[c][1] for c in on]),
         pointer(found),
-        None if each is None else _pointers(each),
+        None if each is None else pointers(each),
     )
     if failed:
         raise FAILURES[failed]
@@ -280,10 +280,6 @@ def _rows(stack: Tensor | None) -> Tensor | None:
 def _packed(batches: Tensor) -> Tensor:
     """Minibatches [C, S, B] with contiguous last dimension; an expanded schedule is not copied."""
     return batches if batches.stride(2) == 1 else batches.contiguous()
-
-
-def _pointers(tensors: Sequence[Tensor | None]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*[None if t is None else t.data_ptr() for t in tensors])
 
 
 def _hops(stacks: Sequence[Tensor | None]) -> Any:

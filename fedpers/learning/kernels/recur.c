@@ -109,6 +109,27 @@ static int look(place *n, const motion *h, int task, const void *y, int64_t row,
     return 0;
 }
 
+/* Instead of a gradient at point q: what is kept of the sample's last one goes into the histories, and what point 0 gave
+   takes its place. Of a layer d [n][outs] and, but for the first, x [n][ins] are kept. */
+static void recall(place *n, const motion *h, int64_t row, long t, long q) {
+    float sign = h->signs[q];
+    for (long l = 0; l < n->L; l++) {
+        long K = n->width[l + 1], ins = n->width[l], e = l ? t * h->Q + q : t;
+        float *d = n->d[l] + e * WIDE(K), *given = l ? d - q * WIDE(K) : d, *kept = n->table[2 * l] + row * K;
+        for (long k = 0; k < K; k++) {
+            float old = sign * kept[k];
+            kept[k] = given[k];
+            d[k] = l ? old : d[k] + old;
+        }
+        if (!l) continue;
+        float *x = n->x[l] + e * WIDE(ins), *now = x - q * WIDE(ins), *then = n->table[2 * l + 1] + row * ins;
+        for (long i = 0; i < ins; i++) {
+            x[i] = then[i];
+            then[i] = now[i];
+        }
+    }
+}
+
 /* `count` steps on samples `rows`; `to` is as in settle_models. 2 if a label is no class. */
 static int make(place *n, motion *h, int task, const float *x, const void *y, const int64_t *rows, long hop, long count,
                 float **to, long c) {
@@ -122,7 +143,9 @@ static int make(place *n, motion *h, int task, const float *x, const void *y, co
     look_on(h);
     look_ahead(n, h, count);
     for (long t = 0; t < count && !failed; t++)
-        for (long q = 0; q < h->Q && !failed; q++) failed = look(n, h, task, y, rows[t * hop], t, q);
+        for (long q = 0; q < h->Q && !failed; q++)
+            if (q && n->table) recall(n, h, rows[t * hop], t, q);
+            else failed = look(n, h, task, y, rows[t * hop], t, q);
     settle_models(n, h, count, to, c);
     move_on(h);
     return failed;
@@ -130,12 +153,13 @@ static int make(place *n, motion *h, int task, const float *x, const void *y, co
 
 /* Make S steps for each of C clients; the first arguments as in fedpers_train, with models for the kinds, mixtures
    where results go, dense layers only, and samples index [C, S, 1]. `sizes` and `numbers` are as `told` reads them:
-   starts [m][given], moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. Returns 0, 1 without memory,
-   2 for a label that is no class. */
+   starts [m][given], moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. `table` [C][P] is null, or where
+   each client keeps its samples' last gradients: they stand for the second of two points, the first one's sign is 1.
+   Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_recur(long N, const void *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
-                  const double *numbers) {
+                  const double *numbers, float **table) {
     place n = {L, 2 * L, sizes[0], width};
     long H = width[1] < MANY ? FEW : MANY;
     motion h = told(sizes, S < 1 ? 1 : S < H ? S : H, 0, numbers);
@@ -147,6 +171,7 @@ int fedpers_recur(long N, const void *shapes, long L, const long *width, const f
             h.end[i * h.row + h.given + k] = i < h.m ? i == k : h.ends[(i - h.m) * h.m + k];
     for (long c = 0; c < C && !failed; c++) {
         fetch(&n, &h, from, hop, c);
+        n.table = table ? table + c * n.P : 0;
         start(&h);
         for (long s = 0; !failed && (!s || s < S); s += h.H) {
             const int64_t *rows = index + c * ih[0] + s * ih[1];

@@ -17,6 +17,7 @@ typedef struct {
     float *fresh, *sums; /* rows of a matrix: mixtures, slopes */
     float *part;         /* derivatives times shares */
     float *rows;         /* [H] the samples, padded */
+    float **table;       /* [P] what is kept of samples' last gradients, see `recall`; null: nothing is */
 } place;
 
 static long outs_at(const place *n, long p) { return p % 2 ? 1 : n->width[p / 2 + 1]; }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import longs, pointer
+from fedpers.core.compiled import longs, pointer, pointers
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
@@ -16,6 +16,7 @@ from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.coupled import Draw, plain_parts
 from fedpers.learning.kernels.few_models import Few, few_models
+from fedpers.learning.kernels.plan import Plan
 from fedpers.learning.losses import Loss
 
 
@@ -61,17 +62,32 @@ def steps_recurrent(
         block: `Data.block` of the client.
         draw: as in `steps_ahead`.
     """
+    found = steps_with_table(loss, how, models, ends, block, draw, {})
+    return found and found[0]
+
+
+def steps_with_table(
+    loss: Loss, how: Recurrence, models: Sequence[Params], ends: Tensor, block: Any, draw: Draw, table: Params
+) -> tuple[list[Params], Params] | None:
+    """(`steps_recurrent`, table after the steps) of steps of one sample each.
+
+    Args:
+        table: what `Factors` keep of the samples' last gradients. They stand for the second point of `how`,
+            and the first one's take their place.
+    """
     found = None if block is None or not models else plain_parts(loss, models[0], block.parts)
     if found is None or found[0].convs or not all(_alike(models[0], w) for w in models):
         return None
-    plan, leaves, form = found[0], *flatten(list(models))
+    plan, leaves, form = found[0], *flatten((list(models), table))
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        wanted = _call(plan, how, rebuild(form, leaves), ends, block.parts, index, weight)
-        return [w[k] for w in wanted for k in plan.moving]
+        models, table = rebuild(form, leaves)
+        kept = {k: v.clone(memory_format=torch.contiguous_format) for k, v in table.items()}
+        wanted = _call(plan, how, models, ends, block.parts, index, weight, kept)
+        return [*[w[k] for w in wanted for k in plan.moving], *kept.values()]
 
     values = iter(on_stacks(all_clients, *draw(), *leaves))
-    return [{k: next(values) for k in plan.moving} for _ in ends]
+    return [{k: next(values) for k in plan.moving} for _ in ends], dict(zip(table, values, strict=True))
 
 
 def _alike(a: Params, b: Params) -> bool:
@@ -79,13 +95,14 @@ def _alike(a: Params, b: Params) -> bool:
 
 
 def _call(
-    plan: Any,
+    plan: Plan,
     how: Recurrence,
     models: Sequence[Params],
     ends: Tensor,
     parts: Sequence[Data],
     index: Tensor,
     weight: Tensor,
+    table: Params = {},  # noqa: B006  (stacks, which are written)
 ) -> list[Params]:
     wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
     few = how.of_few(ends)
@@ -96,5 +113,15 @@ def _call(
         ([models[i] for i in few.order], wanted, parts, index, weight),
         longs(few.sizes),
         pointer(few.numbers),
+        *[_places(plan, table)] * one,
     )
     return wanted
+
+
+def _places(plan: Plan, table: Params) -> Any:
+    """Where each client's rows of a table are, layer by layer; None without one."""
+    if not table:
+        return None
+    stacks = [table.get(f"{layer}.{factor}") for layer in plan.layers for factor in ("d", "h")]
+    C = len(next(iter(table.values())))
+    return pointers([None if t is None else t[c] for c in range(C) for t in stacks])

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import longs, pointer
+from fedpers.core.compiled import longs, pointer, pointers
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import kernels_allowed
@@ -24,7 +24,7 @@ def mixtures_of(v: Layers, c: Tensor) -> list[Tensor]:
     def all_clients(c: Tensor, *v: Tensor) -> list[Tensor]:
         rows, c = _rows(v), c.contiguous()
         found = [torch.empty(len(t), *t.shape[2:]) for t in v]
-        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), pointer(c), native._pointers(found))
+        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), pointer(c), pointers(found))
         return found
 
     return list(on_stacks(all_clients, c.to(v[0]), *v))
@@ -38,7 +38,7 @@ def slopes_of(v: Layers, g: Layers) -> Tensor:
     def all_clients(*both: Tensor) -> list[Tensor]:
         v, g = _kinds(both, 2)
         v, g, found = _rows(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
-        library().fedpers_slopes(*_sizes(v), *_stacks(v), native._pointers(g), pointer(found))
+        library().fedpers_slopes(*_sizes(v), *_stacks(v), pointers(g), pointer(found))
         return [found]
 
     return on_stacks(all_clients, *v, *g)[0]
@@ -65,7 +65,7 @@ def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Lay
             *(at for kind in _two(before) for at in _stacks(kind)),
             pointer(c),
             pointer(steps),
-            *(native._pointers(kind) if kind else None for pair in (after, found) for kind in _two(pair)),
+            *(pointers(kind) if kind else None for pair in (after, found) for kind in _two(pair)),
         )
         return [t for kind in found for t in kind]
 
@@ -102,4 +102,4 @@ def _sizes(v: Layers) -> tuple[Any, ...]:
 
 
 def _stacks(v: Layers) -> tuple[Any, Any]:
-    return (native._pointers(v), native._hops(v)) if v else (None, None)
+    return (pointers(v), native._hops(v)) if v else (None, None)
