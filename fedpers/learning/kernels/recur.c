@@ -39,6 +39,27 @@ static void first_outputs(place *n, const motion *h, long j, long count, float *
     }
 }
 
+/* z[r][k] = w_k . x_r for `outs` rows w_k and ROWS rows x_r, as `dots` of rows that lie anywhere */
+INLINE void meet(const int outs, const float **w, const float **x, float *z, long wide, long zw) {
+    vec a[(ROWS * DOTS + 3) / 4 * 4] = {0};
+    for (long j = 0; j < wide; j += V) {
+        vec u[ROWS];
+        for (int r = 0; r < ROWS; r++) {
+            u[r] = *(const vec *)(x[r] + j);
+            HELD(u[r]);
+        }
+        for (int k = 0; k < outs; k++) {
+            vec v = *(const vec *)(w[k] + j);
+            HELD(v);
+            for (int r = 0; r < ROWS; r++) a[r * outs + k] += u[r] * v;
+        }
+    }
+    float sums[(ROWS * DOTS + 3) / 4 * 4];
+    for (int i = 0; i < ROWS * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < outs; k++) z[r * zw + k] = sums[r * outs + k];
+}
+
 /* What the models' own first layers give for `count` samples, and the samples' inner products. */
 __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long count) {
     long wide = WIDE(n->width[0]), zw = WIDE(n->width[1]), gw = WIDE(h->H);
@@ -47,8 +68,11 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
         if (some) first_outputs(n, h, j, some, n->z + j * (h->H + ROWS) * zw);
     }
     for (long s = 0; s < count; s += DOTS) { /* with what comes later */
-        long i = s / ROWS * ROWS, some = count - s < DOTS ? count - s : DOTS;
-        forward(n->rows + s * wide, 0, n->in + i, n->gram + i * gw + s, count - i, some, wide, gw);
+        for (long i = s / ROWS * ROWS; i < count; i += ROWS) {
+            float *z = n->gram + i * gw + s;
+            if (s + DOTS <= count) meet(DOTS, n->in + s, n->in + i, z, wide, gw);
+            else for (long k = s; k < count; k++) meet(1, n->in + k, n->in + i, z + k - s, wide, gw);
+        }
     }
 }
 
@@ -60,10 +84,17 @@ static void outputs_at(place *n, const motion *h, long l, long t, long q, float 
     memset(z, 0, sizeof(float) * zw);
     if (!l) {
         const double *share = h->ahead + (t * h->Q + q) * m;
-        for (long j = 0; j < m; j++)
-            if (share[j] != 0 && t < h->seen[j]) plus(z, share[j], n->z + (j * (h->H + ROWS) + t) * zw, zw, 1);
-        for (long s = 0; h->hears[q] && s < t; s++)
-            plus(z, lag[t - 1 - s] * (n->gram[t * WIDE(h->H) + s] + bias), n->d[0] + s * zw, zw, 1);
+        long past = h->hears[q] ? t : 0;
+        float felt[h->H], *gram = n->gram + t * WIDE(h->H);
+        for (long s = 0; s < past; s++) felt[s] = lag[t - 1 - s] * (gram[s] + bias);
+        for (long k = 0; k < zw; k += V) {
+            vec a = {0};
+            for (long j = 0; j < m; j++)
+                if (share[j] != 0 && t < h->seen[j])
+                    a += (float)share[j] * *(const vec *)(n->z + (j * (h->H + ROWS) + t) * zw + k);
+            for (long s = 0; s < past; s++) a += felt[s] * *(const vec *)(n->d[0] + s * zw + k);
+            *(vec *)(z + k) = a;
+        }
         for (long k = K; k < zw; k++) z[k] = 0;
         return;
     }
@@ -130,16 +161,19 @@ static void recall(place *n, const motion *h, int64_t row, long t, long q) {
     }
 }
 
-/* `count` steps on samples `rows`; `to` is as in settle_models. 2 if a label is no class. */
-static int make(place *n, motion *h, int task, const float *x, const void *y, const int64_t *rows, long hop, long count,
+/* Of `left` steps on samples `rows` as many as are made at once; `to` is as in settle_models. 2 if a label is no class. */
+static int make(place *n, motion *h, int task, const float *x, const void *y, const int64_t *rows, long hop, long left,
                 float **to, long c) {
-    long ins = n->width[0], wide = WIDE(ins);
+    long ins = n->width[0], wide = WIDE(ins), count = left < h->H ? left : h->H;
     int failed = 0;
     for (long t = 0; count && t < count + ROWS; t++) {
         long j = t < count ? t : count - 1;
-        n->in[t] = n->rows + j * wide;
-        if (t == j) memcpy(n->rows + j * wide, x + rows[j * hop] * ins, sizeof(float) * ins);
+        const float *row = x + rows[j * hop] * ins;
+        n->in[t] = ins == wide ? row : n->rows + j * wide;
+        if (ins != wide && t == j) memcpy(n->rows + j * wide, row, sizeof(float) * ins);
     }
+    for (long t = count; t < left && t < 2 * count; t++) n->next[t - count] = x + rows[t * hop] * ins;
+    n->soon = left < 2 * count ? 0 : n->next;
     look_on(h);
     look_ahead(n, h, count);
     for (long t = 0; t < count && !failed; t++)
@@ -176,7 +210,7 @@ int fedpers_recur(long N, const void *shapes, long L, const long *width, const f
         for (long s = 0; !failed && (!s || s < S); s += h.H) {
             const int64_t *rows = index + c * ih[0] + s * ih[1];
             long left = S - s;
-            failed = make(&n, &h, task, x[c], y[c], rows, ih[1], left < h.H ? left : h.H, left > h.H ? 0 : to, c);
+            failed = make(&n, &h, task, x[c], y[c], rows, ih[1], left, left > h.H ? 0 : to, c);
         }
     }
     free(all);

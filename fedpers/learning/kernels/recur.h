@@ -13,7 +13,8 @@ typedef struct {
     float *z, *gram;     /* [motion.m][H] rows: outputs of the models' first layers; [H][H] */
     float **x, **d;      /* [L] histories [H][Q] of inputs and derivatives; of the first layer [H], of both points */
     const float **in;    /* [H] the samples, the last one repeated */
-    const float **list;
+    const float **soon;  /* [H] those of the steps that come next, fetched meanwhile; null: so many are not to come */
+    const float **list, **next;
     float *fresh, *sums; /* rows of a matrix: mixtures, slopes */
     float *part;         /* derivatives times shares */
     float *rows;         /* [H] the samples, padded */
@@ -35,18 +36,29 @@ static void fetch(place *n, const motion *h, const float **from, const long *hop
     }
 }
 
-/* y_i = sum_k share[i][k] x_k for T rows of n floats, whole registers; written past the caches if `past` */
-INLINE void mixtures(const int T, const int past, const float *share, const float **x, long sources, float **y, long n) {
-    for (long j = 0; j < n; j += V) {
-        vec a[4] = {0};
-        for (long k = 0; k < sources; k++) {
-            vec u = *(const vec *)(x[k] + j);
-            for (int i = 0; i < T; i++) a[i] += share[i * sources + k] * u;
+#define SPAN (V / 4) /* registers of each mixture at a time: four, of which T mixtures have room for all, or two */
+
+/* y_i = sum_k share[i][k] x_k for T rows of `vecs` registers at j; written past the caches if `past` */
+INLINE void mixtures_at(const int T, const int vecs, const int past, const float *share, const float **x, long sources,
+                        float **y, long j) {
+    vec a[4][SPAN] = {0};
+    for (long k = 0; k < sources; k++)
+        for (int v = 0; v < vecs; v++) {
+            vec u = *(const vec *)(x[k] + j + v * V);
+            HELD(u);
+            for (int i = 0; i < T; i++) a[i][v] += share[i * sources + k] * u;
         }
-        for (int i = 0; i < T; i++)
-            if (past) write_past(y[i] + j, a[i]);
-            else *(vec *)(y[i] + j) = a[i];
-    }
+    for (int i = 0; i < T; i++)
+        for (int v = 0; v < vecs; v++)
+            if (past) write_past(y[i] + j + v * V, a[i][v]);
+            else *(vec *)(y[i] + j + v * V) = a[i][v];
+}
+
+/* The same for n floats, whole registers */
+INLINE void mixtures(const int T, const int past, const float *share, const float **x, long sources, float **y, long n) {
+    long j = 0;
+    for (; j + SPAN * V <= n; j += SPAN * V) mixtures_at(T, SPAN, past, share, x, sources, y, j);
+    for (; j < n; j += V) mixtures_at(T, 1, past, share, x, sources, y, j);
 }
 
 /* T mixtures, whose shares are rows `which` of `shares`, of n floats of the models' parameter p, and of slopes if there
@@ -101,7 +113,8 @@ static void sum_up(place *n, const motion *h, long count, long p, long r, long s
         float *y = n->sums + i * OUTS * wide;
         slopes[i] = y;
         if (p % 2) memset(y, 0, sizeof(float) * wide);
-        else mix(a + first * K + r, K, n->list + first, 0, y, count * each - first, some, wide, 0);
+        else mix(a + first * K + r, K, n->list + first, i || p || r || !n->soon ? 0 : n->soon + first, y,
+                 count * each - first, some, wide, 0);
         for (long e = first; p % 2 && e < count * each; e++)
             for (long k = 0; k < wide; k++) y[k] += a[e * K + k];
     }
@@ -178,6 +191,7 @@ static long share_room(void *all, place *n, motion *h, const float **from) {
     h->felt = ROOM(m * sizeof(long));
     h->hears = ROOM(h->Q * sizeof(int));
     n->in = ROOM((h->H + ROWS) * sizeof(float *));
+    n->next = ROOM(h->H * sizeof(float *));
     n->list = ROOM(e * sizeof(float *));
     n->own = ROOM(n->m * n->P * sizeof(float *));
     return used;
