@@ -8,12 +8,33 @@
 
 enum { FEW = 16, MANY = 64 }; /* steps that are made at once, by the first layer's outputs */
 
-/* y (+)= factor x */
-INLINE void plus(float *restrict y, float factor, const float *restrict x, long n, int add) {
-    if (add)
-        for (long i = 0; i < n; i++) y[i] += factor * x[i];
-    else
-        for (long i = 0; i < n; i++) y[i] = factor * x[i];
+/* y += sum_e f[e] x_e of `count` rows, for `vecs` registers at k */
+INLINE void add_rows_at(const int vecs, float *y, const float *f, const float *x, long count, long wide, long k) {
+    vec a[SPAN];
+    for (int v = 0; v < vecs; v++) a[v] = *(const vec *)(y + k + v * V);
+    for (long e = 0; e < count; e++)
+        for (int v = 0; v < vecs; v++) a[v] += f[e] * *(const vec *)(x + e * wide + k + v * V);
+    for (int v = 0; v < vecs; v++) *(vec *)(y + k + v * V) = a[v];
+}
+
+/* The same for whole rows, which are whole registers */
+INLINE void add_rows(float *y, const float *f, const float *x, long count, long wide) {
+    long k = 0;
+    for (; k + SPAN * V <= wide; k += SPAN * V) add_rows_at(SPAN, y, f, x, count, wide, k);
+    for (; k < wide; k += V) add_rows_at(1, y, f, x, count, wide, k);
+}
+
+/* to[e] = x_e . y for `count` rows, which are whole registers */
+INLINE void inners(const float *x, const float *y, long count, long wide, float *to) {
+    for (long e = 0; e < count; e += 4) {
+        vec a[4] = {0};
+        const float *row[4];
+        for (long i = 0; i < 4; i++) row[i] = x + (e + i < count ? e + i : e) * wide;
+        for (long k = 0; k < wide; k += V)
+            for (int i = 0; i < 4; i++) a[i] += *(const vec *)(row[i] + k) * *(const vec *)(y + k);
+        four sums = add_up_four(a);
+        for (long i = 0; i < 4 && e + i < count; i++) to[e + i] = sums[i];
+    }
 }
 
 /* What the first layer of model j gives for `count` samples. */
@@ -81,38 +102,41 @@ static void outputs_at(place *n, const motion *h, long l, long t, long q, float 
     long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), m = h->m;
     const float *lag = h->lag + q * h->H;
     int bias = n->own[2 * l + 1] != 0;
+    long past = h->hears[q] ? l ? t * h->Q : t : 0;
+    float felt[past + 1];
     memset(z, 0, sizeof(float) * zw);
     if (!l) {
         const double *share = h->ahead + (t * h->Q + q) * m;
-        long past = h->hears[q] ? t : 0;
-        float felt[h->H], *gram = n->gram + t * WIDE(h->H);
-        for (long s = 0; s < past; s++) felt[s] = lag[t - 1 - s] * (gram[s] + bias);
-        for (long k = 0; k < zw; k += V) {
-            vec a = {0};
-            for (long j = 0; j < m; j++)
-                if (share[j] != 0 && t < h->seen[j])
-                    a += (float)share[j] * *(const vec *)(n->z + (j * (h->H + ROWS) + t) * zw + k);
-            for (long s = 0; s < past; s++) a += felt[s] * *(const vec *)(n->d[0] + s * zw + k);
-            *(vec *)(z + k) = a;
+        for (long j = 0; j < m; j++) {
+            float own = share[j];
+            if (own != 0 && t < h->seen[j]) add_rows(z, &own, n->z + (j * (h->H + ROWS) + t) * zw, 1, zw);
         }
+        for (long s = 0; s < past; s++) felt[s] = lag[t - 1 - s] * (n->gram[t * WIDE(h->H) + s] + bias);
+        add_rows(z, felt, n->d[0], past, zw);
         for (long k = K; k < zw; k++) z[k] = 0;
         return;
     }
     const float *x = n->x[l] + (t * h->Q + q) * ins;
     for (long p = 2 * l, at = t * h->Q + q; p < 2 * l + 2; p++)
         if (n->own[p]) mix_models(n, h, h->at, &at, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p), 0);
-    for (long o = 0; o < K; o++) z[o] = inner(n->point[2 * l] + o * ins, x, ins) + (bias ? n->point[2 * l + 1][o] : 0);
-    for (long e = 0; h->hears[q] && e < t * h->Q; e++)
-        plus(z, lag[t - 1 - e / h->Q] * (inner(n->x[l] + e * ins, x, ins) + bias), n->d[l] + e * zw, zw, 1);
+    inners(n->point[2 * l], x, K, ins, z);
+    for (long o = 0; bias && o < K; o++) z[o] += n->point[2 * l + 1][o];
+    inners(n->x[l], x, past, ins, felt);
+    for (long e = 0; e < past; e++) felt[e] = lag[t - 1 - e / h->Q] * (felt[e] + bias);
+    add_rows(z, felt, n->d[l], past, zw);
 }
 
 /* Derivatives in the inputs of layer l, from those in its outputs; 0 where ReLU cuts. */
 static void derivatives_below(place *n, const motion *h, long l, long t, long q, const float *d, float *to) {
     long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
     const float *x = n->x[l] + (t * h->Q + q) * ins, *lag = h->lag + q * h->H;
-    for (long o = 0; o < K; o++) plus(to, d[o], n->point[2 * l] + o * ins, ins, o > 0);
-    for (long e = 0; h->hears[q] && e < t * h->Q; e++)
-        plus(to, lag[t - 1 - e / h->Q] * inner(n->d[l] + e * zw, d, zw), n->x[l] + e * ins, ins, 1);
+    long past = h->hears[q] ? t * h->Q : 0;
+    float felt[past + 1];
+    memset(to, 0, sizeof(float) * ins);
+    add_rows(to, d, n->point[2 * l], K, ins);
+    inners(n->d[l], d, past, zw, felt);
+    for (long e = 0; e < past; e++) felt[e] *= lag[t - 1 - e / h->Q];
+    add_rows(to, felt, n->x[l], past, ins);
     for (long i = 0; i < ins; i++)
         if (!(x[i] > 0)) to[i] = 0;
 }
@@ -136,7 +160,9 @@ static int look(place *n, const motion *h, int task, const void *y, int64_t row,
         for (long k = 0; k < zw; k++) d[k] *= sign;
         z = below;
     }
-    plus(n->d[0] + t * WIDE(n->width[1]), sign, z, WIDE(n->width[1]), q > 0);
+    float *to = n->d[0] + t * WIDE(n->width[1]);
+    if (!q) memset(to, 0, sizeof(float) * WIDE(n->width[1]));
+    add_rows(to, &sign, z, 1, WIDE(n->width[1]));
     return 0;
 }
 
