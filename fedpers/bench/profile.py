@@ -86,7 +86,8 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
     """CPU seconds and COUNTS of a round (medians both), and the shares of PARTS.
 
     Methods that draw how long a round is have long ones now and then: the median's cost is that of the
-    median's length. Every other round is profiled, so that what else the machine does hits both kinds.
+    median's length. Every other round is profiled, so that what else the machine does hits both kinds;
+    not the last one, in which some methods ask for their objective.
     """
     clock, profiler, samples = Clock(), cProfile.Profile(time.process_time), []
 
@@ -95,16 +96,16 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
         clock.done()
         gradients = log.gradient_evals
         samples.append((gradients, log.body_forwards - gradients, log.head_steps, log.pairs))
-        if t >= WARM and t % 2:  # rounds are counted from 1
+        if WARM <= t < count - 1 and t % 2:  # rounds are counted from 1
             profiler.enable()
             clock.resume()
 
-    count = WARM + 2 * rounds
+    count = WARM + 2 * rounds + 1
     try:
         play(strategy, client, fed, RowStore(), RunnerConfig(), count, done)
     finally:
         profiler.disable()
-    timed = slice(WARM, count, 2)
+    timed = slice(WARM, count - 1, 2)
     cpu = clock.cpu[timed]
     medians = map(statistics.median, zip(*samples[timed], strict=True))
     counts = dict(zip(COUNTS, medians, strict=True))
