@@ -1,23 +1,26 @@
-"""How far the unified framework's iterations on an MLP are from what they must compute and move.
+"""How far the unified framework's iterations are from what they must compute and move.
 
-SCD's and ASCD's private iterations of 20 clients, by the kernel alone, CPU milliseconds a client.
-*Floor*: the gradients, as in `fedpers bench methods --profile`; *second*: the shared model's product
-with each sample, which the pull towards it takes; *moved*: a client's own models read once, what is
-wanted written once, at the rate at which this core copies what no cache holds. The sum is a
+SCD's and ASCD's private iterations of 20 clients, by the kernel alone, CPU seconds a client. *Floor*: the
+gradients, as in `fedpers bench methods --profile`; *products*: those of each sample with all models that
+move by themselves, and into each model that a gradient reaches; *moved*: a client's own models read once,
+what is wanted written once, at the rate at which this core copies what no cache holds. Their sum is a
 yardstick, no bound: our products may be faster than the library's.
 
     python benchmarks/recurrent.py
 """
 
+import argparse
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedpers.bench.engines import floor
-from fedpers.bench.work import Work, federation, make_model, tensors
+from fedpers.bench.main import write
+from fedpers.bench.work import Result, Work, federation, make_model, tensors
 from fedpers.core.params import size
 from fedpers.learning.flops import flops_of
 from fedpers.learning.kernels import recurrent
@@ -47,46 +50,58 @@ def scd() -> tuple[list[list[float]], list[float], list[float], list[list[float]
 
 def ascd() -> tuple[list[list[float]], list[float], list[float], list[list[float]]]:
     """The same of y and z of w, y and z of β."""
-    w, x = torch.tensor([1 - THETA, THETA, 0, 0]), torch.tensor([0, 0, 1 - THETA, THETA])
-    pull, z = PULL * (x - w), torch.tensor([0, 0, 0, 1.0])
+    wide = partial(torch.tensor, dtype=torch.float64)
+    w, x, z = wide([1 - THETA, THETA, 0, 0]), wide([0, 0, 1 - THETA, THETA]), wide([0, 0, 0, 1])
+    pull = PULL * (x - w)
     moved = [x - RATE * pull, (1 - NU) * x + NU * z - GAMMA * pull]
     moves = [[1, 0, 0, 0], [0, 1, 0, 0], *(row.tolist() for row in moved)]
     return moves, x.tolist(), [0, 0, -RATE, -GAMMA], [(-pull).tolist(), [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
 @torch.no_grad()
-def main() -> None:
-    """Print a row for each method and number of steps."""
-    torch.set_num_threads(1)
-    work = Work("mlp", M=CLIENTS, C=CLIENTS)
+def measured(setting: str, copied: float) -> list[Result]:
+    """A row for each method and number of steps on a model; `copied` bytes a second."""
+    work = Work(setting, M=CLIENTS, C=CLIENTS)
     model, fed = make_model(work), federation(*tensors(work), test=slice(work.n // 10))
     parts = [fed.client(k).train for k in range(CLIENTS)]
-    params = model.init(0)
+    params, gemm = model.init(0), floor(work)["sgemm"] * 1e9
     found = plain_parts(model.loss, params, parts)
     assert found is not None, "there is no kernel"
-    a, b = torch.zeros(2, 13 * 2**20)
-    gemm, copied = floor(work)["sgemm"] * 1e9, 2 * a.nbytes / best(lambda: b.copy_(a))
-    print(f"products {gemm / 1e9:.0f} GFLOP/s, copies {copied / 1e9:.0f} GB/s read and written")
+    rows: list[Result] = []
     for name, parts_of in (("scd", scd), ("ascd", ascd)):
         moves, point, gains, ends = (torch.tensor(t, dtype=torch.float64) for t in parts_of())
         how, own = Recurrence(moves, point[None], torch.ones(1, dtype=torch.float64), gains), len(moves) // 2
         shared = [{k: v.expand(CLIENTS, *v.shape) for k, v in model.init(j).items()} for j in range(own)]
         models = shared + [{k: v.contiguous() for k, v in w.items()} for w in shared]
+        _, moving, learning, *_ = how.of_few(ends).sizes
         moved = 4 * size(params) * (own + len(ends)) / copied
         for S in STEPS:
             index = torch.randint(0, len(parts[0]), (CLIENTS, S, 1))
-            given = found[0], how, models, ends, parts, index, torch.ones(index.shape)
-            took = best(partial(recurrent._call, *given))
-            passes, second = (
-                flops_of(model, work.shape).all_passes(S, 0, 0) / gemm,
-                2 * size(params) * S / gemm,
+            took = best(
+                partial(recurrent._call, found[0], how, models, ends, parts, index, torch.ones(index.shape))
             )
-            least, took = passes + second + moved, took / CLIENTS
-            row = " + ".join(f"{1e3 * t:.3f}" for t in (passes, second, moved))
-            print(
-                f"{name} {S:3} steps: {1e3 * took:.3f} ms, {took / passes:.2f} floors;"
-                f" floor + second + moved {row} ms: {least / passes:.2f} floors"
-            )
+            least = flops_of(model, work.shape).all_passes(S, 0, 0) / gemm
+            products = 2 * size(params) * S * (moving + learning) / gemm
+            row = {"model": model.name, "method": name, "steps": S, "seconds": took / CLIENTS, "floor": least}
+            rows.append(row | {"products": products, "moved": moved, "gemm": gemm, "copied": copied})
+    return [
+        r | {"times": r["seconds"] / r["floor"], "made": r["products"] / r["floor"],
+             "least": (r["products"] + r["moved"]) / r["floor"]}
+        for r in rows
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure, write recurrent.json and the table."""
+    parser = argparse.ArgumentParser(
+        description="steps of SCD and ASCD beside what they must compute and move"
+    )
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    a, b = torch.zeros(2, 13 * 2**20)
+    copied = 2 * a.nbytes / best(lambda: b.copy_(a))
+    write(measured("lr", copied) + measured("mlp", copied), "recurrent", Path(args.out))
 
 
 if __name__ == "__main__":

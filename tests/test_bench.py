@@ -12,7 +12,7 @@ from parts import compare
 from stores import STORES
 
 from fedpers.app.cli import main
-from fedpers.bench import cuda, profile
+from fedpers.bench import columns, cuda, profile
 from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
@@ -65,7 +65,7 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
     beside = {(r["engine"], r["processes"]): r["times_ours"] for r in bench.summarise(Work("lr"), taken)}
     assert beside == {("auto", 1): 1.0, ("auto", 2): 1.0, ("flower-ray", 2): 20.0}
     assert rows[0]["first"] == 9.0
-    text = benchtable.table(rows, benchtable.ROUNDS)
+    text = benchtable.table(rows, columns.ROUNDS)
     assert "| lr M=1000 C=100 | flower-ray | 2 | 20000 | 10x |" in text
     path = bench.write(rows, "rounds-lr", tmp_path)
     content = json.loads(path.read_text())
@@ -76,12 +76,12 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
 def test_results_go_into_the_document_between_its_marks(tmp_path):
     document, results = tmp_path / "docs" / "performance.md", tmp_path / "benchmarks" / "results"
     document.parent.mkdir()
-    document.write_text(f"before\n<!-- results: {benchtable.OURS} -->\nold\n<!-- end of results -->\nafter\n")
+    document.write_text(f"before\n<!-- results: {benchtable.OURS} -->\nstale\n<!-- end of results -->\nafter\n")
     rows = [{"clients": 10**6, "seconds": 0.5, "peak_mb": 900.0, "disk_mb": 20.0, "times": 1.1}]
     for _ in range(2):  # a second time changes nothing
         bench.write(rows, "population", results)
     text = document.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert text.startswith("before\n") and text.endswith("after\n") and "stale" not in text
     assert "| 1,000,000 | 500 | 900 | 20 | 1.1x |" in text
     assert "Not measured yet: `fedpers bench gpu`" in text
     assert "Not measured yet: `python benchmarks/parts.py`" in text
@@ -120,7 +120,7 @@ def test_rounds_on_a_gpu_run_without_one_too(tmp_path, monkeypatch):
     assert all(r["seconds"] > 0 and r["device"] == "the CPU" for r in rows[:-1])
     assert rows[0]["times"] == 1 and rows[2]["times"] == rows[2]["seconds"] / rows[0]["seconds"]
     assert rows[-1]["seconds"] is rows[-1]["times"] is None  # FedBN has nothing to keep in an MLP
-    text = benchtable.table(rows, benchtable.SUITES["cuda"][2])
+    text = benchtable.table(rows, columns.SUITES["cuda"][2])
     assert "| the CPU | mlp | fedbn | stack | failed |" in text
 
 
@@ -242,17 +242,17 @@ def test_the_page_has_the_floors_of_other_processors():
     root = Path(__file__).resolve().parents[1]
     page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
     folder, median = root / "benchmarks/results", {}
-    for place, cpu in (("", "EPYC"), ("xeon", "Xeon"), ("zen4", "EPYC (family 25, model 17)")):
+    for place, cpu in (("", "EPYC (family 25, model 17)"), ("xeon", "Xeon"), ("epyc", "EPYC")):
         for name in ("logistic-20", "logistic-100", "mlp-20"):
             found, rows = rows_of(folder / place, name)
             assert cpu in found
             median[place, name] = median_of(r["times"] for r in rows.values())
     names = ("logistic-20", "logistic-100", "mlp-20")
-    a, b, c, d, e, f = (median[place, name] for name in names for place in ("xeon", ""))
-    assert f"{a} floors there where it is {b} in the tables below" in page
-    assert f"with a hundred clients a round {c} where it is {d}, and on the MLP {e} where it is {f}" in page
-    few, many, mlp = (median["zen4", name] for name in names)
-    assert f"it is {few} and {many} on logistic regression, and {mlp} on the MLP" in page
+    few, many, mlp = (median["epyc", name] for name in names)
+    here = "{}, {} and {} here".format(*(median["", name] for name in names))
+    assert f"the median of all methods is {few} and {many} floors on logistic regression" in page
+    assert f"and {mlp} on the MLP, where it is {here}" in page
+    assert "it is {}, {} and {} floors".format(*(median["xeon", name] for name in names)) in page
 
 
 def test_the_page_says_what_a_round_costs_beside_its_clients():

@@ -22,8 +22,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from fedpers.bench.columns import ROUNDS, SUITES
 from fedpers.bench.processes import watched
-from fedpers.bench.table import ROUNDS, SCRIPTS, SUITES, table, update
+from fedpers.bench.table import SCRIPTS, table, update
 from fedpers.bench.work import FLOPS, NO_KERNELS, PROFILED, Result, Work, versions
 from fedpers.bench.work import MODELS as RUN
 from fedpers.config import registry

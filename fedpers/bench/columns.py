@@ -1,0 +1,254 @@
+"""The columns of each table of benchmarks, with its title and what has to be known to read it."""
+
+from collections.abc import Callable
+from typing import Any
+
+Row = dict[str, Any]
+Columns = dict[str, str | Callable[[Row], str]]  # a cell: a format of the row's entries, or a function of it
+
+
+def _ms(key: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        if row.get(key) is None:
+            return "failed"
+        ms = row[key] * 1e3
+        return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
+
+    return cell
+
+
+def _theirs(way: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        if way not in row:
+            return ""
+        return _ms(way)(row) + (f" ({row[f'times_{way}']:.3g}x)" if row.get(f"times_{way}") else "")
+
+    return cell
+
+
+def _times(key: str) -> Callable[[Row], str]:
+    return lambda r: "" if r.get(key) is None else f"{r[key]:.3g}x"
+
+
+def _mb(key: str) -> Callable[[Row], str]:
+    return lambda r: "" if r.get(key) is None else f"{r[key]:.0f}"
+
+
+def _share(key: str) -> Callable[[Row], str]:
+    return lambda r: "" if r.get(key) is None else f"{r[key]:.0%}"
+
+
+ROUNDS: Columns = {
+    "work": "{model} M={M} C={C}",
+    "engine": "{engine}",
+    "processes": "{processes}",
+    "ms a round": _ms("seconds"),
+    "times ours": _times("times_ours"),
+    "peak MB": "{peak_mb:.0f}",
+    "of the cores' GFLOP/s": "{share_of_ceiling:.0%} of {ceiling_gflops:.0f}",
+}
+SUITES: dict[str, tuple[str, str, Columns]] = {
+    "rounds": (
+        "A round of FedAvg",
+        "C of M clients, 200 samples each, one epoch of batches of 20, then the average. *auto*, "
+        "*loop*, *stack*: ours; *tight*: the best plain loop, with no server; *flower-grid*: stock "
+        "`flwr` FedAvg and a stock ClientApp on our in-process grid; *no-kernels*: auto by autograd alone. "
+        "GFLOP/s count all products of forward and backward passes, though ours leave out derivatives of a "
+        "larger convolution that are zero.",
+        ROUNDS,
+    ),
+    "methods": (
+        "Each method in process and on Ray",
+        "100 clients, digits; the same command with `engine=inprocess`, with as many workers as cores, "
+        "with `engine=ray`, which sends each of as many actors one message for a bundle of clients, and "
+        "with `engine.chunk=1`, a message a client as Flower has it. Ratios to the faster of ours; medians "
+        "of the second half of 20 rounds.",
+        {
+            "model": "{model}",
+            "method": "{method}",
+            "in process, ms a round": _ms("inprocess"),
+            "with workers": _ms("workers"),
+            "Ray, bundles": _ms("ray"),
+            "ratio": _times("times_ray"),
+            "Ray, a message a client": _ms("messages"),
+            "ratio ": _times("times_messages"),
+        },
+    ),
+    "profile": (
+        "Where a round of each method goes",
+        "100 clients, 200 samples of 784 inputs each, so many of them in a round (all, if a method takes "
+        "all); batches of 20, else the defaults; one process, one thread, CPU time, after 40 rounds. "
+        "*Floor*: the gradients that the clients take, the models that they look at, their head steps, and "
+        "the models that a server compares or mixes each with each, at the rate of "
+        "a matrix product measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; "
+        "*Flower*: messages, checks, the strategy; *storage*: clients' states; *Python*: all else. Shares "
+        "are by cProfile, whose own cost is taken off.",
+        {
+            "model": "{model}",
+            "method": "{method}",
+            "clients a round": "{clients}",
+            "ms of CPU": _ms("cpu"),
+            "floor, ms": _ms("floor"),
+            "times the floor": _times("times"),
+            **{part: _share(part) for part in ("kernel", "torch", "Python", "Flower", "storage")},
+        },
+    ),
+    "libraries": (
+        "Beside PFLlib and FL-bench",
+        "100 clients with 200 samples of 784 inputs each, or 5,000 with 20; 20 clients in a round, one epoch "
+        "of batches of 20; medians of 40 rounds, of convolutions ten, of 5,000 clients three. All have the "
+        "same layers: one of 100 hidden units (*mlp*, PFLlib's), two of 200 (FL-bench's), the FedAvg paper's "
+        "CNN without padding. "
+        "Both run as they are shipped, from their user's checkouts, in one process and thread each, without "
+        "evaluations; *in RAM*: PFLlib, which "
+        "reads a client's file each time, made to keep it. FL-bench says the mean of all rounds, in "
+        "hundredths of a second. Each library has its own APFL, FedFomo, Per-FedAvg, pFedMe, CFL and FedEM, "
+        "with its own number of inner steps or models: their ratios say what a user waits for, not which "
+        "arithmetic is faster. *failed*: there these methods need a model with a body below its head. With "
+        "5,000 clients PFLlib keeps a model for each of them. *lenet* has LeNet's layers without padding; in "
+        "PFLlib it stands in place of its CNN, as its own LeNet normalises and drops out.",
+        {
+            "processor": "{processor}",
+            "model": "{model}",
+            "method": "{method}",
+            "clients": lambda r: f"{r['clients']:,}",
+            "ms a round": _ms("ours"),
+            "PFLlib": _theirs("pflib"),
+            "in RAM": _theirs("pflib_ram"),
+            "FL-bench": _theirs("fl_bench"),
+            "peak MB": _mb("ours_mb"),
+            "PFLlib's": _mb("pflib_mb"),
+            "FL-bench's": _mb("fl_bench_mb"),
+        },
+    ),
+    "population": (
+        "A population of ten million",
+        "FedPer with private heads of 20 KB, 1,000 clients a round, out of so many clients. Of a thousand "
+        "all are met again in each round; of millions nearly all are new, and draw their head first. In "
+        "turns, the later half of 40 rounds each.",
+        {
+            "clients": "{clients:,}",
+            "ms a round": _ms("seconds"),
+            "peak MB": "{peak_mb:.0f}",
+            "MB on disk": "{disk_mb:.0f}",
+            "ratio": _times("times"),
+        },
+    ),
+    "evaluation": (
+        "Evaluation",
+        "500 personal models (shared body, own head), 50 test samples each.",
+        {
+            "model": "{model}",
+            "engine": "{engine}",
+            "ms": _ms("seconds"),
+            "faster than a DataLoader loop": _times("times"),
+        },
+    ),
+    "parts": (
+        "Parts and what libraries offer instead",
+        "Ways of one case take turns in one process, one thread each; medians, and CPU time of all processes "
+        "that take part. *training*: one epoch of 100 clients, 200 samples each, batches of 20. "
+        "*whole gradient*: of one client's 1,000 images. "
+        "*evaluation*: 500 personal models, 50 samples each. *worker channel*: one order for 100 clients "
+        "to another process, 100 replies back, added up. *row store*: 1,000 clients get and put a state of "
+        "20 KB, any out of 20,000 that have one or the same each time, with 128 MB of RAM.",
+        {
+            "part": "{part}",
+            "case": "{case}",
+            "way": "{way}",
+            "ms": _ms("seconds"),
+            "ms of CPU": _ms("cpu"),
+            "CPU, times ours": _times("times"),
+        },
+    ),
+    "pflego_cost": (
+        "A round of PFLEGO",
+        "PFLEGO's Table 3 on Fashion-MNIST High-Pers (784-200 body, 20 of 100 clients a round, full "
+        "batches) and the demo (digits, 64-200 body, 20 clients), by τ, without evaluations; one process, one"
+        " thread. FedPer with as many full-batch steps on the whole model, and as the demo has it. Medians.",
+        {
+            "setting": "{setting}",
+            "way": "{way}",
+            "ms of CPU a round": _ms("cpu"),
+            "times PFLEGO, τ=50": _times("times"),
+        },
+    ),
+    "unified_overhead": (
+        "A round of the unified framework beside NumPy",
+        "Logistic regression, objective MX2, 100 samples a client, all clients in one process, CPU time, "
+        "the least of three passes in turns. *Arithmetic*: the clients' answers; *overhead*: the rest of a "
+        "round; *NumPy*: the same round for all clients at once in plain arrays, without a federation.",
+        {
+            "method": "{method}",
+            "clients": "{clients}",
+            "ms a round": _ms("seconds"),
+            "arithmetic": _ms("arithmetic"),
+            "overhead": _ms("overhead"),
+            "NumPy": _ms("numpy"),
+            "overhead, times NumPy": _times("times_overhead"),
+            "round, times NumPy": _times("times"),
+        },
+    ),
+    "convolutions": (
+        "The parts of a larger CNN",
+        "A step on the FedAvg paper's CNN, 20 images, one thread: each layer forward and back, convolutions "
+        "with their ReLU and maxima, by torch (oneDNN) and by our kernels; their sum, and a step of local "
+        "training. *Peak*: multiply-adds that stay in registers. GFLOP/s are counted as if derivatives that "
+        "are zero were multiplied too: on the way back most of them are.",
+        {
+            "part": "{part}",
+            "ms of CPU, torch": _ms("torch"),
+            "ours": _ms("seconds"),
+            "times ours": _times("times"),
+            "GFLOP/s of ours": lambda r: (
+                "" if r["gflops"] is None else f"{r['gflops']:.0f} of {r['peak']:.0f}"
+            ),
+        },
+    ),
+    "recurrent": (
+        "Steps of SCD and ASCD",
+        "Private iterations of 20 clients by the kernel alone, one thread, a sample a step. *Floor*: the "
+        "gradients, at the rate of a matrix product. *Its products*: those of each sample with every model "
+        "that moves by itself, and into every model that a gradient reaches. *Bytes*: a client's own models "
+        "read once and what is wanted written once, at the rate at which a core copies what no cache holds. "
+        "A yardstick, no bound.",
+        {
+            "model": "{model}",
+            "method": "{method}",
+            "steps": "{steps}",
+            "ms a client": _ms("seconds"),
+            "floor, ms": _ms("floor"),
+            "times the floor": _times("times"),
+            "its products": _times("made"),
+            "its products and bytes": _times("least"),
+        },
+    ),
+    "gpu": (
+        "One GPU",
+        "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "
+        "batch 10, 1,500 rounds, its simple_cnn without dropout.",
+        {
+            "device": "{device}",
+            "way": "{way}",
+            "rounds": "{rounds}",
+            "seconds in all": "{seconds:.0f}",
+            "ms a round": _ms("median_round"),
+            "accuracy": "{accuracy:.3f} ({data})",
+        },
+    ),
+    "cuda": (
+        "Rounds on one GPU",
+        "FedAvg with five networks, then every method with an MLP of 200 units: 100 clients of 200 samples, "
+        "all in a round, batches of 20. *stack*: ours as it comes; *loop*: ours, one client after another; "
+        "*tight*: the best plain loop on the same GPU, with no server.",
+        {
+            "device": "{device}",
+            "model": "{model}",
+            "method": "{method}",
+            "way": "{way}",
+            "ms a round": _ms("seconds"),
+            "times the stack": _times("times"),
+            "peak MB of the GPU": _mb("peak_gpu_mb"),
+        },
+    ),
+}
