@@ -76,7 +76,9 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
 def test_results_go_into_the_document_between_its_marks(tmp_path):
     document, results = tmp_path / "docs" / "performance.md", tmp_path / "benchmarks" / "results"
     document.parent.mkdir()
-    document.write_text(f"before\n<!-- results: {benchtable.OURS} -->\nstale\n<!-- end of results -->\nafter\n")
+    document.write_text(
+        f"before\n<!-- results: {benchtable.OURS} -->\nstale\n<!-- end of results -->\nafter\n"
+    )
     rows = [{"clients": 10**6, "seconds": 0.5, "peak_mb": 900.0, "disk_mb": 20.0, "times": 1.1}]
     for _ in range(2):  # a second time changes nothing
         bench.write(rows, "population", results)
