@@ -15,7 +15,7 @@
 
 /* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x; the rows of `next`, so many, are fetched
    meanwhile */
-INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide,
+INLINE void dots_of(const int outs, const float **w, const float **x, const float *b, float *z, long wide,
                  long zw, const float **next, long count) {
     vec a[(ROWS * DOTS + 3) / 4 * 4] = {0}; /* row by row */
     for (long j = 0; j < wide; j += V) {
@@ -26,7 +26,7 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
         }
         for (long r = 0; r < count; r++) __builtin_prefetch(next[r] + j, 0, 2);
         for (int k = 0; k < outs; k++) {
-            vec v = *(const vec *)(w + k * wide + j);
+            vec v = *(const vec *)(w[k] + j);
             HELD(v);
             for (int r = 0; r < ROWS; r++) a[r * outs + k] += u[r] * v;
         }
@@ -35,6 +35,14 @@ INLINE void dots(const int outs, const float *w, const float **x, const float *b
     for (int i = 0; i < ROWS * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
     for (int r = 0; r < ROWS; r++)
         for (int k = 0; k < outs; k++) z[r * zw + k] = sums[r * outs + k] + (b ? b[k] : 0);
+}
+
+/* The same of rows of w that follow each other */
+INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide, long zw,
+                 const float **next, long count) {
+    const float *rows[DOTS];
+    for (int k = 0; k < outs; k++) rows[k] = w + k * wide;
+    dots_of(outs, rows, x, b, z, wide, zw, next, count);
 }
 
 /* Outputs of a layer for n rows; there is room for a multiple of ROWS rows, and x repeats the last. The last DOTS

@@ -60,27 +60,6 @@ static void first_outputs(place *n, const motion *h, long j, long count, float *
     }
 }
 
-/* z[r][k] = w_k . x_r for `outs` rows w_k and ROWS rows x_r, as `dots` of rows that lie anywhere */
-INLINE void meet(const int outs, const float **w, const float **x, float *z, long wide, long zw) {
-    vec a[(ROWS * DOTS + 3) / 4 * 4] = {0};
-    for (long j = 0; j < wide; j += V) {
-        vec u[ROWS];
-        for (int r = 0; r < ROWS; r++) {
-            u[r] = *(const vec *)(x[r] + j);
-            HELD(u[r]);
-        }
-        for (int k = 0; k < outs; k++) {
-            vec v = *(const vec *)(w[k] + j);
-            HELD(v);
-            for (int r = 0; r < ROWS; r++) a[r * outs + k] += u[r] * v;
-        }
-    }
-    float sums[(ROWS * DOTS + 3) / 4 * 4];
-    for (int i = 0; i < ROWS * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
-    for (int r = 0; r < ROWS; r++)
-        for (int k = 0; k < outs; k++) z[r * zw + k] = sums[r * outs + k];
-}
-
 /* What the models' own first layers give for `count` samples, and the samples' inner products. */
 __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long count) {
     long wide = WIDE(n->width[0]), zw = WIDE(n->width[1]), gw = WIDE(h->H);
@@ -91,8 +70,8 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
     for (long s = 0; s < count; s += DOTS) { /* with what comes later */
         for (long i = s / ROWS * ROWS; i < count; i += ROWS) {
             float *z = n->gram + i * gw + s;
-            if (s + DOTS <= count) meet(DOTS, n->in + s, n->in + i, z, wide, gw);
-            else for (long k = s; k < count; k++) meet(1, n->in + k, n->in + i, z + k - s, wide, gw);
+            if (s + DOTS <= count) dots_of(DOTS, n->in + s, n->in + i, 0, z, wide, gw, 0, 0);
+            else for (long k = s; k < count; k++) dots_of(1, n->in + k, n->in + i, 0, z + k - s, wide, gw, 0, 0);
         }
     }
 }
