@@ -1,7 +1,7 @@
 """L2SGD+, client half. The algorithm box is in strategies/l2sgd.py."""
 
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -79,11 +79,15 @@ class L2SGDClient(PersonalizedClient):
     def _steps(self, order: Run, s: ClientState, data: Data, rng: Stream) -> ClientState:
         """All local steps, in one call where there is a kernel."""
         rates, models = (self.config.eta / order.M, self.config.p), (s.x, s.J_mean, s.psi)
-        drawn = cache(lambda: rows_at(data, rng.uniform(order.T)[:, None]))
-        if found := saga_steps(self.model.loss, rates, models, s.J, data.block, drawn):
+
+        def draw() -> tuple[Tensor, Tensor]:
+            return rows_at(data, rng.uniform(order.T)[:, None])
+
+        if found := saga_steps(self.table, rates, models, s.J, data.block, draw):
             return ClientState(found[0], s.psi, found[2], found[1])
+        index, weight = draw()
         s = replace(s, J={k: v.clone() for k, v in s.J.items()})
-        for j, batch in zip(drawn()[0].unbind(0), data.take(*drawn()), strict=True):         # [C1]
+        for j, batch in zip(index.unbind(0), data.take(index, weight), strict=True):         # [C1]
             s = self._local(s, j, batch, data.num, order.M)
         return s
 

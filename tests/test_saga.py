@@ -111,7 +111,7 @@ def test_steps_are_those_by_hand(name, steps):
     found = x, mean, J
     for half in rows.split(steps):
         draw = lambda half=half: (half[:, None], torch.ones(steps, 1))  # noqa: E731
-        found = saga_steps(network.loss, (0.01, 0.3), (*found[:2], psi), found[2], data, draw)
+        found = saga_steps(sample_gradients(network), (0.01, 0.3), (*found[:2], psi), found[2], data, draw)
     exact = [tree_map(lambda t: t.double(), w) for w in (x, mean, psi)]
     wide = Data(data.x.double(), data.y, data.mask.double())
     want_x, want_mean, want_J = by_hand(network, 0.01, 0.3, exact, wide, rows.tolist())
@@ -129,7 +129,7 @@ def test_nothing_is_drawn_without_a_kernel():
     J = sample_gradients(network).zeros(w, 6)
     data = Data(torch.randn(6, 5), torch.zeros(6, dtype=torch.int64), torch.ones(6))
     with autograd_only():
-        assert saga_steps(network.loss, (0.05, 0.3), (w, w, w), J, data, pytest.fail) is None
+        assert saga_steps(sample_gradients(network), (0.05, 0.3), (w, w, w), J, data, pytest.fail) is None
 
 
 def test_a_label_that_is_no_class_is_named():

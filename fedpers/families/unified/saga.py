@@ -10,7 +10,7 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.learning.kernels.coupled import Draw
 from fedpers.learning.kernels.recurrent import Recurrence, steps_with_table
-from fedpers.learning.losses import Loss
+from fedpers.learning.sample_gradients import Factors, SampleGradients
 
 
 @record("l2sgd.Run")
@@ -39,20 +39,26 @@ class Models:
 
 
 def saga_steps(
-    loss: Loss, rates: tuple[float, float], models: Sequence[Params], J: Params, block: Any, draw: Draw
+    table: SampleGradients,
+    rates: tuple[float, float],
+    models: Sequence[Params],
+    J: Params,
+    block: Any,
+    draw: Draw,
 ) -> tuple[Params, Params, Params] | None:
     """(x, 1/n Σ_i J_i, J) after local steps; None without a kernel, and nothing is drawn.
 
     Args:
+        table: how J is kept; there are kernels for `Factors`.
         rates: η/M and p.
         models: x, 1/n Σ_i J_i and Ψ.
-        J: each sample's last gradient as `Factors` keep it.
+        J: each sample's last gradient.
         block, draw: as in `steps_recurrent`, of one sample a step.
     """
-    if not any(name.endswith(".d") for name in J):
+    if not isinstance(table, Factors):
         return None
     how, ends = recurrence(*rates, len(next(iter(J.values())))), torch.eye(2, 3, dtype=torch.float64)
-    found = steps_with_table(loss, how, models, ends, block, draw, J)
+    found = steps_with_table(table.model.loss, how, models, ends, block, draw, J)
     return found and (*found[0], found[1])  # type: ignore[return-value]
 
 

@@ -26,14 +26,12 @@ INLINE void add_rows(float *y, const float *f, const float *x, long count, long 
 
 /* to[e] = x_e . y for `count` rows, which are whole registers */
 INLINE void inners(const float *x, const float *y, long count, long wide, float *to) {
-    for (long e = 0; e < count; e += 4) {
-        vec a[4] = {0};
-        const float *row[4];
-        for (long i = 0; i < 4; i++) row[i] = x + (e + i < count ? e + i : e) * wide;
-        for (long k = 0; k < wide; k += V)
-            for (int i = 0; i < 4; i++) a[i] += *(const vec *)(row[i] + k) * *(const vec *)(y + k);
-        four sums = add_up_four(a);
-        for (long i = 0; i < 4 && e + i < count; i++) to[e + i] = sums[i];
+    for (long e = 0; e < count; e += ROWS) {
+        const float *rows[ROWS];
+        float sums[ROWS];
+        for (long i = 0; i < ROWS; i++) rows[i] = x + (e + i < count ? e + i : e) * wide;
+        dots(1, y, rows, 0, sums, wide, 1, 0, 0);
+        for (long i = 0; i < ROWS && e + i < count; i++) to[e + i] = sums[i];
     }
 }
 

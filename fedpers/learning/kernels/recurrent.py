@@ -102,7 +102,7 @@ def _call(
     parts: Sequence[Data],
     index: Tensor,
     weight: Tensor,
-    table: Params = {},  # noqa: B006  (stacks, which are written)
+    table: Params | None = None,  # stacks, which are written
 ) -> list[Params]:
     wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
     few = how.of_few(ends)
@@ -118,7 +118,7 @@ def _call(
     return wanted
 
 
-def _places(plan: Plan, table: Params) -> Any:
+def _places(plan: Plan, table: Params | None) -> Any:
     """Where each client's rows of a table are, layer by layer; None without one."""
     if not table:
         return None
