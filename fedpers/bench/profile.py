@@ -1,7 +1,7 @@
 """Where a method's round goes, and how far it is above its own arithmetic: `fedpers bench methods --profile`.
 
-The floor of a round is the passes that its clients must make, at the rate of a matrix product measured just
-before: gradients, losses of models that are only looked at, steps of a head on features, each by the products
+The floor of a round is the passes that its clients must make, at the rate of a matrix product measured
+between its rounds, so that what slows the machine slows both: gradients, losses of models that are only looked at, steps of a head on features, each by the products
 it is made of; and the products of models with models where a method's server mixes or compares each with
 each. What it leaves out is element by element: activations, softmax, the optimiser's step, a mean, which a
 plain product does not have either; so the floor is a yardstick, no bound.
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fedpers.bench.engines import floor, play
+from fedpers.bench.engines import play
 from fedpers.bench.work import MODELS, PROFILED, Clock, Result, Work, federation, make_model, tensors
 from fedpers.config import compose
 from fedpers.config.registry import METHODS, method
@@ -33,6 +33,8 @@ from fedpers.flower.observer import RoundLog
 from fedpers.learning.flops import flops_of
 
 WARM = 40  # rounds before anything is measured: compiled code, sizes of stacks, first visits of clients
+TURN = 4  # rounds: one profiled, then a product, one for the caches to forget these, the others timed
+SIDE = 1024  # of the matrices of that product
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
@@ -66,7 +68,6 @@ def one(name: str, model: str, clients: int, rounds: int) -> Result:
         if hasattr(config, "local"):
             config = replace(config, local=replace(config.local, batch_size=work.B))
         network, plan = make_model(work), Plan(clients_per_round=clients, eval_every=0)
-        rate = floor(work)["sgemm"] * 1e9
         found = measure(
             halves.strategy_class()(config, network, plan),
             halves.client_class()(config, network),
@@ -77,39 +78,46 @@ def one(name: str, model: str, clients: int, rounds: int) -> Result:
         print(f"{name}, {model}: {error}", file=sys.stderr)
         return row | dict.fromkeys(("cpu", "floor", "times", *PARTS))
     *samples, pairs = (found.pop(name) for name in COUNTS)
+    rate = found.pop("rate")
     passes = flops_of(network, work.shape).all_passes(*samples)
     least = (passes + 2 * pairs * size(network.init(0))) / rate
     return row | found | {"floor": least, "times": found["cpu"] / least if least else None}
 
 
 def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
-    """CPU seconds and COUNTS of a round (medians both), and the shares of PARTS.
+    """CPU seconds and COUNTS of a round, FLOP/s of a product (medians all), and the shares of PARTS.
 
     Methods that draw how long a round is have long ones now and then: the median's cost is that of the
-    median's length. Every other round is profiled, so that what else the machine does hits both kinds;
-    not the last one, in which some methods ask for their objective.
+    median's length. Profiled and timed rounds take turns, so that what else the machine does hits both
+    kinds; not the round after a profiled one, which is 5 to 15 % slower than others, nor the last one, in
+    which some methods ask for their objective.
     """
-    clock, profiler, samples = Clock(), cProfile.Profile(time.process_time), []
+    clock, profiler, samples, products = Clock(), cProfile.Profile(time.process_time), [], Clock()
 
     def done(t: int, log: RoundLog) -> None:
         profiler.disable()
         clock.done()
         gradients = log.gradient_evals
         samples.append((gradients, log.body_forwards - gradients, log.head_steps, log.pairs))
-        if WARM <= t < count - 1 and t % 2:  # rounds are counted from 1
+        if t > WARM and t % TURN == 1:  # rounds are counted from 1
+            products.resume()
+            _ = square @ square
+            products.done()
+        if WARM <= t < count - 1 and t % TURN == 0:
             profiler.enable()
-            clock.resume()
+        clock.resume()
 
-    count = WARM + 2 * rounds + 1
+    square, count = torch.randn(SIDE, SIDE), WARM + TURN * rounds + 1
     try:
         play(strategy, client, fed, RowStore(), RunnerConfig(), count, done)
     finally:
         profiler.disable()
-    timed = slice(WARM, count - 1, 2)
-    cpu = clock.cpu[timed]
-    medians = map(statistics.median, zip(*samples[timed], strict=True))
+    timed = [i for i in range(WARM, count - 1) if i % TURN > 1]
+    cpu = [clock.cpu[i] for i in timed]
+    medians = map(statistics.median, zip(*(samples[i] for i in timed), strict=True))
     counts = dict(zip(COUNTS, medians, strict=True))
-    return {"cpu": statistics.median(cpu)} | counts | shares(profiler, sum(cpu))
+    found = {"cpu": statistics.median(cpu), "rate": 2 * SIDE**3 / statistics.median(products.cpu)}
+    return found | counts | shares(profiler, sum(cpu) / (TURN - 2))
 
 
 def shares(profiler: cProfile.Profile, seconds: float) -> dict[str, float]:
