@@ -1,5 +1,6 @@
 /* Sums and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
 #include <stdint.h>
+#include <stdlib.h>
 
 #ifdef __AVX512F__
 #define V 16    /* floats of one register */
@@ -16,16 +17,22 @@ typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
 typedef double wide __attribute__((vector_size(8 * D)));
 
-/* SIDE * D entries of `rows` sums; those further on are fetched meanwhile */
+/* SIDE * D entries of one item in doubles. Those further on are fetched meanwhile, of many items more than the L1
+   cache holds. */
+INLINE void widen(const float *from, wide *x) {
+    __builtin_prefetch(from + 4 * SIDE * D, 0, 2);
+    if (V == 16) __builtin_prefetch(from + 4 * SIDE * D + 16, 0, 2);
+    for (int v = 0; v < SIDE; v++) x[v] = __builtin_convertvector(*(const part *)(from + v * D), wide);
+}
+
+/* SIDE * D entries of `rows` sums; of the items in `room` where they were widened before */
 INLINE void columns(const int rows, long S, const float **item, long at, const double *weight, float **to,
-                    int fetch) {
+                    const wide *room) {
     wide a[ROWS][SIDE] = {0};
     for (long s = 0; s < S; s++) {
-        const float *from = item[s] + at;
-        wide x[SIDE];
-        if (fetch) __builtin_prefetch(from + 4 * SIDE * D, 0, 3);
-        if (fetch && V == 16) __builtin_prefetch(from + 4 * SIDE * D + 16, 0, 3);
-        for (int v = 0; v < SIDE; v++) x[v] = __builtin_convertvector(*(const part *)(from + v * D), wide);
+        wide own[SIDE];
+        if (!room) widen(item[s] + at, own);
+        const wide *x = room ? room + s * SIDE : own;
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < SIDE; v++) a[r][v] += weight[r * S + s] * x[v];
     }
@@ -33,12 +40,15 @@ INLINE void columns(const int rows, long S, const float **item, long at, const d
         for (int v = 0; v < SIDE; v++) *(part *)(to[r] + at + v * D) = __builtin_convertvector(a[r][v], part);
 }
 
-/* to[r][i] = Σ_s weight[r][s] item[s][i] of R sums of S items of n entries, in double precision */
+/* to[r][i] = Σ_s weight[r][s] item[s][i] of R sums of S items of n entries, in double precision. Many sums read the
+   items side by side: where they lie, they would push each other out of the cache. */
 static void sums(long R, long S, long n, const float **item, const double *weight, float **to) {
+    wide *room = R > ROWS ? aligned_alloc(sizeof(wide), S * SIDE * sizeof(wide)) : 0;
     long at = 0, r;
     for (; at + SIDE * D <= n; at += SIDE * D) {
-        for (r = 0; r + ROWS <= R; r += ROWS) columns(ROWS, S, item, at, weight + r * S, to + r, !r);
-        for (; r < R; r++) columns(1, S, item, at, weight + r * S, to + r, !r);
+        for (long s = 0; room && s < S; s++) widen(item[s] + at, room + s * SIDE);
+        for (r = 0; r + ROWS <= R; r += ROWS) columns(ROWS, S, item, at, weight + r * S, to + r, room);
+        for (; r < R; r++) columns(1, S, item, at, weight + r * S, to + r, room);
     }
     for (; at < n; at++)
         for (r = 0; r < R; r++) {
@@ -46,6 +56,7 @@ static void sums(long R, long S, long n, const float **item, const double *weigh
             for (long s = 0; s < S; s++) total += weight[r * S + s] * item[s][at];
             to[r][at] = (float)total;
         }
+    free(room);
 }
 
 /* The same of L layers of `sizes`: all items of the first layer, then those of the next. */
@@ -64,7 +75,7 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
 }
 
 /* Add ‖x_r - y_c‖² of `rows` and `side` items, over n entries, to `found`. */
-INLINE void square(const int rows, const int side, const float *const *x, const float *const *y, long n,
+INLINE void square(const int rows, const int side, const float *const *x, const float *const *y, long n, int fetch,
                    double found[ROWS][SIDE]) {
     vec sum[ROWS][SIDE] = {0};
     long i = 0;
@@ -73,6 +84,7 @@ INLINE void square(const int rows, const int side, const float *const *x, const 
         for (int r = 0; r < rows; r++) u[r] = *(const vec *)(x[r] + i);
         for (int c = 0; c < side; c++) {
             vec v = *(const vec *)(y[c] + i);
+            if (fetch) __builtin_prefetch(y[c] + i + BLOCK, 0, 2);
             for (int r = 0; r < rows; r++) sum[r][c] += (u[r] - v) * (u[r] - v);
         }
     }
@@ -92,7 +104,7 @@ static void distances(long R, long S, long n, const float **a, const float **b, 
                 double sum[ROWS][SIDE] = {0};
                 for (long i = 0; i < ROWS; i++) x[i] = a[r + i < R ? r + i : R - 1] + at;
                 for (long i = 0; i < SIDE; i++) y[i] = b[s + i < S ? s + i : S - 1] + at;
-                square(ROWS, SIDE, x, y, n - at < BLOCK ? n - at : BLOCK, sum);
+                square(ROWS, SIDE, x, y, n - at < BLOCK ? n - at : BLOCK, !r, sum);
                 for (long i = 0; i < ROWS && r + i < R; i++)
                     for (long j = 0; j < SIDE && s + j < S; j++) found[(r + i) * S + s + j] += sum[i][j];
             }
@@ -110,7 +122,7 @@ void fedpers_distances_each(long L, const long *sizes, long P, const float **a, 
             for (long at = 0, n = sizes[l]; at < n; at += BLOCK) {
                 const float *x = a[l * P + p] + at, *y = b[l * P + p] + at;
                 double sum[ROWS][SIDE] = {0};
-                square(1, 1, &x, &y, n - at < BLOCK ? n - at : BLOCK, sum);
+                square(1, 1, &x, &y, n - at < BLOCK ? n - at : BLOCK, 0, sum);
                 found[p] += sum[0][0];
             }
 }
