@@ -20,12 +20,17 @@ static batch batch_of(int task, const float *x, const void *y, const int64_t *ro
     return b;
 }
 
-/* Go forward and backward with the copies `at`; what comes out goes to the goals. */
-static int pass(net *n, space *m, const rule *h, const batch *b, int fetch) {
-    long K = n->width[n->L];
-    if (fetch || n->N) inputs(n, m, b->x, b->rows, b->share, b->B);
+/* Read the samples; no others come next. */
+static void samples(const net *n, space *m, const batch *b) {
+    inputs(n, m, b->x, b->rows, b->share, b->B);
     for (long i = 0; i < b->B; i++) m->next[i] = m->x[0][i];
-    outputs(n, m, b->B, 0, n->L);
+}
+
+/* Go from dense layer `first` forward, and all the way backward, with the copies `at`; what comes out goes to the
+   goals. */
+static int pass(net *n, space *m, const rule *h, const batch *b, long first) {
+    long K = n->width[n->L];
+    outputs(n, m, b->B, first, n->L);
     if (derivatives(b->task, m->z[n->L], b->y, b->rows, b->share, 0, -1 / b->total, b->B, K, WIDE(K))) return 2;
     backward(n, m, h, 0, b->B, 0);
     return 0;

@@ -8,9 +8,9 @@ typedef struct {
     float a, b, to_w, to_v; /* at a w + b v; how much of the gradient is subtracted from w, from v */
 } term;
 
-/* to = a w + b v */
-static void mixture(const net *n, float a, float b, float **to) {
-    for (long p = 0; p < n->P; p++) {
+/* to = a w + b v, of parameters from `low` on */
+static void mixture(const net *n, float a, float b, float **to, long low) {
+    for (long p = low; p < n->P; p++) {
         const float *restrict w = n->own[p], *restrict v = n->own[CBAR * n->P + p];
         float *restrict y = to[p];
         long count = outs_of(n, p) * WIDE(ins_of(n, p)); /* outside of the loop, which is not vectorised else */
@@ -26,23 +26,47 @@ static int ahead(net *n, space *m, const rule *h, const batch *b, const float *s
         memcpy(n->own[FIRST * n->P + p], n->own[p], sizeof(float) * outs_of(n, p) * WIDE(ins_of(n, p)));
     n->at = n->goal[0] = n->own + FIRST * n->P;
     n->share[0] = sizes[0];
-    int failed = pass(n, m, h, &first, 1);
+    samples(n, m, &first);
+    int failed = pass(n, m, h, &first, 0);
     n->goal[0] = n->own;
     n->share[0] = sizes[1];
-    return failed || pass(n, m, h, b, 1) ? 2 : 0;
+    samples(n, m, b);
+    return failed || pass(n, m, h, b, 0) ? 2 : 0;
+}
+
+/* The first dense layer at each point, in a space of its own: it is linear, so its outputs with w and with v are mixed
+   instead of w and v, which are larger. */
+static void first_layer(net *n, space *const *m, const batch *b, const term *terms, long T) {
+    long outs = n->width[1], wide = WIDE(outs);
+    for (int i = 0; i < 2; i++) {
+        n->at = n->own + (i ? CBAR : WEIGHT) * n->P;
+        samples(n, m[i], b);
+        forward(n->at[0], n->at[1], m[i]->x[0], m[i]->z[1], b->B, outs, WIDE(n->width[0]), wide);
+    }
+    for (long k = 0; k < b->B * wide; k++) {
+        float w = m[0]->z[1][k], v = m[1]->z[1][k];
+        for (long t = 0; t < T; t++) {
+            float z = terms[t].a * w + terms[t].b * v;
+            m[t]->z[1][k] = n->L > 1 && z < 0 ? 0 : z;
+        }
+    }
 }
 
 /* Both models' steps, all from where they are: only the first term, if it is w itself, is taken in place. */
-static int mixed(net *n, space *m, const rule *h, const batch *b, const term *terms, long T) {
+static int mixed(net *n, space *m, space *other, const rule *h, const batch *b, const term *terms, long T) {
+    space *spaces[] = {m, n->N ? m : other};
     int in_place = terms[0].a == 1 && terms[0].b == 0, failed = 0;
-    for (long t = in_place; t < T; t++) mixture(n, terms[t].a, terms[t].b, n->own + (FIRST + t) * n->P);
+    for (long t = in_place; t < T; t++)
+        mixture(n, terms[t].a, terms[t].b, n->own + (FIRST + t) * n->P, n->N ? 0 : 2);
+    if (!n->N) first_layer(n, spaces, b, terms, T);
     n->goal[0] = n->own;
     n->goal[1] = n->own + CBAR * n->P;
     for (long t = 0; t < T && !failed; t++) {
         n->at = t || !in_place ? n->own + (FIRST + t) * n->P : n->own;
         n->share[0] = terms[t].to_w;
         n->share[1] = terms[t].to_v;
-        failed = pass(n, m, h, b, !t);
+        if (n->N) samples(n, m, b);
+        failed = pass(n, spaces[t], h, b, !n->N);
     }
     return failed;
 }
@@ -54,8 +78,7 @@ static int summed(net *n, space *m, space *other, const rule *h, const batch *b,
     space *both[] = {other, m};
     for (int i = 0; i < 2; i++) {
         n->at = i ? n->own : v;
-        inputs(n, both[i], b->x, b->rows, b->share, b->B);
-        for (long r = 0; r < b->B; r++) both[i]->next[r] = both[i]->x[0][r];
+        samples(n, both[i], b);
         outputs(n, both[i], b->B, 0, L);
     }
     for (long k = 0; k < b->B * wide; k++) m->z[L][k] += other->z[L][k];
@@ -71,7 +94,7 @@ static int summed(net *n, space *m, space *other, const rule *h, const batch *b,
 
 /* Take S such steps for each of C clients; arguments as in fedpers_train. AHEAD: `numbers` are alpha and lr,
    and `pairs` [C, S, B] the rows of D. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
-   FIRST and SECOND are for points. SUM: `numbers` are how much of the gradients is subtracted from w and from v, and
+   FIRST and SECOND are for points, and lack the first layer if it is dense. SUM: `numbers` are how much of the gradients is subtracted from w and from v, and
    there are dense layers only. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_couple(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                    float **to, int task, long C, long S, long B, const float **x, const void **y,
@@ -80,16 +103,17 @@ int fedpers_couple(long N, const shape *shapes, long L, const long *width, const
     net n = {L, 2 * (N + L), width, N, 0, from, hop, to};
     const float **pace = calloc(N + L, sizeof(float *));
     rule h = {PLAIN, 0, 0, 0, 0, 0, 0, 0, pace};
-    net second = n; /* has the memory for v's outputs */
+    net second = n; /* has the memory for other outputs */
     space m = {0}, other = {0};
-    int failed = reserve(&n, &m, shapes, B) || !pace || (how == SUM && reserve(&second, &other, shapes, B));
+    int two = how == SUM || (how == MIXTURE && !N);
+    int failed = reserve(&n, &m, shapes, B) || !pace || (two && reserve(&second, &other, shapes, B));
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
         for (long s = 0; s < S && !failed; s++) {
             batch b = batch_of(task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B);
             if (!(b.total > 0)) continue;
             if (how == AHEAD) failed = ahead(&n, &m, &h, &b, numbers, pairs + c * oh[0] + s * oh[1]);
-            if (how == MIXTURE) failed = mixed(&n, &m, &h, &b, (const term *)numbers, count);
+            if (how == MIXTURE) failed = mixed(&n, &m, &other, &h, &b, (const term *)numbers, count);
             if (how == SUM) failed = summed(&n, &m, &other, &h, &b, numbers);
         }
         copy(&n, c, 1);

@@ -98,8 +98,11 @@ def couple(
     Returns:
         The stacks of both models, the second {} if there is none.
     """
-    kinds = (given.w, given.cbar, given.w, given.w)  # the last two are room for points
     none: Params = {}
+    upper = {k: given.w[k] for k in plan.places[2:] if k in given.w}
+    mixed = given.w if plan.convs else upper  # a dense first layer's outputs are mixed instead
+    room = {Ahead: (given.w, none), Mixed: (mixed, mixed), Summed: (none, none)}[type(how)]  # for points
+    kinds = (given.w, given.cbar, *room)
     fresh = [{k: torch.empty(t.shape) for k, t in kind.items()} for kind in kinds[:2]]
     numbers = [float(v) for v in how.numbers]
     other = index if other is None else other.contiguous()

@@ -76,8 +76,7 @@ int fedpers_joint(long N, const shape *shapes, long L, const long *width, const 
     for (long c = 0; c < C && !failed; c++) {
         batch b = batch_of(task, x[c], y[c], index + c * ih[0], weight + c * wh[0], B);
         copy(&n, c, 0);
-        inputs(&n, &m, b.x, b.rows, b.share, b.B);
-        for (long i = 0; i < b.B; i++) m.next[i] = m.x[0][i];
+        samples(&n, &m, &b);
         failed = descend(&n, &m, &b, &step, &last, steps, c, told ? told[c] : 0, powers);
         if (!failed) copy(&n, c, 1);
     }

@@ -14,7 +14,8 @@ static int gradient(const place *n, const motion *h, net *g, space *m, const rul
         for (long p = 0; p < n->P; p++)
             if (n->own[p]) mix_models(n, h, h->at, &q, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p), 0);
         g->share[0] = -h->signs[q]; /* a plain step goes down */
-        failed = pass(g, m, plain, b, fetch && !q);
+        if (fetch && !q) samples(g, m, b);
+        failed = pass(g, m, plain, b, 0);
     }
     return failed;
 }
