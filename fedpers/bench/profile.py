@@ -1,10 +1,11 @@
 """Where a method's round goes, and how far it is above its own arithmetic: `fedpers bench methods --profile`.
 
 The floor of a round is the passes that its clients must make, at the rate of a matrix product measured
-between its rounds, so that what slows the machine slows both: gradients, losses of models that are only looked at, steps of a head on features, each by the products
-it is made of; and the products of models with models where a method's server mixes or compares each with
-each. What it leaves out is element by element: activations, softmax, the optimiser's step, a mean, which a
-plain product does not have either; so the floor is a yardstick, no bound.
+between its rounds, so that what slows the machine slows both: gradients, losses of models that are only
+looked at, steps of a head on features, each by the products it is made of; and the products of models with
+models where a method's server mixes or compares each with each. What it leaves out is element by element:
+activations, softmax, the optimiser's step, a mean, which a plain product does not have either; so the floor
+is a yardstick, no bound.
 """
 
 import argparse
