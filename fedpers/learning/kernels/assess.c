@@ -153,7 +153,7 @@ static void lying_layer(const float *w, const float *b, const float **x, float *
         long rows = left > 0 && left < DOTS ? left : DOTS;
         for (long t = 0; t < tiles; t++) {
             fetch(coming, rows * ins, t, tiles);
-            dots(DOTS, w + at * ins, x + t * ROWS, b ? b + at : b, z + t * ROWS * zw + at, ins, zw,
+            dots(ROWS, DOTS, w + at * ins, x + t * ROWS, b ? b + at : b, z + t * ROWS * zw + at, ins, zw,
                  soon->rows + t * ROWS + k / DOTS * share, soon->n && k / DOTS * share < ROWS ? share : 0);
         }
     }

@@ -13,14 +13,14 @@
 #define DOTS 5
 #define PIECE(wide) ((131072 / (wide) + ROWS) / ROWS * ROWS) /* rows of half a megabyte: they stay in the L2 cache */
 
-/* z[r][k] = w_k . x_r + b_k for `outs` rows of w and ROWS rows of x; the rows of `next`, so many, are fetched
-   meanwhile */
-INLINE void dots_of(const int outs, const float **w, const float **x, const float *b, float *z, long wide,
-                 long zw, const float **next, long count) {
+/* z[r][k] = w_k . x_r + b_k for `outs` rows of w and `rows` rows of x, ROWS at most; the rows of `next`, so many, are
+   fetched meanwhile */
+INLINE void dots_of(const int rows, const int outs, const float **w, const float **x, const float *b, float *z,
+                    long wide, long zw, const float **next, long count) {
     vec a[(ROWS * DOTS + 3) / 4 * 4] = {0}; /* row by row */
     for (long j = 0; j < wide; j += V) {
         vec u[ROWS];
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < rows; r++) {
             u[r] = *(const vec *)(x[r] + j);
             HELD(u[r]);
         }
@@ -28,21 +28,21 @@ INLINE void dots_of(const int outs, const float **w, const float **x, const floa
         for (int k = 0; k < outs; k++) {
             vec v = *(const vec *)(w[k] + j);
             HELD(v);
-            for (int r = 0; r < ROWS; r++) a[r * outs + k] += u[r] * v;
+            for (int r = 0; r < rows; r++) a[r * outs + k] += u[r] * v;
         }
     }
     float sums[(ROWS * DOTS + 3) / 4 * 4];
-    for (int i = 0; i < ROWS * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
-    for (int r = 0; r < ROWS; r++)
+    for (int i = 0; i < rows * outs; i += 4) *(four *)(sums + i) = add_up_four(a + i);
+    for (int r = 0; r < rows; r++)
         for (int k = 0; k < outs; k++) z[r * zw + k] = sums[r * outs + k] + (b ? b[k] : 0);
 }
 
 /* The same of rows of w that follow each other */
-INLINE void dots(const int outs, const float *w, const float **x, const float *b, float *z, long wide, long zw,
-                 const float **next, long count) {
-    const float *rows[DOTS];
-    for (int k = 0; k < outs; k++) rows[k] = w + k * wide;
-    dots_of(outs, rows, x, b, z, wide, zw, next, count);
+INLINE void dots(const int rows, const int outs, const float *w, const float **x, const float *b, float *z, long wide,
+                 long zw, const float **next, long count) {
+    const float *of[DOTS];
+    for (int k = 0; k < outs; k++) of[k] = w + k * wide;
+    dots_of(rows, outs, of, x, b, z, wide, zw, next, count);
 }
 
 /* Outputs of a layer for n rows; there is room for a multiple of ROWS rows, and x repeats the last. The last DOTS
@@ -54,12 +54,15 @@ INLINE void forward(const float *w, const float *b, const float **x, float *z, l
         long to = n - from < most ? n : from + most;
         for (long at = 0; at < outs && outs >= DOTS; at += DOTS) {
             long k = at + DOTS < outs ? at : outs - DOTS;
-            for (long i = from; i < to; i += ROWS)
-                dots(DOTS, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, 0, 0);
+            for (long i = from; i < to; i += ROWS) {
+                const float *bias = b ? b + k : b;
+                if (to - i > ROWS / 2) dots(ROWS, DOTS, w + k * wide, x + i, bias, z + i * zw + k, wide, zw, 0, 0);
+                else dots(ROWS / 2, DOTS, w + k * wide, x + i, bias, z + i * zw + k, wide, zw, 0, 0);
+            }
         }
         for (long k = 0; k < outs && outs < DOTS; k++)
             for (long i = from; i < to; i += ROWS)
-                dots(1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, 0, 0);
+                dots(ROWS, 1, w + k * wide, x + i, b ? b + k : b, z + i * zw + k, wide, zw, 0, 0);
     }
 }
 

@@ -30,7 +30,7 @@ INLINE void inners(const float *x, const float *y, long count, long wide, float 
         const float *rows[ROWS];
         float sums[ROWS];
         for (long i = 0; i < ROWS; i++) rows[i] = x + (e + i < count ? e + i : e) * wide;
-        dots(1, y, rows, 0, sums, wide, 1, 0, 0);
+        dots(ROWS, 1, y, rows, 0, sums, wide, 1, 0, 0);
         for (long i = 0; i < ROWS && e + i < count; i++) to[e + i] = sums[i];
     }
 }
@@ -68,8 +68,8 @@ __attribute__((noinline)) static void look_ahead(place *n, const motion *h, long
     for (long s = 0; s < count; s += DOTS) { /* with what comes later */
         for (long i = s / ROWS * ROWS; i < count; i += ROWS) {
             float *z = n->gram + i * gw + s;
-            if (s + DOTS <= count) dots_of(DOTS, n->in + s, n->in + i, 0, z, wide, gw, 0, 0);
-            else for (long k = s; k < count; k++) dots_of(1, n->in + k, n->in + i, 0, z + k - s, wide, gw, 0, 0);
+            if (s + DOTS <= count) dots_of(ROWS, DOTS, n->in + s, n->in + i, 0, z, wide, gw, 0, 0);
+            else for (long k = s; k < count; k++) dots_of(ROWS, 1, n->in + k, n->in + i, 0, z + k - s, wide, gw, 0, 0);
         }
     }
 }
