@@ -200,14 +200,16 @@ def test_any_shape(dim, hidden, rows, classes, batch, bias, name):
         close(fast, {k: v.float() for k, v in right.items()})
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.7])
 @pytest.mark.parametrize("name", ["whole", "whole, steps"])
-def test_more_rows_than_the_cache_holds(name):
+def test_more_rows_than_the_cache_holds(name, lam):
     """Products take half a megabyte of them at a time: here 20 rows or fewer, and a rest."""
     model = net(8192, (12,), 6)
+    loss = soft_proximal(model.loss, lam, torch.tensor(1.3), model.init(1))
     x, y = torch.randn(45, 8192, generator=torch.Generator().manual_seed(0)), torch.arange(45) % 6
     data, params = Data(x, y, torch.ones(45)), model.init(0)
-    close(*both(lambda: grad(model.loss)(params, data)))
-    close(*both(lambda: minimise(model.loss, params, data, Stream(0, 1, 0), LOCALS[name])))
+    close(*both(lambda: grad(loss)(params, data)))
+    close(*both(lambda: minimise(loss, params, data, Stream(0, 1, 0), LOCALS[name])))
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,13 @@ static void add_penalties(const rule *h, const float *restrict w, const float *r
         for (long i = 0; i < n; i++) g[i] -= h->lam * cbar[i];
 }
 
+/* What weight decay and the proximal term leave of a parameter in a plain step. */
+static float left_of_one(const rule *h) { return 1 - h->lr * (h->decay + h->lam * h->ubar); }
+
 /* Take a plain step by the gradients of weight decay and of the proximal term, in n parameters: one pass over them
    less than by way of g. */
 static void shrink(const rule *h, float *restrict w, const float *restrict cbar, long n) {
-    float keep = 1 - h->lr * (h->decay + h->lam * h->ubar), pull = h->lr * h->lam;
+    float keep = left_of_one(h), pull = h->lr * h->lam;
     if (cbar)
         for (long i = 0; i < n; i++) w[i] = keep * w[i] + pull * cbar[i];
     else if (keep != 1)
@@ -139,6 +142,11 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
     float *c = n->own[CBAR * P + p];
     float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
+    if (h->kind == PROXIMAL && c) {
+        moves how = {.c = c, .keep = left_of_one(h), .pull = h->lr * h->lam};
+        mix_in_pulled(d, lead, x, next, w, B, outs, wide, m->turned, &how);
+        return;
+    }
     if (h->kind <= PROXIMAL) {
         if (h->kind == PROXIMAL) shrink(h, w, c, outs * wide);
         mix_in(d, lead, x, next, w, B, outs, wide, m->turned);

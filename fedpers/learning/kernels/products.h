@@ -66,19 +66,25 @@ INLINE void forward(const float *w, const float *b, const float **x, float *z, l
     }
 }
 
-enum { SET, ADD, MOVE }; /* what a product does with y: it is y, it is added, y takes a step of momentum by it */
+/* What a product does with y: it is y, it is added, also to y pulled towards c, y takes a step of momentum by it. */
+enum { SET, ADD, PULL_AND_ADD, MOVE };
 typedef struct {
     float *m;                  /* the momentum of y, whose rows are as y's */
     float momentum, decay, lr;
+    const float *c;            /* keep * y + pull * c is added to; rows are as y's */
+    float keep, pull;
 } moves;
 
 /* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y. */
 INLINE void strip(const int outs, const int vecs, const int end, const float *a, long lead, const float **x, float *y,
                   long n, long wide, long j, const moves *h) {
     vec t[OUTS][2] = {0};
-    if (end == ADD)
-        for (int r = 0; r < outs; r++)
-            for (int v = 0; v < vecs; v++) t[r][v] = *(const vec *)(y + r * wide + j + v * V);
+    for (int r = 0; r < outs && (end == ADD || end == PULL_AND_ADD); r++)
+        for (int v = 0; v < vecs; v++) {
+            long at = r * wide + j + v * V;
+            t[r][v] = *(const vec *)(y + at);
+            if (end == PULL_AND_ADD) t[r][v] = h->keep * t[r][v] + h->pull * *(const vec *)(h->c + at);
+        }
     for (long s = 0; s < n; s++) {
         vec u[2];
         for (int v = 0; v < vecs; v++) {
@@ -126,10 +132,9 @@ INLINE void product(const int end, const float *a, long lead, const float **x, c
             const float *from = packs ? room + r * n : a + r;
             long hop = packs ? T : lead;
             moves h = {0};
-            if (end == MOVE) {
-                h = *how;
-                h.m += r * wide;
-            }
+            if (how) h = *how;
+            if (end == MOVE) h.m += r * wide;
+            if (end == PULL_AND_ADD) h.c += r * wide;
             for (long s = n * r / outs; next && s < n * (r + T) / outs; s++) {
                 __builtin_prefetch(next[s] + j, 0, 2);
                 __builtin_prefetch(next[s] + j + V, 0, 2);
@@ -139,7 +144,8 @@ INLINE void product(const int end, const float *a, long lead, const float **x, c
         }
 }
 
-/* y_r += sum_s a[s][r] x_s, y_r = sum_s a[s][r] x_s, and a step of momentum by such sums; arguments as above */
+/* y_r += sum_s a[s][r] x_s, y_r = sum_s a[s][r] x_s, the first of these to y pulled towards c, and a step of momentum by
+   such sums; arguments as above */
 static inline void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs, long wide,
                    float *room) {
     const long most = PIECE(wide);
@@ -150,6 +156,12 @@ static inline void mix(const float *a, long lead, const float **x, const float *
                 float *room) {
     const long now = n < PIECE(wide) ? n : PIECE(wide);
     product(SET, a, lead, x, next, y, now, outs, wide, room, 0);
+    if (n > now) mix_in(a + now * lead, lead, x + now, next ? next + now : 0, y, n - now, outs, wide, room);
+}
+static inline void mix_in_pulled(const float *a, long lead, const float **x, const float **next, float *y, long n,
+                                 long outs, long wide, float *room, const moves *h) {
+    const long now = n < PIECE(wide) ? n : PIECE(wide);
+    product(PULL_AND_ADD, a, lead, x, next, y, now, outs, wide, room, h);
     if (n > now) mix_in(a + now * lead, lead, x + now, next ? next + now : 0, y, n - now, outs, wide, room);
 }
 static inline void mix_and_move(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs,
