@@ -287,6 +287,13 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
     assert found["Python"] > 0 and found["torch"] > 0
 
 
+def test_profiled_rounds_are_compared_with_timed_ones_of_their_length():
+    """2 s a sample in rounds of 3, 5, 1 and 4 samples; rounds without samples count alike."""
+    cpu, profiled, timed = [60.0, 10.0, 2.0, 80.0], [0, 3], [1, 2]
+    assert profile.unprofiled(cpu, [3, 5, 1, 4], profiled, timed) == pytest.approx(2 * (3 + 4))
+    assert profile.unprofiled(cpu, [0] * 4, profiled, timed) == pytest.approx(10 + 2)
+
+
 def test_the_floor_counts_models_that_a_server_compares_and_mixes():
     """FedAMP: each of the 3 clients drawn with each of the 6 that have sent a model, twice."""
     fed = toy_federation()

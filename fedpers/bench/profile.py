@@ -14,7 +14,7 @@ import pstats
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from fedpers.flower.observer import RoundLog
 from fedpers.learning.flops import flops_of
 
 WARM = 40  # rounds before anything is measured: compiled code, sizes of stacks, first visits of clients
-TURN = 4  # rounds: one profiled, then a product, one for the caches to forget these, the others timed
+TURN = 4  # rounds: one profiled, then a product, one for the caches to forget these, two timed
 SIDE = 1024  # of the matrices of that product
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
@@ -113,12 +113,22 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
         play(strategy, client, fed, RowStore(), RunnerConfig(), count, done)
     finally:
         profiler.disable()
-    timed = [i for i in range(WARM, count - 1) if i % TURN > 1]
+    profiled, timed = ([i for i in range(WARM, count - 1) if i % TURN in which] for which in ([0], [2, 3]))
     cpu = [clock.cpu[i] for i in timed]
     medians = map(statistics.median, zip(*(samples[i] for i in timed), strict=True))
     counts = dict(zip(COUNTS, medians, strict=True))
     found = {"cpu": statistics.median(cpu), "rate": 2 * SIDE**3 / statistics.median(products.cpu)}
-    return found | counts | shares(profiler, sum(cpu) / (TURN - 2))
+    return found | counts | shares(profiler, unprofiled(clock.cpu, [sum(s) for s in samples], profiled, timed))
+
+
+def unprofiled(
+    cpu: Sequence[float], did: Sequence[float], profiled: Sequence[int], timed: Sequence[int]
+) -> float:
+    """Seconds that the profiled rounds take without the profiler, by the timed ones: by samples, where there
+    are any, since rounds may differ in length.
+    """
+    per = [sum(did[i] or 1 for i in which) for which in (profiled, timed)]
+    return sum(cpu[i] for i in timed) * per[0] / per[1]
 
 
 def shares(profiler: cProfile.Profile, seconds: float) -> dict[str, float]:
