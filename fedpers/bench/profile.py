@@ -118,7 +118,8 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
     medians = map(statistics.median, zip(*(samples[i] for i in timed), strict=True))
     counts = dict(zip(COUNTS, medians, strict=True))
     found = {"cpu": statistics.median(cpu), "rate": 2 * SIDE**3 / statistics.median(products.cpu)}
-    return found | counts | shares(profiler, unprofiled(clock.cpu, [sum(s) for s in samples], profiled, timed))
+    seconds = unprofiled(clock.cpu, [sum(each) for each in samples], profiled, timed)
+    return found | counts | shares(profiler, seconds)
 
 
 def unprofiled(
