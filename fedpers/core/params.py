@@ -32,7 +32,7 @@ def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
 def sub(a: Params, b: Params) -> Params:
     """a - b."""
     _same_names(a, b)
-    return {k: a[k] - b[k] for k in a}
+    return {k: torch.sub(a[k], b[k]) for k in a}
 
 
 def scale(a: Params, factor: float | Tensor) -> Params:
