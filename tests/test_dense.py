@@ -569,6 +569,23 @@ def test_extreme_outputs_score_as_mathematics_says():
     assert math.isnan(float(right))
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    logits=st.lists(st.sampled_from([-1.0, 0.5, 2.0, math.inf, -math.inf, math.nan]), min_size=2, max_size=40)
+)
+def test_the_guess_is_torchs_whatever_the_outputs(logits):
+    """The first of the largest, and of what is no number; a loss that is none stays so."""
+    n = len(logits)
+    model, data = net(1, (), n, bias=False), Data(torch.ones(n, 1), torch.arange(n), torch.ones(n))
+    w = {"head.weight": torch.tensor(logits)[:, None]}
+    each = [Data(data.x[k : k + 1], data.y[k : k + 1], data.mask[:1]) for k in range(n)]
+    with torch.no_grad():
+        loss, right = scores(model, [w] * n, each)
+        wanted = [model.sample_losses(model(w, d.x), d.y).item() for d in each]
+    assert right.nonzero().flatten().tolist() == [int(torch.tensor(logits).argmax())]
+    torch.testing.assert_close(loss, torch.tensor(wanted), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
 def test_what_is_no_number_stays_with_its_client():
     fed = toy_federation(2, (7,), dim=5)
     model = net(5, (9,), fed.num_classes)

@@ -2,6 +2,22 @@
 #pragma once
 #include "softmax.h"
 
+/* Whether `label` is the first place of the largest of a row's numbers, which is `top`. */
+INLINE int is_first(const float *z, long label, float top) {
+    if (z[label] != top) return 0; /* most of untrained models' rows end here */
+    long k = 0;
+    while (z[k] != top) k++;
+    return k == label;
+}
+
+/* The first place of the largest of K numbers in a row; NaN is larger than others. */
+INLINE long place_of_largest(const float *z, long K) {
+    long place = 0;
+    for (long k = 1; k < K && z[place] == z[place]; k++)
+        if (!(z[k] <= z[place])) place = k;
+    return place;
+}
+
 /* Add up losses and correct predictions of n rows of outputs, as `Model` defines both; their targets are those in y
    from `first` on, picked by `rows` if that is not null, and what each row loses goes to `each` if that is not null.
    Returns 2 if a label is no class. */
@@ -10,9 +26,7 @@ static int score(int task, const float *z, long hop, const void *y, const int64_
     for (long i = first; i < first + n; i++, z += hop) {
         long at = rows ? rows[i] : i;
         const float *t = (const float *)y + at * K;
-        float top = -INFINITY;
         double loss = 0;
-        long guess = 0;
         for (long k = 0; task == REGRESSION && k < K; k++) loss += (z[k] - t[k]) * (z[k] - t[k]) / K;
         if (task == BINARY) {
             loss = (z[0] > 0 ? z[0] : 0) - t[0] * z[0] + log1pf(expf(-fabsf(z[0])));
@@ -21,10 +35,9 @@ static int score(int task, const float *z, long hop, const void *y, const int64_
         if (task == CLASSES) {
             int64_t label = ((const int64_t *)y)[at];
             if (label < 0 || label >= K) return 2;
-            for (long k = 0; k < K && top == top; k++)
-                if (z[k] > top || z[k] != z[k]) top = z[guess = k];
+            float top = largest(z, K);
             loss = logf(exp_sum(z, K, top)) - (z[label] - top);
-            sums[1] += guess == label;
+            sums[1] += loss == loss ? is_first(z, label, top) : place_of_largest(z, K) == label;
         }
         sums[0] += loss;
         if (each) each[i] = (float)loss;

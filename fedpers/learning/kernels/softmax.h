@@ -29,16 +29,24 @@ INLINE ivec among(long k, long K) {
     return lane < (int32_t)(K - k);
 }
 
-/* The largest of K numbers in a row; what NaN among them makes of it does not matter below. */
+/* The larger of four pairs. */
+INLINE four larger(four a, four b) {
+    ifour yes = a > b;
+    return (four)(((ifour)a & yes) | ((ifour)b & ~yes));
+}
+
+/* The largest of K numbers in a row; NaN among them make it any number, or NaN. */
 INLINE float largest(const float *z, long K) {
     vec top = every(-INFINITY);
     for (long k = 0; k < K; k += V) {
         vec t = *(const vec *)(z + k);
         top = pick(among(k, K) & (t > top), t, top);
     }
-    float most = top[0];
-    for (int i = 1; i < V; i++) most = top[i] > most ? top[i] : most;
-    return most;
+    union { vec v; four q[V / 4]; } u = {top};
+    four s = larger(u.q[0], u.q[1]);
+    if (V == 16) s = larger(s, larger(u.q[2 % (V / 4)], u.q[3 % (V / 4)]));
+    float a = s[0] > s[1] ? s[0] : s[1], b = s[2] > s[3] ? s[2] : s[3];
+    return a > b ? a : b;
 }
 
 /* exp(z_k - top) of the register at k of K logits in a row; 0 in the padding. */
