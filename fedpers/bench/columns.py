@@ -80,9 +80,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "all); batches of 20, else the defaults; one process, one thread, CPU time, after 40 rounds. "
         "*Floor*: the gradients that the clients take, the models that they look at, their head steps, and "
         "the models that a server compares or mixes each with each, at the rate of "
-        "a matrix product measured just before. *Kernel*: in C; *torch*: operators, autograd, vmap; "
-        "*Flower*: messages, checks, the strategy; *storage*: clients' states; *Python*: all else. Shares "
-        "are by cProfile, whose own cost is taken off.",
+        "a matrix product measured between these rounds (medians both). *Kernel*: in C; *torch*: operators, "
+        "autograd, vmap; *Flower*: messages, checks, the strategy; *storage*: clients' states; *Python*: all "
+        "else. Shares are by cProfile, whose own cost is taken off.",
         {
             "model": "{model}",
             "method": "{method}",
