@@ -94,8 +94,9 @@ static int summed(net *n, space *m, space *other, const rule *h, const batch *b,
 
 /* Take S such steps for each of C clients; arguments as in fedpers_train. AHEAD: `numbers` are alpha and lr,
    and `pairs` [C, S, B] the rows of D. MIXTURE: they are `count` terms, two at most; v comes and goes as CBAR.
-   FIRST and SECOND are for points, and lack the first layer if it is dense. SUM: `numbers` are how much of the gradients is subtracted from w and from v, and
-   there are dense layers only. Returns 0, 1 without memory, 2 for a label that is no class. */
+   FIRST and SECOND are for points, and lack the first layer if it is dense. SUM: `numbers` are how much of the
+   gradients is subtracted from w and from v, and there are dense layers only. Returns 0, 1 without memory, 2 for a
+   label that is no class. */
 int fedpers_couple(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                    float **to, int task, long C, long S, long B, const float **x, const void **y,
                    const int64_t *index, const long *ih, const float *weight, const long *wh, int how,
