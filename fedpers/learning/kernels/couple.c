@@ -34,14 +34,21 @@ static int ahead(net *n, space *m, const rule *h, const batch *b, const float *s
     return failed || pass(n, m, h, b, 0) ? 2 : 0;
 }
 
+/* The samples of one space in another one, too. */
+static void same_samples(const space *m, space *other, long B) {
+    memcpy(other->x[0], m->x[0], sizeof(float *) * ((B + ROWS - 1) / ROWS * ROWS));
+    memcpy(other->next, m->next, sizeof(float *) * B);
+}
+
 /* The first dense layer at each point, in a space of its own: it is linear, so its outputs with w and with v are mixed
    instead of w and v, which are larger. */
 static void first_layer(net *n, space *const *m, const batch *b, const term *terms, long T) {
     long outs = n->width[1], wide = WIDE(outs);
+    samples(n, m[0], b);
+    same_samples(m[0], m[1], b->B);
     for (int i = 0; i < 2; i++) {
-        n->at = n->own + (i ? CBAR : WEIGHT) * n->P;
-        samples(n, m[i], b);
-        forward(n->at[0], n->at[1], m[i]->x[0], m[i]->z[1], b->B, outs, WIDE(n->width[0]), wide);
+        float **at = n->own + (i ? CBAR : WEIGHT) * n->P;
+        forward(at[0], at[1], m[i]->x[0], m[i]->z[1], b->B, outs, WIDE(n->width[0]), wide);
     }
     for (long k = 0; k < b->B * wide; k++) {
         float w = m[0]->z[1][k], v = m[1]->z[1][k];
@@ -76,9 +83,10 @@ static int summed(net *n, space *m, space *other, const rule *h, const batch *b,
     long L = n->L, K = n->width[L], wide = WIDE(K);
     float **v = n->own + CBAR * n->P;
     space *both[] = {other, m};
+    samples(n, m, b);
+    same_samples(m, other, b->B);
     for (int i = 0; i < 2; i++) {
         n->at = i ? n->own : v;
-        samples(n, both[i], b);
         outputs(n, both[i], b->B, 0, L);
     }
     for (long k = 0; k < b->B * wide; k++) m->z[L][k] += other->z[L][k];

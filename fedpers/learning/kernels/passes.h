@@ -148,7 +148,7 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
         return;
     }
     if (h->kind <= PROXIMAL) {
-        if (h->kind == PROXIMAL) shrink(h, w, c, outs * wide);
+        if (h->kind == PROXIMAL) shrink(h, w, 0, outs * wide); /* by weight decay alone */
         mix_in(d, lead, x, next, w, B, outs, wide, m->turned);
         return;
     }
