@@ -344,6 +344,8 @@ def test_plain_mean_and_full_participation():
     assert mean[1] == 100  # cluster 1 draws client 2 only
     assert next_centers(u[:, :1], w, S=1, K=3) == pytest.approx(111 / 3)
     assert next_centers(u, w, sampling="full") == pytest.approx([321 / 6, 100])
+    alone = np.array([[0.25, 0.0], [0.5, 0.0], [0.75, 0.0]])
+    assert next_centers(alone, w, sampling="full") == pytest.approx([321 / 6, 37])  # by n
 
 
 def test_multiplicity_counts_in_the_plain_mean(monkeypatch):
