@@ -15,10 +15,12 @@ from fedpers.core.sums import distances, distances_each, sums, sums_each
 Params = dict[str, Tensor]
 
 
-def _same_names(a: Params, b: Params) -> None:
-    if a.keys() != b.keys():
-        odd = sorted(a.keys() ^ b.keys())
-        raise FedpersError(f"parameters do not match: {', '.join(odd)} on one side only")
+def _same_names(a: Params, *others: Params) -> None:
+    names = a.keys()
+    for b in others:
+        if b.keys() != names:
+            odd = sorted(names ^ b.keys())
+            raise FedpersError(f"parameters do not match: {', '.join(odd)} on one side only")
 
 
 def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
@@ -84,8 +86,7 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
         raise FedpersError("nothing to aggregate: no client replied")
     if len(whole) != len(factors):
         raise FedpersError(f"{len(whole)} items cannot be summed with {len(factors)} weights")
-    for item in whole[1:]:
-        _same_names(whole[0], item)
+    _same_names(*whole)
     columns = _layers(whole)
     found = sums(columns, torch.tensor([factors], dtype=torch.float64))
     totals = [_column_sum(c, factors) for c in columns] if found is None else [row[0] for row in found]
@@ -101,8 +102,7 @@ def weighted_sum_each(groups: Sequence[tuple[Sequence[Params], Sequence[float]]]
     whole = [item for items, _ in groups for item in items]
     factors = [w for _, weights in groups for w in weights]
     counts = [len(items) for items, _ in groups]
-    for item in whole[1:]:
-        _same_names(whole[0], item)
+    _same_names(*whole)
     found = sums_each(_layers(whole), counts, factors) if min(counts) else None
     if found is None:
         rows = [weighted_sum(items, weights) for items, weights in groups]

@@ -122,8 +122,8 @@ void fedpers_draw_batches(const uint32_t *key, long N, long words, uint64_t *pla
         for (long first = 0, last = steps ? steps : passes * pass; first < last; first += pass) {
             for (long i = 0; i < size[n]; i++) order[i] = i;
             shuffle(&g, order, size[n]);
-            for (long i = 0; i < size[n] && first + i / wide < last; i++)
-                to[(first + i / wide) * B + i % wide] = order[i];
+            for (long b = 0, left = size[n]; b < pass && first + b < last; b++, left -= wide)
+                memcpy(to + (first + b) * B, order + b * wide, sizeof *to * (left < wide ? left : wide));
         }
         put_down(&g, place, n);
     }

@@ -104,10 +104,8 @@ def library() -> Any:
 
 def _known(tensors: Sequence[Tensor]) -> bool:
     """Whether all are plain float32 in the CPU's memory, of one shape, and nobody differentiates."""
-    shape = tensors[0].shape
-    plain = all(
-        [t.is_cpu and t.dtype is torch.float32 and t.shape == shape and t.is_contiguous() for t in tensors]
-    )
+    shape, kind = tensors[0].shape, torch.float32
+    plain = all([t.is_cpu and t.dtype is kind and t.shape == shape and t.is_contiguous() for t in tensors])
     return plain and unwrapped() and not any([t.requires_grad for t in tensors]) and library() is not None
 
 

@@ -100,9 +100,9 @@ class Population:
         """Whether a kernel trains the model's convolutions."""
         return small_convs(self.client.model) is not None
 
-    def padded_sizes(self, k: int) -> tuple[int, int, int]:
-        """What the splits of client k are padded to in a stack."""
-        return self._padded_to(*self.data(k).sizes)
+    def padded_sizes(self, data: ClientData) -> tuple[int, int, int]:
+        """What the splits of a client are padded to in a stack."""
+        return self._padded_to(*data.sizes)
 
     def _padded_from(self, train: int, valid: int, test: int) -> tuple[int, int, int]:
         top_train, top_test = self._tops

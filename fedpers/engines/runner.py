@@ -6,31 +6,31 @@ a chunk) is measured on the run's own first chunks. So two runs of one seed agre
 
 import logging
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedpers.core.data import ClientData
 from fedpers.core.memory import keep_freed
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.work import work_of
 from fedpers.engines.chunk_size import ChunkSize
 from fedpers.engines.population import UNREAD, Population
+from fedpers.engines.processor import arithmetic, clock, free_mb
 from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Request
 from fedpers.flower.newcomers import Unseen
-from fedpers.learning.convolution import ConvolutionBarred, as_products, barred
-from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.convolution import ConvolutionBarred, barred
 
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
 TOGETHER = 1024  # states that are read in one call
 CACHED = 2**18  # bytes of a model up to which steps element by element are faster in stacks
+NOTHING = [None], spec_of([None], None)  # leaves and spec of the state of most clients: they have none
 SLOWER = "a stack of convolutions, each client's own, is slower on a CPU"
 LARGE = "steps element by element are slower in stacks of such models on a CPU"
 
@@ -52,6 +52,7 @@ class Job(NamedTuple):
 
     place: int  # among the requests
     request: Request
+    data: ClientData | None  # the client's; None where it is looped
     state: Any  # the client's, or UNREAD
     leaves: list[Any]  # of order and state
 
@@ -60,6 +61,7 @@ class Asked(NamedTuple):
     """What requests with one order have in common, if they are stacked."""
 
     kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
+    when: tuple[int, int]
     spec: TreeSpec
     leaves: list[Any]
     loops_kernels: bool  # clients whose state has kernels of convolutions are looped
@@ -108,11 +110,14 @@ class Runner:
         groups: dict[Any, list[Job]] = defaultdict(list)
         held = 0
         for place, (request, asked, state) in enumerate(self._read(population, requests)):
-            try:
-                key, leaves = self._key(population, request, asked, state)
-            except Exception:  # data or state cannot be read: the loop finds out why
-                key, state, leaves = None, UNREAD, []
-            groups[key].append(Job(place, request, state, leaves))
+            found: tuple[Key | None, ClientData | None, list[Any]] = (None, None, [])
+            if asked is not None and state is not UNREAD:
+                try:
+                    found = self._key(population, request.k, asked, state)
+                except Exception:  # data or state cannot be read: the loop finds out why
+                    state = UNREAD
+            key, data, leaves = found
+            groups[key].append(Job(place, request, data, state, leaves))
             held += key.state.nbytes if key else sum([x.nbytes for x in leaves if isinstance(x, Tensor)])
             if held > HELD:
                 yield groups
@@ -130,20 +135,19 @@ class Runner:
         size = max(1, min(TOGETHER, HELD // 2 // (population.nbytes + 1)))
         for first in range(0, len(requests), size):
             part = requests[first : first + size]
-            asked = [self._asked_once(population, r, orders) for r in part]
+            for request in part:
+                if id(request.order) not in orders:
+                    orders[id(request.order)] = self._asked_safely(population, request)
+            asked = [orders[id(r.order)] for r in part]
             states = _states(population, [r for r, a in zip(part, asked, strict=True) if a is not None])
             for request, a in zip(part, asked, strict=True):
                 yield request, a, UNREAD if a is None else next(states)
 
-    def _asked_once(
-        self, population: Population, request: Request, orders: dict[int, Asked | None]
-    ) -> Asked | None:
-        if id(request.order) not in orders:
-            try:
-                orders[id(request.order)] = self._asked(population, request)
-            except Exception:  # no stack of such orders: the loop finds out why
-                orders[id(request.order)] = None
-        return orders[id(request.order)]
+    def _asked_safely(self, population: Population, request: Request) -> Asked | None:
+        try:
+            return self._asked(population, request)
+        except Exception:  # no stack of such orders: the loop finds out why
+            return None
 
     def _asked(self, population: Population, request: Request) -> Asked | None:
         """What all requests with this order share; None if their clients are looped."""
@@ -164,21 +168,19 @@ class Runner:
             return None
         leaves, structure = flatten(request.order)
         kind = (header.kind, type(request.order), header.assess)
-        return Asked(kind, spec_of(leaves, structure), leaves, auto and evaluates, own)
+        return Asked(kind, request.when, spec_of(leaves, structure), leaves, auto and evaluates, own)
 
     def _key(
-        self, population: Population, request: Request, asked: Asked | None, state: Any
-    ) -> tuple[Key | None, list[Any]]:
-        """(what must be equal to share a stack, leaves of the order and of the state)."""
-        if asked is None or state is UNREAD:
-            return None, []
-        sizes = population.padded_sizes(request.k)
-        flat, structure = flatten(state)
-        spec = spec_of(flat, structure)
+        self, population: Population, k: int, asked: Asked, state: Any
+    ) -> tuple[Key | None, ClientData, list[Any]]:
+        """(what must be equal to share a stack, the client's data, leaves of the order and of the state)."""
+        data = population.data(k)
+        sizes = population.padded_sizes(data)
+        flat, spec = NOTHING if state is None else _flat(state)
         if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
-            return None, flat
-        key = Key(asked.kind, request.when, sizes, asked.spec, spec, asked.bars)
-        return key, asked.leaves + flat
+            return None, data, flat
+        key = Key(asked.kind, asked.when, sizes, asked.spec, spec, asked.bars)
+        return key, data, asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
         """Whether the model keeps its clients out of stacks."""
@@ -206,14 +208,17 @@ class Runner:
         """Chunk after chunk; what fails as a stack is looped, to find the client at fault."""
         kind, sizes = key.kind, key.sizes
         structure = (tuple, None, (key.order.structure, key.state.structure))
-        tuner = self._tuners.setdefault(kind, ChunkSize(f"{kind[0]} {kind[1].__name__}"))
+        tuner = self._tuners.get(kind)
+        if tuner is None:
+            tuner = self._tuners[kind] = ChunkSize(f"{kind[0]} {kind[1].__name__}")
         limit = self._limit(population, key)
+        how = self.config.precision, self.config.convolution, population.device
         while jobs:
             size = self.config.chunk or tuner.size(len(jobs), limit)
             chunk, jobs = jobs[:size], jobs[size:]
-            began = _clock(population.device)
+            began = clock(population.device)
             try:
-                with _arithmetic(self.config, population.device), barred(key.bars):
+                with arithmetic(*how), barred(key.bars):
                     found, states = run_chunk(population, chunk, sizes, structure, self.scratch, shared)
             except ConvolutionBarred:
                 self._say(SLOWER)
@@ -228,7 +233,7 @@ class Runner:
             else:
                 order = chunk[0].request.order
                 work = work_of(population.client.work(order, sizes[0])).gradients if kind[0] == "train" else 0
-                took = _clock(population.device) - began
+                took = clock(population.device) - began
                 tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
                 population.keep([job.request for job in chunk], states)  # no matter of a chunk's size
             yield from zip((job.place for job in chunk), found, strict=True)
@@ -245,8 +250,13 @@ class Runner:
         """Clients that a stack has memory for: weights, gradients, optimiser, data, activations."""
         weights = key.order.nbytes + key.state.nbytes
         row = math.prod(population.federation.input_shape) * 4
-        budget = (self.config.memory_mb or _free_mb(population.device)) * 2**20
+        budget = (self.config.memory_mb or free_mb(population.device)) * 2**20
         return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + 1)))
+
+
+def _flat(state: Any) -> tuple[list[Any], TreeSpec]:
+    leaves, structure = flatten(state)
+    return leaves, spec_of(leaves, structure)
 
 
 def _one_by_one(population: Population, jobs: Sequence[Job]) -> list[Any]:
@@ -267,34 +277,3 @@ def _state(population: Population, request: Request) -> Any:
         return population.state(request.k, request.when)
     except Exception:  # the loop finds out why
         return UNREAD
-
-
-@contextmanager
-def _arithmetic(config: RunnerConfig, device: str) -> Iterator[None]:
-    """How the products of a stack are computed."""
-    cuda = device.startswith("cuda")
-    products = config.convolution == "products" or (config.convolution == "auto" and cuda)
-    if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = config.precision != "float32"
-        torch.backends.cudnn.allow_tf32 = config.precision != "float32"
-    with as_products(products):
-        if config.precision != "bf16":
-            yield
-            return
-        kind = "cuda" if cuda else "cpu"
-        with autograd_only(), torch.autocast(kind, torch.bfloat16):
-            yield
-
-
-def _clock(device: str) -> float:
-    """Seconds: of this process's work on a CPU, which other processes do not disturb."""
-    if not device.startswith("cuda"):
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _free_mb(device: str) -> int:
-    if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0] / 2**21)
-    return 1024

@@ -46,7 +46,7 @@ def run_chunk(
         return answers[:1], states[:1]
     requests = [job.request for job in chunk]
     header = requests[0].header
-    data = [population.data(r.k) for r in requests]
+    data = [job.data for job in chunk]
     streams = [Stream(population.plan.seed, header.t, r.k, header.e) for r in requests]
     given: Columns | Rows
     if population.client.apart and header.kind != "evaluate":

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -22,6 +24,11 @@ class Roster:
     ids: Sequence[int]  # partition ids, sorted; a range where they are all there
     num_examples: Tensor  # [N] float64, training samples
     properties: dict[str, Tensor]  # [N, ...] what the strategy `needs` beyond that
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """`num_examples`, of which one is read in a tenth of a tensor's time."""
+        return self.num_examples.numpy()
 
     @property
     def num_total(self) -> float:

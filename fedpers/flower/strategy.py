@@ -125,7 +125,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def num_examples(self, k: int) -> float:
         """n_k, the training samples of client k."""
-        return float(self.roster.num_examples[self.row[k]])
+        return float(self.roster.counts[self.row[k]])
 
     @property
     def exchanges(self) -> int:
