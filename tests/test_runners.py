@@ -13,6 +13,7 @@ import torch
 from fedpers.checks.case import Case, make_case, run, same
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
+from fedpers.clients.fedfomo import FedFomoClient, FedFomoConfig
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.config import registry
 from fedpers.core.data import ClientData, Data
@@ -28,6 +29,7 @@ from fedpers.engines.shared_memory import PackedTrees, unpack_trees
 from fedpers.engines.stack import run_chunk
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
+from fedpers.families.peers.messages import Forward
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.convolution import as_products, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
@@ -335,6 +337,16 @@ def test_states_are_let_go_after_the_exchange(runner, monkeypatch):
     bounded = images("lgfedavg", RunnerConfig(runner))
     assert bounded.store.most <= 2 < 5
     assert all(same(kept.store.states[k], bounded.store.states[k]) for k in range(5))
+
+
+def test_answers_of_one_stack_are_to_orders_that_are_alike():
+    c = cohort(RunnerConfig("stack"), "equal", "logistic")
+    client = FedFomoClient(FedFomoConfig(), c.client.model)
+    peers = Cohort(client, c.federation, RamStore(), c.plan, c.runner.config)
+    orders = [Forward(torch.arange(1 + m), (c.params,) * m, torch.zeros(7)) for m in (2, 2, 1, 1)]
+    found = peers.handle([Request(k, order, Header("train", 1)) for k, order in enumerate(orders)])
+    one, same_one, other, same_other = (a.stack for a in found)
+    assert one == same_one > 0 and other == same_other > 0 and one != other
 
 
 def test_one_bad_client_does_not_take_its_stack_along():

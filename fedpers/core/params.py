@@ -249,11 +249,10 @@ def size(a: Params) -> int:
 
 def alike(models: Sequence[Params]) -> bool:
     """Whether all have tensors of the same names, shapes and kinds."""
-    first = models[0]
-    kinds = [(v.shape, v.dtype, v.device) for v in first.values()]
-    return all(
-        [
-            w.keys() == first.keys() and [(w[k].shape, w[k].dtype, w[k].device) for k in first] == kinds
-            for w in models[1:]
-        ]
-    )
+    names = models[0].keys()
+    return all([w.keys() == names for w in models]) and all(map(_alike, _layers(models)))
+
+
+def _alike(column: Sequence[Tensor]) -> bool:
+    shape, kind, device = column[0].shape, column[0].dtype, column[0].device
+    return all([t.shape == shape and t.dtype is kind and t.device == device for t in column])

@@ -24,21 +24,21 @@ class Inspector:
         self._seen: set[Any] = set()
         self._finite: dict[int, tuple[Tensor, bool]] = {}
         self._specs: dict[tuple[int, type], tuple[Any, TreeSpec]] = {}
-        self._sizes: dict[Any, int] = {}  # of replies in stacks without a fault, by stack and what was asked
+        self._sizes: dict[int, int] = {}  # of a reply in a stack without a fault
 
     def look(self, order: Any, reply: Any, stack: int = 0) -> tuple[str | None, int]:
         """(what is wrong with a reply, or None; its bytes, 0 if something is); `stack` as in `Answer`."""
-        asked = type(order), self._spec(order, type(reply))
-        if (stack, asked) in self._sizes:
-            return None, self._sizes[stack, asked]
+        if stack in self._sizes:
+            return None, self._sizes[stack]
         flat, structure = flatten(reply)
-        fault = self._compared(order, reply, (asked, spec_of(flat, structure)))
+        said = self._spec(order, type(reply))
+        fault = self._compared(order, reply, (type(order), said, spec_of(flat, structure)))
         finite = fault is None and all(map(self._is_finite, flat))
         if fault is None and not finite:
             fault = not_finite(reply)  # which may be another row's
         size = leaf_bytes(flat) if fault is None else 0
         if stack and finite:
-            self._sizes[stack, asked] = size
+            self._sizes[stack] = size
         return fault, size
 
     def _compared(self, order: Any, reply: Any, key: Any) -> str | None:

@@ -186,8 +186,11 @@ def whole_rows(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Te
     """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
     if not isinstance(parts[0], Part):
         return parts, index
-    rows = [p.chosen.take(i) for p, i in zip(parts, index, strict=True)]  # type: ignore[attr-defined]
-    return [p.of for p in parts], torch.stack(rows)  # type: ignore[attr-defined]
+    whole: list[Data] = [p.of for p in parts]  # type: ignore[attr-defined]
+    chosen: list[Tensor] = [p.chosen for p in parts]  # type: ignore[attr-defined]
+    if all([rows is chosen[0] for rows in chosen]):  # of clients of one size
+        return whole, chosen[0].take(index)
+    return whole, torch.stack([rows.take(i) for rows, i in zip(chosen, index, strict=True)])
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:
