@@ -33,9 +33,10 @@ from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.observer import RoundLog
 from fedpers.learning.flops import flops_of
 
+ROUNDS = {"logistic": 40, "mlp": 10}  # profiled, three times as many timed: what takes no second is noise
 WARM = 40  # rounds before anything is measured: compiled code, sizes of stacks, first visits of clients
-TURN = 4  # rounds: one profiled, then a product, one for the caches to forget these, two timed
-SIDE = 1024  # of the matrices of that product
+TURN = 6  # rounds: one profiled, then a product, two for the caches to forget these, three timed
+SIDE = 512  # of the matrices of that product; larger ones, no faster, empty caches that rounds then miss
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
@@ -51,7 +52,7 @@ def profile(args: argparse.Namespace, model: str) -> list[Result]:
     torch.set_num_threads(1)
     rows = []
     for name in args.methods.split(",") if args.methods else METHODS:
-        rows.append(one(name, model, args.clients or 20, args.rounds or 10))
+        rows.append(one(name, model, args.clients or 20, args.rounds or ROUNDS[model]))
         print(rows[-1], flush=True)
     return rows
 
@@ -90,8 +91,8 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
 
     Methods that draw how long a round is have long ones now and then: the median's cost is that of the
     median's length. Profiled and timed rounds take turns, so that what else the machine does hits both
-    kinds; not the round after a profiled one, which is 5 to 15 % slower than others, nor the last one, in
-    which some methods ask for their objective.
+    kinds; not the two rounds after a profiled one and a product, which are up to 20 and 6 % slower than
+    others, nor the last one, in which some methods ask for their objective.
     """
     clock, profiler, samples, products = Clock(), cProfile.Profile(time.process_time), [], Clock()
 
@@ -113,7 +114,7 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
         play(strategy, client, fed, RowStore(), RunnerConfig(), count, done)
     finally:
         profiler.disable()
-    profiled, timed = ([i for i in range(WARM, count - 1) if i % TURN in which] for which in ([0], [2, 3]))
+    profiled, timed = ([i for i in range(WARM, count - 1) if i % TURN in which] for which in ([0], [3, 4, 5]))
     cpu = [clock.cpu[i] for i in timed]
     medians = map(statistics.median, zip(*(samples[i] for i in timed), strict=True))
     counts = dict(zip(COUNTS, medians, strict=True))
