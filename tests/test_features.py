@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.core.data import Data
+from fedpers.core.data import Data, Part
 from fedpers.core.params import split
 from fedpers.core.rng import Stream
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.learning.features import Features
 from fedpers.learning.gradients import stacked
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.dispatch import autograd_only, whole_rows
 from fedpers.learning.local_training import minimise
 from fedpers.learning.losses import Frozen, proximal
 from fedpers.learning.model import build_model
@@ -94,6 +94,17 @@ def test_a_part_of_the_samples_has_their_features(local):
         found = Features(DEEP, body, part).fit(head, Stream(0, 1, 0), local)
         with autograd_only():
             same(found, minimise(Frozen(DEEP.loss, body), head, plain, Stream(0, 1, 0), local))
+
+
+def test_rows_of_parts_are_rows_of_the_whole():
+    """[C, S, B] of three clients: of parts of one size, which share their rows, and of others."""
+    whole, index = clients(DEEP, 3)[:3], torch.tensor([[[0, 1]], [[2, 0]], [[1, 1]]])
+    even, odd = torch.tensor([0, 2, 4]), torch.tensor([5, 3, 1])
+    for rows in ([even] * 3, [even, odd, even]):
+        parts, found = whole_rows([Part(d, r) for d, r in zip(whole, rows, strict=True)], index)
+        assert all(p is d for p, d in zip(parts, whole, strict=True))
+        assert found.tolist() == [r[i].tolist() for r, i in zip(rows, index, strict=True)]
+    assert whole_rows(whole, index) == (whole, index)
 
 
 def test_a_pull_on_the_trained_layers_stays():

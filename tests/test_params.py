@@ -155,3 +155,19 @@ def test_refusals():
         P.weighted_sum([], [])
     with pytest.raises(FedpersError, match="positive number, not 0"):
         P.weighted_mean([tree()], [0.0])
+
+
+def test_a_name_that_one_item_alone_has_is_told_wherever_the_item_is():
+    a, odd = {"w": torch.ones(2)}, {"w": torch.ones(2), "bias": torch.ones(1)}
+    for items in ([odd, a, a], [a, odd, a], [a, a, odd]):
+        with pytest.raises(FedpersError, match="do not match: bias on one side only"):
+            P.weighted_sum(items, [1.0, 1.0, 1.0])
+
+
+def test_models_are_alike_in_names_shapes_kinds_and_devices():
+    a = {"w": torch.ones(2, 3), "b": torch.ones(2)}
+    assert P.alike([a]) and P.alike([a, {"b": torch.zeros(2), "w": torch.zeros(2, 3)}])
+    for w in (torch.ones(3, 2), torch.ones(2, 3).double(), torch.ones(2, 3, device="meta")):
+        assert not P.alike([a, a, {**a, "w": w}])
+    for other in ({"w": a["w"]}, {**a, "c": a["b"]}):
+        assert not P.alike([a, other]) and not P.alike([other, a])

@@ -40,6 +40,7 @@ def test_columns_become_trees():
     first, second = spec(tree).unstack([w.unbind(0), [1.0, 2.0]], 2)
     assert same(first, ({"w": w[0]}, 1.0, None, (3,)))
     assert same(second, ({"w": w[1]}, 2.0, None, (3,)))
+    assert spec([(1,), [2]]).unstack([], 1) == [[(1,), [2]]]
     assert spec(7).unstack([], 2) == [7, 7] and spec(()).unstack([], 2) == [(), ()]
     assert spec(tree[0]["w"]).structure is LEAF
 

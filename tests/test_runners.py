@@ -349,6 +349,15 @@ def test_answers_of_one_stack_are_to_orders_that_are_alike():
     assert one == same_one > 0 and other == same_other > 0 and one != other
 
 
+def test_requests_of_several_rounds_are_answered_as_round_by_round():
+    c = cohort(RunnerConfig("stack"), "equal", "logistic")
+    requests = [Request(k, Weights(c.params), Header("train", t)) for t in (1, 2) for k in range(7)]
+    together = [a.body for a in c.handle(requests)]
+    apart = [a.body for part in (requests[:7], requests[7:]) for a in c.handle(part)]
+    assert all(same(a, b) for a, b in zip(together, apart, strict=True))
+    assert not same(together[0], together[7])  # each round has minibatches of its own
+
+
 def test_one_bad_client_does_not_take_its_stack_along():
     c = cohort(RunnerConfig("stack"))
 

@@ -19,6 +19,13 @@ def test_seeds_have_numpys_bits():
     assert integer_seeds([Stream(*key) for key in keys]) == alone(keys)
 
 
+def test_the_kernels_draw_what_this_numpy_does():
+    """Where they do not, as with another NumPy, it draws: right but slow, and no other test would tell."""
+    if seeds.library() is None:
+        pytest.skip("no C compiler")
+    assert seeds._same_bits(seeds.library())
+
+
 def test_no_number_that_numpy_would_draw_again_is_taken(monkeypatch):
     """With 2^31 + 1 numbers nearly half of the words are drawn again, with 2^31 - 1 one of 2^31."""
     monkeypatch.setattr(seeds, "SEEDS", 2**31 + 1)

@@ -17,7 +17,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.clustered.messages import Centers
-from fedpers.flower.roster import Shifted, rows_of
+from fedpers.flower.roster import Roster, Shifted, rows_of
 from fedpers.flower.strategy import PersonalizedStrategy
 from fedpers.flower.validation import shape_problem
 from fedpers.method import Observer, Plan
@@ -219,6 +219,14 @@ def test_one_misshapen_first_reply_is_skipped_alone():
     server = c.server()
     server.start(InProcessGrid(c.cohort(Misshapen, runner=RunnerConfig("loop"))), num_rounds=1)
     assert server.round_log.failures == 1
+
+
+@pytest.mark.parametrize("ids", [range(3), (1, 4, 6)])
+def test_samples_are_those_of_the_client_of_that_number(ids):
+    """Of clients on devices some numbers may be missing."""
+    strategy = FedAvg(FedAvgConfig(), None, Plan())
+    strategy.roster, strategy.row = Roster(ids, torch.tensor([5.0, 7.0, 9.0]), {}), rows_of(ids)
+    assert [strategy.num_examples(k) for k in ids] == [5, 7, 9]
 
 
 def test_numbers_that_are_only_shifted_are_a_mapping_like_any_other():

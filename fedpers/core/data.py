@@ -84,7 +84,7 @@ class Data:
 
     def part(self, rows_of: Callable[[int], np.ndarray]) -> "Data":
         """The rows rows_of(n) of a client that has n samples; of more samples it must not give fewer."""
-        return Part(self, as_rows(rows_of(len(self))))
+        return Part(self, torch.from_numpy(np.ascontiguousarray(rows_of(len(self)), dtype=np.int64)))
 
     def with_inputs(self, x: Tensor) -> "Data":
         """The same samples with other inputs x [n, ...], such as their features."""
@@ -94,11 +94,6 @@ class Data:
         """Batches of rows index [S, B]; `weight` [S, B] becomes their mask."""
         x, y = (t[index.reshape(-1)].unflatten(0, index.shape) for t in (self.x, self.y))
         return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
-
-
-def as_rows(numbers: np.ndarray) -> Tensor:
-    """[n] int64 numbers of rows, as a `Part` holds them."""
-    return torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.int64))
 
 
 class Part(Data):

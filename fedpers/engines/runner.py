@@ -110,13 +110,7 @@ class Runner:
         groups: dict[Any, list[Job]] = defaultdict(list)
         held = 0
         for place, (request, asked, state) in enumerate(self._read(population, requests)):
-            found: tuple[Key | None, ClientData | None, list[Any]] = (None, None, [])
-            if asked is not None and state is not UNREAD:
-                try:
-                    found = self._key(population, request.k, asked, state)
-                except Exception:  # data or state cannot be read: the loop finds out why
-                    state = UNREAD
-            key, data, leaves = found
+            key, data, leaves = self._key(population, request.k, asked, state)
             groups[key].append(Job(place, request, data, state, leaves))
             held += key.state.nbytes if key else sum([x.nbytes for x in leaves if isinstance(x, Tensor)])
             if held > HELD:
@@ -171,12 +165,17 @@ class Runner:
         return Asked(kind, request.when, spec_of(leaves, structure), leaves, auto and evaluates, own)
 
     def _key(
-        self, population: Population, k: int, asked: Asked, state: Any
-    ) -> tuple[Key | None, ClientData, list[Any]]:
+        self, population: Population, k: int, asked: Asked | None, state: Any
+    ) -> tuple[Key | None, ClientData | None, list[Any]]:
         """(what must be equal to share a stack, the client's data, leaves of the order and of the state)."""
-        data = population.data(k)
-        sizes = population.padded_sizes(data)
-        flat, spec = NOTHING if state is None else _flat(state)
+        if asked is None or state is UNREAD:
+            return None, None, []
+        try:
+            data = population.data(k)
+            sizes = population.padded_sizes(data)
+            flat, spec = NOTHING if state is None else _flat(state)
+        except Exception:  # no data, or a state that cannot be stacked: the loop finds out why
+            return None, None, []
         if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
             return None, data, flat
         key = Key(asked.kind, asked.when, sizes, asked.spec, spec, asked.bars)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.core.data import ClientData, Data, Part, as_rows
+from fedpers.core.data import ClientData, Data, Part
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
 from fedpers.core.seeds import shuffled_each, uniform_each
@@ -174,7 +174,9 @@ class StackedData(Data):
     def part(self, rows_of: Callable[[int], np.ndarray]) -> Data:
         """Each client's rows rows_of(n), n being its own number of samples."""
         assert self._block is not None
-        rows = {n: as_rows(rows_of(n)) for n in set(self._block.sizes)}  # one object for clients of one size
+        of_size = dict(zip(self._block.sizes, self._block.parts, strict=True))
+        # one object for all clients of a size
+        rows = {n: p.part(rows_of).chosen for n, p in of_size.items()}  # type: ignore[attr-defined]
         parts = [Part(p, rows[n]) for p, n in zip(self._block.parts, self._block.sizes, strict=True)]
         return StackedData.of(self._client, Block(parts, len(rows_of(self._block.size))))
 
