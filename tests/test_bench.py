@@ -1,5 +1,6 @@
 """The benchmarks' bookkeeping; the speed itself is measured by `fedpers bench`, not here."""
 
+import argparse
 import json
 import statistics
 from contextlib import ExitStack
@@ -285,6 +286,15 @@ def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken()
     shares = [found[part] for part in profile.PARTS]
     assert sum(shares) == pytest.approx(1) and min(shares) >= 0
     assert found["Python"] > 0 and found["torch"] > 0
+
+
+def test_of_several_passes_the_median_is_the_row(monkeypatch):
+    took = iter([3.0, None, 1.0, None, 2.0, None, 9.0, None])
+    monkeypatch.setattr(profile, "one", lambda *how: {"how": how, "times": next(took)})
+    args = argparse.Namespace(methods="local,fedbn", clients=None, rounds=None, passes=4)
+    first, second = profile.profile(args, "mlp")
+    assert first == {"how": ("local", "mlp", 20, 10), "times": 2.0}
+    assert second == {"how": ("fedbn", "mlp", 20, 10), "times": None}
 
 
 def test_profiled_rounds_are_compared_with_timed_ones_of_their_length():

@@ -48,13 +48,19 @@ Function = tuple[str, int, str]  # file, line, name: a function of pstats
 
 
 def profile(args: argparse.Namespace, model: str) -> list[Result]:
-    """A row for each method."""
+    """A row for each method: of several passes over all methods the one of the median."""
     torch.set_num_threads(1)
-    rows = []
-    for name in args.methods.split(",") if args.methods else METHODS:
-        rows.append(one(name, model, args.clients or 20, args.rounds or ROUNDS[model]))
-        print(rows[-1], flush=True)
-    return rows
+    names = args.methods.split(",") if args.methods else list(METHODS)
+    rows: dict[str, list[Result]] = {name: [] for name in names}
+    for name in names * args.passes:
+        rows[name].append(one(name, model, args.clients or 20, args.rounds or ROUNDS[model]))
+        print(rows[name][-1], flush=True)
+    return [middle(found) for found in rows.values()]
+
+
+def middle(rows: Sequence[Result]) -> Result:
+    """The row whose time above the floor is the median, the lower one of two."""
+    return sorted(rows, key=lambda row: row["times"] or 0.0)[(len(rows) - 1) // 2]
 
 
 def one(name: str, model: str, clients: int, rounds: int) -> Result:
