@@ -30,6 +30,7 @@ from fedpers.engines.stack import run_chunk
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
 from fedpers.families.peers.messages import Forward
+from fedpers.families.split_models.client import SharedPart
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.convolution import as_products, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
@@ -373,6 +374,25 @@ def test_one_bad_client_does_not_take_its_stack_along():
     assert isinstance(found[2], OSError)
     good = answers(c)
     assert all(same(found[k].body, good[k]) for k in range(7) if k != 2)
+
+
+def test_data_that_is_gone_at_a_later_visit_is_one_clients_failure():
+    c, gone = cohort(RunnerConfig("stack"), "equal"), set()
+
+    def client(k):
+        if k in gone:
+            raise OSError("disk gone")
+        return c.federation.client(k)
+
+    half = FedPerClient(FedPerConfig(), c.client.model)
+    split = Cohort(half, replace(c.federation, client=client), RamStore(), c.plan, c.runner.config)
+    order = SharedPart({k: v for k, v in c.params.items() if not half.model.is_head(k)})
+    first, second = [[Request(k, order, Header("train", t)) for k in range(7)] for t in (1, 2)]
+    split.handle(first)
+    gone.add(2)
+    found = split.handle(second)
+    assert [k for k, a in enumerate(found) if isinstance(a, Exception)] == [2]
+    assert isinstance(found[2], OSError)
 
 
 class Branching(FedAvgClient):
