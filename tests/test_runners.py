@@ -352,7 +352,8 @@ def test_answers_of_one_stack_are_to_orders_that_are_alike():
 
 def test_requests_of_several_rounds_are_answered_as_round_by_round():
     c = cohort(RunnerConfig("stack"), "equal", "logistic")
-    requests = [Request(k, Weights(c.params), Header("train", t)) for t in (1, 2) for k in range(7)]
+    order = Weights(c.params)  # one object for both rounds
+    requests = [Request(k, order, Header("train", t)) for t in (1, 2) for k in range(7)]
     together = [a.body for a in c.handle(requests)]
     apart = [a.body for part in (requests[:7], requests[7:]) for a in c.handle(part)]
     assert all(same(a, b) for a, b in zip(together, apart, strict=True))

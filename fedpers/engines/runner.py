@@ -22,7 +22,7 @@ from fedpers.engines.chunk_size import ChunkSize
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.processor import arithmetic, clock, free_mb
 from fedpers.engines.stack import Sizes, run_chunk
-from fedpers.flower.messages import Request
+from fedpers.flower.messages import Header, Request
 from fedpers.flower.newcomers import Unseen
 from fedpers.learning.convolution import ConvolutionBarred, barred
 
@@ -58,7 +58,7 @@ class Job(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What requests with one order have in common, if they are stacked."""
+    """What requests with one order and header have in common, if they are stacked."""
 
     kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
     when: tuple[int, int]
@@ -125,14 +125,15 @@ class Runner:
 
         A state is not read where the request is looped anyway.
         """
-        orders: dict[int, Asked | None] = {}
+        orders: dict[tuple[int, Header], Asked | None] = {}
         size = max(1, min(TOGETHER, HELD // 2 // (population.nbytes + 1)))
         for first in range(0, len(requests), size):
             part = requests[first : first + size]
-            for request in part:
-                if id(request.order) not in orders:
-                    orders[id(request.order)] = self._asked_safely(population, request)
-            asked = [orders[id(r.order)] for r in part]
+            told = [(id(r.order), r.header) for r in part]
+            for what, request in zip(told, part, strict=True):
+                if what not in orders:
+                    orders[what] = self._asked_safely(population, request)
+            asked = [orders[what] for what in told]
             states = _states(population, [r for r, a in zip(part, asked, strict=True) if a is not None])
             for request, a in zip(part, asked, strict=True):
                 yield request, a, UNREAD if a is None else next(states)
@@ -144,7 +145,7 @@ class Runner:
             return None
 
     def _asked(self, population: Population, request: Request) -> Asked | None:
-        """What all requests with this order share; None if their clients are looped."""
+        """What all requests with this order and header share; None if their clients are looped."""
         client, header = population.client, request.header
         if self.config.runner == "loop" or not client.vectorized or self._alone(population):
             return None
