@@ -43,5 +43,5 @@ class FedProx(GlobalModelStrategy):
         return Weights(self.average([w[k].params for k in w], weights, s.params))        # [S3]
 
     def _proportional(self, rng: np.random.Generator) -> list[int]:
-        n = self.roster.num_examples.numpy()
+        n = self.roster.counts
         return [self.roster.ids[i] for i in draw(rng, n, self.num_sampled, replace=False)]

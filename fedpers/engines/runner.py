@@ -161,9 +161,9 @@ class Runner:
         if auto and client.elementwise and population.nbytes > CACHED and header.kind == "train":
             self._say(LARGE)
             return None
-        leaves, structure = flatten(request.order)
+        leaves, spec = _flat(request.order)
         kind = (header.kind, type(request.order), header.assess)
-        return Asked(kind, request.when, spec_of(leaves, structure), leaves, auto and evaluates, own)
+        return Asked(kind, request.when, spec, leaves, auto and evaluates, own)
 
     def _key(
         self, population: Population, k: int, asked: Asked | None, state: Any
@@ -178,7 +178,7 @@ class Runner:
         except Exception:  # no data, or a state that cannot be stacked: the loop finds out why
             return None, None, []
         if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
-            return None, data, flat
+            return None, None, flat
         key = Key(asked.kind, asked.when, sizes, asked.spec, spec, asked.bars)
         return key, data, asked.leaves + flat
 
@@ -254,8 +254,8 @@ class Runner:
         return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + 1)))
 
 
-def _flat(state: Any) -> tuple[list[Any], TreeSpec]:
-    leaves, structure = flatten(state)
+def _flat(tree: Any) -> tuple[list[Any], TreeSpec]:
+    leaves, structure = flatten(tree)
     return leaves, spec_of(leaves, structure)
 
 

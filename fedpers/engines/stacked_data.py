@@ -186,7 +186,7 @@ class StackedData(Data):
         sizes, top = self._block.sizes, self._block.size
         orders = shuffled_each(streams, sizes, top, 1, 0, (1, top))[:, 0]
         drawn = [order[: max(1, int(share * n))] for order, n in zip(orders, sizes, strict=True)]
-        parts = [p.part(lambda _, rows=rows: rows) for p, rows in zip(self._block.parts, drawn, strict=True)]  # type: ignore[misc]
+        parts = [Part(p, torch.from_numpy(rows)) for p, rows in zip(self._block.parts, drawn, strict=True)]
         return StackedData.of(self._client, Block(parts, max(1, int(share * top))))
 
     def with_inputs(self, x: Tensor) -> Data:

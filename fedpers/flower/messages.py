@@ -64,8 +64,7 @@ class Answer(NamedTuple):
     work: int  # samples of a gradient through the body; these and the next two as in `Work`
     forwards: int = 0
     head_steps: int = 0
-    stack: int = 0  # the same in answers of this process to orders that are alike, if their replies are
-    # rows of the same tensors; 0: none
+    stack: int = 0  # of this process: orders in it are alike, replies rows of the same tensors; 0: none
 
     def cost(self) -> dict[str, int]:
         """What the training cost, as a message has it."""
