@@ -20,6 +20,7 @@ from fedpers.core.pytree import leaves
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.graphs import Recorder
 from fedpers.learning.optimizers import LocalConfig
 from fedpers.results.files import read_csv
 from fedpers.strategies.fedavg import FedAvg
@@ -52,10 +53,24 @@ def test_rounds_are_those_of_the_cpu(name):
     """Whole states to 1e-3: sums run in another order, and three rounds carry that on."""
     there, cohort = on(name, DEVICE, "stack")
     here, _ = on(name, "cpu", "stack")
-    assert all(x.device.type == DEVICE for x in tensors(there.state) if x.dim())
+    weights = {w.shape for w in case(name).model.init(0).values() if w.dim() > 1}
+    assert all(x.device.type == DEVICE for x in tensors(there.state) if x.shape[-2:] in weights)
     moved = [x.cpu() for x in tensors(there.state)]
     assert close(moved, tensors(here.state), 1e-3)
     assert not cohort.runner.looped  # vmap took every operator
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "ditto", "fedsoft", "fedrep"])
+def test_recorded_steps_are_the_steps(name):
+    """Bit for bit: a graph launches what torch would."""
+    recorded, cohort = on(name, DEVICE, "stack")
+    recorder = cohort.runner.recorder
+    assert not recorder.barred and bool(recorder.kept) == (DEVICE == "cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "due", lambda self, key: False)
+        made, cohort = on(name, DEVICE, "stack")
+    assert not cohort.runner.recorder.kept
+    assert all(map(torch.equal, tensors(recorded.state), tensors(made.state)))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "pflego", "ppfl", "fedsoft", "federico", "asvrcd"])

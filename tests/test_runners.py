@@ -32,7 +32,7 @@ from fedpers.engines.workers import balance
 from fedpers.families.peers.messages import Forward
 from fedpers.families.split_models.client import SharedPart
 from fedpers.flower.messages import Header, Request
-from fedpers.learning.convolution import as_products, convolve
+from fedpers.learning.convolution import convolutions, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.local_training import minibatches, minimise, minimise_from
 from fedpers.learning.model import build_model
@@ -276,7 +276,7 @@ def test_convolutions_as_products_are_convolutions(padding):
         return torch.func.grad(energy, argnums=(0, 1, 2))(x, w, b)
 
     theirs = torch.vmap(slopes)(x, w, b)
-    with as_products():
+    with convolutions("products"):
         torch.testing.assert_close(torch.vmap(slopes)(x, w, b), theirs)
         torch.testing.assert_close(slopes(x[0], w[0], b[0]), tuple(t[0] for t in theirs))
 

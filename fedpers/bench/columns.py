@@ -239,13 +239,14 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
     "cuda": (
         "Rounds on one GPU",
         "FedAvg with five networks, then every method with an MLP of 200 units: 100 clients of 200 samples, "
-        "all in a round, batches of 20. *stack*: ours as it comes; *loop*: ours, one client after another; "
-        "*tight*: the best plain loop on the same GPU, with no server.",
+        "all in a round, batches of 20. *stack*: ours as it comes; *tight*: the best plain loop on the same "
+        "GPU with the same arithmetic, with no server.",
         {
             "device": "{device}",
             "model": "{model}",
             "method": "{method}",
             "way": "{way}",
+            "products": "{precision}",
             "ms a round": _ms("seconds"),
             "times the stack": _times("times"),
             "peak MB of the GPU": _mb("peak_gpu_mb"),

@@ -4,6 +4,7 @@ Without a GPU it runs on the CPU, so that the suite can be tried.
 """
 
 import argparse
+import gc
 import statistics
 import sys
 from collections.abc import Callable
@@ -19,12 +20,16 @@ from fedpers.config.registry import METHODS, method
 from fedpers.core.errors import FedpersError
 from fedpers.core.plan import Plan
 from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.processor import arithmetic
 from fedpers.engines.runner import RunnerConfig
+from fedpers.learning.kernels.graphs import Recorder
 from fedpers.learning.training_round import trainings
 
 NETWORKS = ("lr", "mlp", "lenet", "cnn", "resnet18")  # of a round of FedAvg
 OF_METHODS = "mlp"
-WARM = 3  # rounds that are not counted: the size of a stack is being found
+WAYS = (("stack", "float32"), ("tight", "float32"), ("stack", "tf32"), ("tight", "tf32"))
+WARM = {"stack": 3, "tight": 1}  # rounds that are not counted: steps are recorded, libraries are loaded
+COUNTED = {"stack": 10, "tight": 3}
 
 
 def cuda(args: argparse.Namespace) -> list[Result]:
@@ -32,40 +37,49 @@ def cuda(args: argparse.Namespace) -> list[Result]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
     names = args.methods.split(",") if args.methods else list(METHODS)
-    cases: list[tuple[str, str, str]] = []
+    cases: list[tuple[str, str, str, str]] = []
     for network in args.models.split(",") if args.models else NETWORKS:
-        cases += [(network, "fedavg", way) for way in ("stack", "loop", "tight")]
-    cases += [(OF_METHODS, name, "stack") for name in names if name != "fedavg"]
+        cases += [(network, "fedavg", *way) for way in WAYS if device == "cuda" or way[1] == "float32"]
+    cases += [(OF_METHODS, name, "stack", "float32") for name in names if name != "fedavg"]
     rows: list[Result] = []
-    for network, name, way in cases:
-        work = Work(network, M=100, C=args.clients or 100, rounds=WARM + (args.rounds or 10))
-        row: Result = {"device": machine, "model": network, "method": name, "way": way, "C": work.C}
-        rows.append(row | measure(name, way, work, device))
+    for network, name, way, precision in cases:
+        work = Work(network, M=100, C=args.clients or 100, rounds=WARM[way] + (args.rounds or COUNTED[way]))
+        row: Result = {"device": machine, "model": network, "method": name, "way": way}
+        row |= {"precision": precision, "C": work.C}
+        rows.append(row | measure(name, way, precision, work, device))
         print(rows[-1], flush=True)
     for row in rows:
-        stack = next(r["seconds"] for r in rows if (r["model"], r["method"]) == (row["model"], row["method"]))
+        alike = [r for r in rows if all(r[key] == row[key] for key in ("model", "method", "precision"))]
+        stack = alike[0]["seconds"]
         row["times"] = row["seconds"] / stack if row["seconds"] and stack else None
     return rows
 
 
-def measure(name: str, way: str, work: Work, device: str) -> Result:
+def measure(name: str, way: str, precision: str, work: Work, device: str) -> Result:
     """Median seconds of a round and the largest memory that torch took of the device, MB (None: a CPU)."""
     on_gpu = device == "cuda"
     if on_gpu:
+        gc.collect()  # the run before
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     sync: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
+    how = RunnerConfig("stack", precision=precision)  # type: ignore[arg-type]
     try:
-        seconds = (tight(work, device, sync)["seconds"] if way == "tight"
-                   else rounds(name, way, work, device, sync))  # fmt: skip
+        if way == "tight":
+            with arithmetic(precision, "grouped", device, Recorder()):
+                seconds = tight(work, device, sync)["seconds"]
+        else:
+            seconds = rounds(name, how, work, device, sync)
     except (FedpersError, RuntimeError) as error:  # out of memory is a RuntimeError of torch's
         print(f"{name}, {work.model}, {way}: {str(error)[:300]}", file=sys.stderr)
         return {"seconds": None, "peak_gpu_mb": None}
     peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None
-    return {"seconds": statistics.median(seconds[WARM:]), "peak_gpu_mb": peak}
+    return {"seconds": statistics.median(seconds[WARM[way] :]), "peak_gpu_mb": peak}
 
 
-def rounds(name: str, way: str, work: Work, device: str, sync: Callable[[], None]) -> list[float]:
+def rounds(
+    name: str, how: RunnerConfig, work: Work, device: str, sync: Callable[[], None]
+) -> list[float]:
     """Seconds of each round of a method, all its clients in one process."""
     halves, config = method(name), compose.load([f"method={name}"]).method
     same: dict[str, Any] = {"lr": LR, "epochs": work.E, "steps": 0, "batch_size": work.B}
@@ -83,13 +97,7 @@ def rounds(name: str, way: str, work: Work, device: str, sync: Callable[[], None
 
     strategy = halves.strategy_class()(config, network, plan)
     client = halves.client_class()(config, network)
-    play(
-        strategy,
-        client,
-        fed,
-        RamStore(),
-        RunnerConfig("loop" if way == "loop" else "stack"),
-        work.rounds,
-        done,
-    )
+    cohort = play(strategy, client, fed, RamStore(), how, work.rounds, done)
+    if cohort.runner.looped:
+        raise FedpersError("the stack failed and was looped")
     return clock.seconds

@@ -29,12 +29,12 @@ from fedpers.strategies.fedavg import FedAvg
 
 USERS, IMAGES, COHORT, PROBE = 1000, 50, 50, 12
 WAYS = {
-    "products, float32": RunnerConfig("stack", COHORT, convolution="products"),
-    "products, TF32": RunnerConfig("stack", COHORT, convolution="products", precision="tf32"),
-    "grouped, TF32": RunnerConfig("stack", COHORT, convolution="grouped", precision="tf32"),
-    "products, bf16": RunnerConfig("stack", COHORT, convolution="products", precision="bf16"),
+    "float32": RunnerConfig("stack", COHORT),
+    "TF32": RunnerConfig("stack", COHORT, precision="tf32"),
+    "TF32, grouped": RunnerConfig("stack", COHORT, convolution="grouped", precision="tf32"),
+    "bf16": RunnerConfig("stack", COHORT, precision="bf16"),
 }
-EXACT = ("products, float32", "products, TF32", "grouped, TF32")  # what may run all rounds
+EXACT = ("float32", "TF32", "TF32, grouped")  # what may run all rounds
 
 
 @dataclass
@@ -91,7 +91,7 @@ def load(folder: str, device: str) -> Images:
     def scaled(a: Any) -> Tensor:
         return (torch.from_numpy(np.ascontiguousarray(a)).to(device).float() / 255 - 0.47) / 0.25
 
-    labels = [torch.from_numpy(np.asarray(v)).long().to(device) for v in (y, test_y)]
+    labels = [torch.from_numpy(np.array(v)).long().to(device) for v in (y, test_y)]
     return Images(scaled(x), labels[0], scaled(test_x), labels[1], source)
 
 

@@ -104,10 +104,24 @@ def weighted_sum_each(groups: Sequence[tuple[Sequence[Params], Sequence[float]]]
     counts = [len(items) for items, _ in groups]
     _same_names(*whole)
     found = sums_each(_layers(whole), counts, factors) if min(counts) else None
+    if found is None and min(counts) and not next(iter(whole[0].values())).is_cpu:
+        found = [_group_sums(layer, counts, factors) for layer in _layers(whole)]
     if found is None:
         rows = [weighted_sum(items, weights) for items, weights in groups]
         found = [torch.stack(column) for column in _layers(rows)]
     return dict(zip(whole[0], found, strict=True))
+
+
+def _group_sums(layer: Sequence[Tensor], counts: Sequence[int], factors: Sequence[float]) -> Tensor:
+    """[G, ...] of G groups of items, one after the other in `layer`: in a few calls, for a GPU."""
+    like, ends = layer[0], torch.tensor(counts).cumsum(0)
+    place = torch.arange(max(counts)).expand(len(counts), -1)
+    padded = place >= torch.tensor(counts).unsqueeze(1)  # by a group's first item, of weight 0
+    index = (ends - torch.tensor(counts)).unsqueeze(1) + place.masked_fill(padded, 0)
+    w = torch.tensor(factors, dtype=torch.float64)[index].masked_fill(padded, 0)
+    index, w = index.to(like.device), w.to(like.device).unsqueeze(1)
+    rows = torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in _columns(layer)], 1)
+    return rows.view(len(counts), *like.shape)
 
 
 def rows_of(stacks: Params) -> list[Params]:
@@ -133,12 +147,14 @@ def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -
     return total.to(column[0].dtype)
 
 
-AT_ONCE = 4096  # entries of each item that are in the cache together
+AT_ONCE = 4096  # entries of each item that are in a CPU's cache together
+ON_GPU = 2**24  # entries of all items that a GPU takes together
 
 
 def _columns(layer: Sequence[Tensor]) -> Iterator[Tensor]:
     """[S, c] float64: c entries of a layer of S items at a time."""
-    for parts in zip(*(t.reshape(-1).split(AT_ONCE) for t in layer), strict=True):
+    at_once = AT_ONCE if layer[0].is_cpu else max(AT_ONCE, ON_GPU // len(layer))
+    for parts in zip(*(t.reshape(-1).split(at_once) for t in layer), strict=True):
         yield torch.stack(parts).double()
 
 
@@ -172,26 +188,35 @@ def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
     Without a kernel it is ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64, which rounds by 1e-15 of ‖a_r‖² + ‖b_s‖²:
     less than what float32 items are rounded by.
     """
-    total = torch.zeros(len(a), len(b), dtype=torch.float64)
     if not a or not b:
-        return total
+        return torch.zeros(len(a), len(b), dtype=torch.float64)
     layers = _layers(a), _layers(b)
     found = distances(*layers)
     if found is not None:
         return found
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=layers[0][0][0].device)
     for layer, other in zip(*layers, strict=True):
         for x, y in zip(_columns(layer), _columns(other), strict=True):
             sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
-            total += torch.addmm(sizes, x, y.T, alpha=-2).cpu()
-    return total.clamp(min=0)
+            total += torch.addmm(sizes, x, y.T, alpha=-2)
+    return total.clamp(min=0).cpu()
 
 
 def sq_dist_each(pairs: Sequence[tuple[Params, Params]]) -> Tensor:
-    """[P] float64 ‖a - b‖² of each of P pairs, rounded as by `sq_dists`."""
+    """[P] float64 ‖a - b‖² of each of P pairs, rounded as by `sq_dists`, but for a GPU's last digits."""
     if not pairs:
         return torch.zeros(0, dtype=torch.float64)
-    found = distances_each(*(_layers(items) for items in zip(*pairs, strict=True)))
+    layers = [_layers(items) for items in zip(*pairs, strict=True)]
+    found = distances_each(*layers)
+    if found is None and not layers[0][0][0].is_cpu:
+        return _pair_distances(*layers).cpu()
     return torch.cat([sq_dists([a], [b])[0] for a, b in pairs]) if found is None else found
+
+
+def _pair_distances(a: Sequence[Sequence[Tensor]], b: Sequence[Sequence[Tensor]]) -> Tensor:
+    """[P] float64 of layers [layer][pair]: in a few calls, for a GPU."""
+    columns = [zip(_columns(x), _columns(y), strict=True) for x, y in zip(a, b, strict=True)]
+    return torch.stack([(x - y).square().sum(1) for layer in columns for x, y in layer]).sum(0)
 
 
 def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:

@@ -48,6 +48,12 @@ def readable(tensor: Tensor) -> bool:
     return not is_batchedtensor(tensor)
 
 
+def stack_size(tensors: Sequence[Tensor]) -> int:
+    """How many clients the stack has that one of the tensors is a row of; 0 if none is."""
+    mapped = next((t for t in tensors if is_batchedtensor(t)), None)
+    return 0 if mapped is None else int(get_unwrapped(mapped).shape[maybe_get_bdim(mapped)])
+
+
 def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """This client's rows of what `f` makes of plain stacks [C, ...]: all clients' inside vmap, else of one.
 

@@ -41,7 +41,8 @@ class Cohort(Population):
             self._pool = Pool(self, self.runner)
 
     def close(self) -> None:
-        """End the worker processes, if there are any."""
+        """End the worker processes, if there are any, and free what the runner holds."""
+        self.runner.close()
         if self._pool is not None:
             self._pool.close()
             self._pool = None

@@ -2,29 +2,39 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
-from fedpers.learning.convolution import as_products
+from fedpers.learning.convolution import Way, convolutions
 from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.graphs import Recorder, recorded_by
 
 
 @contextmanager
-def arithmetic(precision: str, convolution: str, device: str) -> Iterator[None]:
-    """How the products of a stack are computed while this is open; `RunnerConfig` has the words."""
+def arithmetic(precision: str, convolution: str, device: str, recorder: Recorder) -> Iterator[None]:
+    """How the products of a stack are computed while this is open; `RunnerConfig` has the words.
+
+    Args:
+        recorder: of local steps on a GPU.
+    """
     cuda = device.startswith("cuda")
-    products = convolution == "products" or (convolution == "auto" and cuda)
     if cuda:
         torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
         torch.backends.cudnn.allow_tf32 = precision != "float32"
-    with as_products(products):
+    with convolutions(_way(precision, convolution, cuda)), recorded_by(recorder) if cuda else nullcontext():
         if precision != "bf16":
             yield
             return
         kind = "cuda" if cuda else "cpu"
-        with autograd_only(), torch.autocast(kind, torch.bfloat16):
+        with autograd_only(), torch.autocast(kind, torch.bfloat16, cache_enabled=not cuda):
             yield
+
+
+def _way(precision: str, convolution: str, cuda: bool) -> Way:
+    if convolution == "auto" and cuda:
+        return "products" if precision == "float32" else "by shape"
+    return "products" if convolution == "products" else "grouped"
 
 
 def clock(device: str) -> float:
@@ -36,7 +46,11 @@ def clock(device: str) -> float:
 
 
 def free_mb(device: str) -> int:
-    """MiB that a stack may take: half of what a GPU has free."""
+    """MiB that a stack may take: an eighth of what a GPU has free, torch's own reserve among it.
+
+    Twice: torch's steps, and a recording of them. And activations, which `Runner` cannot know.
+    """
     if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0] / 2**21)
+        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int((torch.cuda.mem_get_info(device)[0] + spare) / 2**23)
     return 1024

@@ -25,6 +25,7 @@ from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Header, Request
 from fedpers.flower.newcomers import Unseen
 from fedpers.learning.convolution import ConvolutionBarred, barred
+from fedpers.learning.kernels.graphs import Recorder
 
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
@@ -42,7 +43,7 @@ class RunnerConfig:
     runner: Literal["auto", "loop", "stack"] = "auto"
     chunk: int | None = None  # clients in a stack; None: measured
     workers: int = 1  # processes that share the clients
-    memory_mb: int = 0  # of one stack; 0: 1024, or half of what a GPU has free
+    memory_mb: int = 0  # of one stack; 0: 1024, or an eighth of what a GPU has free
     convolution: Literal["auto", "grouped", "products"] = "auto"  # in a stack; auto: CUDA products
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # of products, on CUDA
 
@@ -86,6 +87,7 @@ class Runner:
         keep_freed()  # a round's stacks are made anew in the next
         self.config = config
         self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
+        self.recorder = Recorder()
         self._tuners: dict[Any, ChunkSize] = {}
         self.said: set[str] = set()  # reasons for the loop that were logged
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
@@ -102,6 +104,10 @@ class Runner:
                     for place, answer in run(population, key, jobs, shared):
                         answers[place] = answer
         return answers
+
+    def close(self) -> None:
+        """Free what was recorded on a GPU."""
+        self.recorder = Recorder()
 
     # ---- which clients can be in one stack ------------------------------------------------------
 
@@ -210,9 +216,10 @@ class Runner:
         structure = (tuple, None, (key.order.structure, key.state.structure))
         tuner = self._tuners.get(kind)
         if tuner is None:
-            tuner = self._tuners[kind] = ChunkSize(f"{kind[0]} {kind[1].__name__}")
+            name = f"{kind[0]} {kind[1].__name__}"
+            tuner = self._tuners[kind] = ChunkSize(name, measures=population.device == "cpu")
         limit = self._limit(population, key)
-        how = self.config.precision, self.config.convolution, population.device
+        how = self.config.precision, self.config.convolution, population.device, self.recorder
         while jobs:
             size = self.config.chunk or tuner.size(len(jobs), limit)
             chunk, jobs = jobs[:size], jobs[size:]

@@ -6,15 +6,17 @@ product of the kernel with all windows of the input it is one batched matrix pro
 
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpers.core.scope import holding
 
-_products: ContextVar[bool] = ContextVar("products", default=False)
+Way = Literal["grouped", "products", "by shape"]
+WIDE, LARGE = 64, 8  # channels and sides of images from which cuDNN's grouped convolutions in TF32 are fast
+_way: ContextVar[Way] = ContextVar("way", default="grouped")
 _barred: ContextVar[bool] = ContextVar("barred", default=False)
 
 
@@ -27,23 +29,51 @@ def barred(really: bool = True) -> AbstractContextManager[None]:
     return holding(_barred, really)
 
 
-def as_products(wanted: bool = True) -> AbstractContextManager[None]:
-    """While this is open, `convolve` uses matrix products, unless `wanted` is false."""
-    return holding(_products, wanted)
+def convolutions(way: Way) -> AbstractContextManager[None]:
+    """While this is open, `convolve` goes this way: torch's, products, or what is faster in TF32 for a shape."""
+    return holding(_way, way)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-    """A convolution with stride 1: x [B, C, H, W], weight [O, C, k, k], bias [O] to [B, O, H', W'].
+def current_way() -> Way:
+    """The way that `convolve` goes now."""
+    return _way.get()
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, stride: int = 1) -> Tensor:
+    """A convolution: x [B, C, H, W], weight [O, C, k, k], bias [O] or None to [B, O, H', W'].
 
     Raises:
         ConvolutionBarred: torch may not make it here.
     """
     if _barred.get():
         raise ConvolutionBarred
-    if _products.get():
+    if stride == 1 and _as_product(x, weight):
         out: Tensor = _Products.apply(x, weight, bias, padding)
         return out
-    return F.conv2d(x, weight, bias, padding=padding)
+    return F.conv2d(x, weight, bias, stride, padding)
+
+
+def _as_product(x: Tensor, weight: Tensor) -> bool:
+    way = _way.get()
+    suits = weight.shape[1] < WIDE or x.shape[-1] < LARGE
+    return way == "products" or (way == "by shape" and suits)
+
+
+class Convolution(nn.Conv2d):
+    """A layer of a module whose square kernel goes through `convolve`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, O, H', W']."""
+        assert not isinstance(self.padding, str)
+        return convolve(x, self.weight, self.bias, self.padding[0], self.stride[0])
+
+
+def convolving(module: nn.Module) -> nn.Module:
+    """The module, its convolutions going through `convolve`: they must have square kernels and no groups."""
+    for child in module.modules():
+        if type(child) is nn.Conv2d:
+            child.__class__ = Convolution  # a new one would draw numbers
+    return module
 
 
 def _windows(x: Tensor, size: int, padding: int) -> Tensor:
@@ -63,12 +93,14 @@ class _Products(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-        return (_product(x, weight, padding) + bias[:, None, None, None]).transpose(0, 1)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+        out = _product(x, weight, padding)
+        return (out if bias is None else out + bias[:, None, None, None]).transpose(0, 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, _, ctx.padding = inputs
+        x, weight, bias, ctx.padding = inputs
+        ctx.bias = bias is not None
         ctx.save_for_backward(x, weight)
 
     @staticmethod
@@ -82,4 +114,4 @@ class _Products(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             turned = weight.flip((2, 3)).transpose(0, 1)
             of_x = _product(g, turned, size - 1 - ctx.padding).transpose(0, 1)
-        return of_x, of_weight, flat.sum(1), None
+        return of_x, of_weight, flat.sum(1) if ctx.bias else None, None

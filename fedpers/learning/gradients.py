@@ -15,6 +15,7 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed
+from fedpers.learning.kernels.graphs import gradient_recorded
 from fedpers.learning.kernels.linear import differentiated_once
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import HEAD, Model
@@ -77,15 +78,20 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
         return by_autograd
 
     def gradient(*args: Any) -> Any:
-        if not kernels_allowed():
-            return by_autograd(*args)
-        if knows_gradient(f):
-            return f.gradient(*args)
-        found = gradient_of(f, *args)
-        found = _of_images(f, *args) if found is None else found
+        found = _without_autograd(f, *args) if kernels_allowed() else None
+        if found is None and len(args) == 2:
+            found = gradient_recorded(f, *args)
         return by_autograd(*args) if found is None else found
 
     return gradient
+
+
+def _without_autograd(f: Loss, *args: Any) -> Any:
+    """The gradient in the first argument by the loss itself, by a kernel or piece by piece; else None."""
+    if knows_gradient(f):
+        return f.gradient(*args)
+    found = gradient_of(f, *args)
+    return _of_images(f, *args) if found is None else found
 
 
 def _of_images(f: Loss, *args: Any) -> Params | None:

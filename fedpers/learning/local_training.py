@@ -19,6 +19,7 @@ from fedpers.core.vmap import readable
 from fedpers.learning.gradients import grad, in_stack, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
+from fedpers.learning.kernels.graphs import minimise_recorded
 from fedpers.learning.kernels.joint import Found, steps_then_gradient
 from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
 from fedpers.learning.losses import Loss, taken_apart
@@ -89,11 +90,16 @@ def minimise_from(
         return found
     if _alone() and isinstance(lr, float):
         return _descend(loss, params, opt, minibatches(data, rng, cfg), cfg, lr)
+
+    def step(gradient: Any, w: Params, opt: OptimizerState, batch: Data) -> Any:
+        return where_any(rng, batch.mask, sgd_step(w, gradient(w, batch), opt, cfg, lr), (w, opt))
+
+    draw, how = lambda: schedule_of(data, rng, cfg), (cfg, lr, rng.ragged)
+    if isinstance(lr, float) and (found := minimise_recorded(loss, params, opt, data, how, draw, step)):
+        return found
     gradient = grad(loss)
     for batch in minibatches(data, rng, cfg):
-        g = gradient(params, batch)
-        stepped = sgd_step(params, g, opt, cfg, lr)
-        params, opt = where_any(rng, batch.mask, stepped, (params, opt))
+        params, opt = step(gradient, params, opt, batch)
     return params, opt
 
 

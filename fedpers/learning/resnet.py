@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from fedpers.core.params import Params
 from fedpers.core.torchvision import import_torchvision
+from fedpers.learning.convolution import convolving
 from fedpers.learning.layers import Network, fresh
 
 # kernel, stride and padding of the first layer
@@ -27,7 +28,7 @@ class ResNet18(Network):
 
     def __post_init__(self) -> None:
         with torch.device("meta"):
-            object.__setattr__(self, "skeleton", self.module())
+            object.__setattr__(self, "skeleton", convolving(self.module()))
 
     def module(self) -> nn.Module:
         """A new nn.Module, initialised from torch's global generator."""

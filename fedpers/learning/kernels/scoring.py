@@ -14,6 +14,8 @@ from fedpers.learning.kernels.plan import Plan, Training, layers_of, places_of
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.model import Model
 
+TOGETHER = 64  # models that torch scores in one call
+
 
 def _scored_by(model: Model, params: Params, data: Data) -> tuple[list[str], Params] | None:
     """(places, parameters there) of a stacked client's model that a kernel scores; None: torch does."""
@@ -102,11 +104,25 @@ def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -
     like = next(iter(models[0].values()))
     found = parts_of(loss, ON_DATA, models[0], like) if kernels_allowed() and alike(models) else None
     if found is None or not _scores(*found, loss, datas):
+        if not like.is_cpu and alike(models) and len({len(data) for data in datas}) == 1:
+            return _scored_together(loss, models, [data for group, data in asked for _ in group], counts)
         return [torch.stack([loss(w, data) for w in group]) for group, data in asked]
     plan, start = found
     whole = [start.w | w for w in models] if start.w.keys() - models[0].keys() else models
     losses = native.assess_each(whole, plan.places, plan.task, datas, counts)[0]
     return list(losses.split(counts))
+
+
+def _scored_together(
+    loss: Loss, models: Sequence[Params], datas: Sequence[Data], counts: Sequence[int]
+) -> list[Tensor]:
+    """Losses of models on as many samples each, in groups of `counts`: in a few calls, for a GPU."""
+    found = []
+    for i in range(0, len(models), TOGETHER):
+        w = {k: torch.stack([m[k] for m in models[i : i + TOGETHER]]) for k in models[0]}
+        samples = zip(*((d.x, d.y, d.mask) for d in datas[i : i + TOGETHER]), strict=True)
+        found.append(torch.func.vmap(loss)(w, Data(*map(torch.stack, samples))))
+    return list(torch.cat(found).split(list(counts)))
 
 
 def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> bool:

@@ -1,0 +1,154 @@
+"""Steps that are recorded: here what a graph would play is run again, which a CPU can do, too."""
+
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedpers.checks.case import run
+from fedpers.core.data import Data
+from fedpers.core.params import _group_sums, _pair_distances, weighted_sum_each
+from fedpers.core.pytree import leaves
+from fedpers.engines.cohort import Cohort
+from fedpers.engines.runner import RunnerConfig
+from fedpers.learning.kernels import graphs
+from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.scoring import _scored_together
+from fedpers.learning.model import build_model
+from tests.test_contract import case
+
+TRAINED = "fedavg fedprox fedper fedrep ditto fedsoft ifca fedbabu lgfedavg pfedme".split()
+BY_GRADIENTS = ["acd", "asvrcd", "ascd", "scd", "svrcd", "scaffold"]
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """How often each recording was played."""
+    found = {}
+
+    def capture(step, pool):
+        def replay():
+            found[step] = found.get(step, 0) + 1
+            step()
+
+        return replay
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    return found
+
+
+def rounds(small, recorder):
+    """The tensors of the server's state after some rounds of stacks without kernels."""
+    with autograd_only(), graphs.recorded_by(recorder):
+        server, cohort = run(small, small.cohort(runner=RunnerConfig("stack")))
+    assert not cohort.runner.looped
+    return [x for x in leaves(server.state) if isinstance(x, torch.Tensor)]
+
+
+def recorded_alike(small, count):
+    """The recorder of a case whose rounds are the same bit for bit with and without."""
+    recorder = graphs.Recorder()
+    recorded, made = rounds(small, recorder), rounds(small, None)
+    assert len(recorded) == len(made) and all(map(torch.equal, recorded, made))
+    assert len(recorder.kept) == len(count) and not recorder.barred
+    return recorder
+
+
+@pytest.mark.parametrize("name", TRAINED + BY_GRADIENTS)
+def test_the_same_rounds_bit_for_bit(name, played):
+    recorded_alike(case(name), played)
+    assert played and max(played.values()) > 1
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        {"momentum": 0.9},
+        {"momentum": 0.9, "keep_momentum": True},
+        {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1},
+        {"optimizer": "adam", "lr": 0.01, "keep_momentum": True},
+        {"batch_size": 0, "epochs": 3},
+        {"steps": 7, "batch_size": 3},
+        {"schedule": "halve", "horizon": 6},
+    ],
+    ids=lambda local: "-".join(local),
+)
+def test_every_kind_of_training(local, played):
+    small = case("fedprox")
+    small = replace(small, rounds=6, config=replace(small.config, local=replace(small.config.local, **local)))
+    recorded_alike(small, played)
+    assert played
+
+
+def test_rates_are_recorded_apart(played):
+    """A rate is part of what is recorded: each that comes twice has its own."""
+    small = case("fedavg")
+    slow = replace(small.config.local, schedule="halve", horizon=8)
+    plan = replace(small.plan, clients_per_round=len(small.federation.num_train))
+    small = replace(small, rounds=8, plan=plan)
+    constant = len(recorded_alike(small, played).kept)
+    played.clear()
+    small = replace(small, config=replace(small.config, local=slow))
+    assert len(recorded_alike(small, played).kept) > constant
+
+
+def test_what_cannot_be_recorded_runs_all_the_same(monkeypatch, caplog):
+    tried = []
+
+    def refuse(step, pool):
+        tried.append(step)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "capture", refuse)
+    small, recorder = replace(case("fedavg"), rounds=6), graphs.Recorder()
+    refused, made = rounds(small, recorder), rounds(small, None)
+    assert all(map(torch.equal, refused, made)) and not recorder.kept
+    assert len(tried) == len(recorder.barred) == caplog.text.count("not recorded on the GPU") > 0  # once each
+
+
+def test_memory_for_recordings_has_an_end(monkeypatch):
+    """An eighth of the device's, whatever is still to come."""
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=800))
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: "pool")
+    recorder, cuda = graphs.Recorder(), torch.device("cuda")
+    held = graphs.Recording(lambda own: own, [torch.zeros(25)])
+    recorder.kept["one"] = held
+    assert held.nbytes == 100 and recorder._allowed(cuda) == "pool"
+    recorder.kept["two"] = graphs.Recording(lambda own: own, [torch.zeros(1)])
+    with pytest.raises(RuntimeError, match="2 recordings take 0 of 0 MiB"):
+        recorder._allowed(cuda)
+    assert graphs.Recorder()._allowed(torch.device("cpu")) is None
+
+
+def test_a_cohort_that_ends_frees_its_recordings():
+    small = case("fedavg")
+    cohort: Cohort = small.cohort()
+    cohort.runner.recorder.kept["one"] = graphs.Recording(lambda own: own, [torch.zeros(1)])
+    cohort.close()
+    assert not cohort.runner.recorder.kept
+
+
+def test_sums_distances_and_losses_in_a_few_calls():
+    """What a GPU does for many at once is what is defined for each."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"a": (3, 5000), "b": (2,)}
+    models = [{k: torch.randn(*s, generator=draw) for k, s in shapes.items()} for _ in range(7)]
+    models[3]["b"][0] = torch.inf  # stays in its own group
+    counts, factors = [2, 1, 3, 1], [0.5, -1.0, 2.0, 1.0, 0.25, 0.125, 3.0]
+    groups = [(models[i:j], factors[i:j]) for i, j in pairwise([0, 2, 3, 6, 7])]
+    sums = weighted_sum_each(groups)
+    for k, v in sums.items():
+        torch.testing.assert_close(_group_sums([m[k] for m in models], counts, factors), v)
+    pairs = [(models[i], models[j]) for i, j in ((0, 1), (1, 2), (4, 4), (0, 6))]
+    layers = [[[m[k] for m in side] for k in ("a", "b")] for side in zip(*pairs, strict=True)]
+    exact = [sum((a[k].double() - b[k].double()).square().sum() for k in a) for a, b in pairs]
+    torch.testing.assert_close(_pair_distances(*layers), torch.stack(exact))
+    model = build_model("mlp", input_shape=(4,), num_outputs=3, task="classification", hidden=[5])
+    made = [model.init(seed) for seed in range(70)]
+    datas = [Data(torch.randn(6, 4, generator=draw), torch.arange(6) % 3, torch.ones(6)) for _ in made]
+    found = _scored_together(model.loss, made, datas, [30, 40])
+    assert [len(x) for x in found] == [30, 40]
+    each = torch.stack([model.loss(w, data) for w, data in zip(made, datas, strict=True)])
+    torch.testing.assert_close(torch.cat(found), each)
