@@ -104,6 +104,7 @@ def test_rounds_on_a_gpu_run_without_one_too(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPERS_BENCH", str(tmp_path))
     monkeypatch.setattr(cuda, "Work", lambda *a, **k: Work(*a, **(k | {"M": 4, "n": 6, "B": 3, "rounds": 4})))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setitem(cuda.OF_METHODS, "fedbn", "mlp")
     words = [
         "--models",
         "lr,lenet",

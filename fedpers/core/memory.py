@@ -11,6 +11,7 @@ import numpy as np
 
 TRIM, MAPS = -1, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_MAX
 KEPT = 256 * 2**20  # bytes of freed memory
+OWN_FROZEN = gc.get_freeze_count()  # from Python 3.12 on, objects of the interpreter's own
 YOUNG = 20_000  # objects that are made before Python looks for garbage among them
 
 
@@ -49,7 +50,7 @@ def settled() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
-        if not already:
+        if already <= OWN_FROZEN:
             gc.unfreeze()
 
 

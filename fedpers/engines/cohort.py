@@ -1,5 +1,6 @@
 """The clients that a process serves: run one by one, in stacks, or with worker processes."""
 
+import gc
 from collections.abc import Sequence
 
 from fedpers.core.data import Federation
@@ -23,6 +24,8 @@ class Cohort(Population):
         plan: Plan,
         runner: RunnerConfig = RunnerConfig(),  # noqa: B008
     ) -> None:
+        if plan.device != "cpu":
+            gc.collect()  # tensors of an earlier run: cycles keep them, and Python sees no GPU's memory
         super().__init__(client, federation, store, plan)
         self.runner = Runner(runner)
         self._pool: Pool | None = None

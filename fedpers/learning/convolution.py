@@ -30,7 +30,7 @@ def barred(really: bool = True) -> AbstractContextManager[None]:
 
 
 def convolutions(way: Way) -> AbstractContextManager[None]:
-    """While this is open, `convolve` goes this way: torch's, products, or what is faster in TF32 for a shape."""
+    """While this is open, `convolve` goes this way; "by shape" is what is faster in TF32."""
     return holding(_way, way)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.learning.local_training import minimise_from, minimise_weighed
 from fedpers.learning.model import Model
@@ -37,9 +38,18 @@ class Weighed:
         if found is not None:
             return found
         numbered = Data(data.x, torch.arange(len(data), device=data.y.device), data.mask)
+        return minimise_from(OfNumbered(self.model, self.q, data.y), w, opt, numbered, rng, cfg, lr)
 
-        def loss(w: Params, batch: Data) -> Tensor:  # batches have samples' numbers, so each meets its q
-            losses = self.model.sample_losses(self.model(w, batch.x), data.y[batch.y])
-            return (losses * self.q[batch.y] * batch.mask).sum() / batch.num
 
-        return minimise_from(loss, w, opt, numbered, rng, cfg, lr)
+@record("learning.OfNumbered")
+class OfNumbered:
+    """`Weighed` on batches that have samples' numbers in place of y, so that each meets its own q."""
+
+    model: Model
+    q: Tensor  # [n] of all samples
+    y: Tensor  # [n]
+
+    def __call__(self, w: Params, batch: Data) -> Tensor:
+        """On a batch."""
+        losses = self.model.sample_losses(self.model(w, batch.x), self.y[batch.y])
+        return (losses * self.q[batch.y] * batch.mask).sum() / batch.num

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
-from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.pytree import flatten, rebuild, record_name
 from fedpers.core.scope import holding
 from fedpers.core.vmap import mapped_once, on_stacks, over_rows, stack_size
 from fedpers.learning.convolution import current_way
@@ -43,8 +43,11 @@ class Recorder:
         self._pool: Any = None  # memory for what is made on the way: recordings never run side by side
 
     def due(self, key: Any) -> bool:
-        """Whether this is to be recorded, or was."""
-        known = key in self._seen
+        """Whether this is to be recorded, or was; not what has no hash, such as arrays of NumPy."""
+        try:
+            known = key in self._seen
+        except TypeError:
+            return False
         self._seen.add(key)
         return known and key not in self.barred
 
@@ -135,16 +138,16 @@ def minimise_recorded(
     recorder, parts = _recorder.get(), _parts(loss)
     if recorder is None or parts is None or type(data) is Data or data.block is None or not mapped_once():
         return None
-    base, beside = parts
-    tree = Tree((params, opt, beside))
+    tensors, form = taken((params, opt, parts))
+    moving = len(taken((params, opt))[0])
     block, like = data.block, data.block.parts[0]
-    key = base, tree.key, how, len(block.parts), len(data), _kinds([like.x[:1], like.y[:1]]), _arithmetic()
+    key = form, how, len(block.parts), len(data), _kinds([like.x[:1], like.y[:1], *tensors]), _arithmetic()
     if not recorder.due(key):
         return None
 
     def client(x: Tensor, y: Tensor, mask: Tensor, *rows: Tensor) -> list[Tensor]:
-        w, opt, beside = tree.filled(rows)
-        return Tree(step(torch.func.grad(_whole(base, beside)), w, opt, Data(x, y, mask))).tensors
+        w, opt, parts = form.filled(rows)
+        return taken(step(torch.func.grad(_whole(*parts)), w, opt, Data(x, y, mask)))[0]
 
     def all_clients(index: Tensor, weight: Tensor, *stacks: Tensor) -> list[Tensor]:
         first = torch.zeros(1, dtype=torch.int64, device=index.device)
@@ -152,8 +155,7 @@ def minimise_recorded(
         run = partial(_step, client, moving)
         return recorder.play(key, run, [first, *batches, *stacks], index.shape[1]) + list(stacks[moving:])
 
-    moving = len(Tree((params, opt)).tensors)
-    w, opt, _ = tree.filled(on_stacks(all_clients, *schedule(), *tree.tensors))
+    w, opt, _ = form.filled(on_stacks(all_clients, *schedule(), *tensors))
     return w, opt
 
 
@@ -162,58 +164,58 @@ def gradient_recorded(loss: Loss, params: Params, data: Data) -> Params | None:
     recorder = _recorder.get()
     if recorder is None or not mapped_once() or (parts := _parts(loss)) is None:
         return None
-    base, beside = parts
-    tree = Tree((params, beside))
-    given = [data.x, data.y, data.mask, *tree.tensors]
-    key = base, tree.key, stack_size(given), _kinds(given), _arithmetic()
+    tensors, form = taken((params, parts))
+    given = [data.x, data.y, data.mask, *tensors]
+    key = form, stack_size(given), _kinds(given), _arithmetic()
     if not recorder.due(key):
         return None
 
     def client(x: Tensor, y: Tensor, mask: Tensor, *rows: Tensor) -> list[Tensor]:
-        w, beside = tree.filled(rows)
-        return list(torch.func.grad(_whole(base, beside))(w, Data(x, y, mask)).values())
+        w, parts = form.filled(rows)
+        return list(torch.func.grad(_whole(*parts))(w, Data(x, y, mask)).values())
 
     found = on_stacks(lambda *s: recorder.play(key, lambda own: over_rows(client, *own), s), *given)
     return dict(zip(params, found, strict=True))
 
 
-class Tree:
-    """The tensors of a tree, and all else of it, which is the same for all clients of a stack."""
+class Form(NamedTuple):
+    """All of a tree but its tensors; the same for all clients of a stack."""
 
-    def __init__(self, tree: Any) -> None:
-        flat, self._form = flatten(tree)
-        self.tensors = [t for t in flat if isinstance(t, Tensor)]
-        self._others = tuple(None if isinstance(t, Tensor) else t for t in flat)
-
-    @property
-    def key(self) -> Any:
-        """Equal for trees that differ in the numbers of their tensors only."""
-        return self._form, self._others, _kinds(self.tensors)
+    structure: Any
+    others: tuple[Any, ...]  # its leaves, None for tensors
 
     def filled(self, tensors: Sequence[Tensor]) -> Any:
-        """The tree with other tensors."""
+        """The tree with these tensors."""
         values = iter(tensors)
-        return rebuild(self._form, [next(values) if x is None else x for x in self._others])
+        return rebuild(self.structure, [next(values) if x is None else x for x in self.others])
+
+
+def taken(tree: Any) -> tuple[list[Tensor], Form]:
+    """The tensors of a tree, and what is left."""
+    flat, structure = flatten(tree)
+    others = tuple(None if isinstance(t, Tensor) else t for t in flat)
+    return [t for t in flat if isinstance(t, Tensor)], Form(structure, others)
 
 
 def _kinds(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple((t.shape, t.dtype) for t in tensors)
 
 
-def _parts(loss: Loss) -> tuple[tuple[Any, float], tuple[Any, Params, Params]] | None:
-    """((the model's loss, λ), (ū, c̄, frozen parameters)); None if a loss could hold other tensors."""
+def _parts(loss: Loss) -> tuple[Any, ...] | None:
+    """(loss, frozen parameters, λ, ū, c̄) of a model's loss or a record; None: it could hold other tensors."""
     near, frozen = taken_apart(loss)
-    model = getattr(frozen.loss, "__self__", None)
-    if getattr(frozen.loss, "__func__", None) not in ON_DATA or not of_model_alone(model):
+    inner: Any = frozen.loss
+    of_model = getattr(inner, "__func__", None) in ON_DATA and of_model_alone(inner.__self__)
+    if not of_model and record_name(type(inner)) is None:
         return None
-    if not isinstance(model, Model) or isinstance(model.network, ModuleNetwork):  # which may draw numbers
+    models = [inner.__self__] if of_model else [x for x in flatten(inner)[0] if isinstance(x, Model)]
+    if any(isinstance(model.network, ModuleNetwork) for model in models):  # which may draw numbers
         return None
-    return (frozen.loss, near.lam), (near.ubar, near.cbar, frozen.fixed)
+    return inner, frozen.fixed, near.lam, near.ubar, near.cbar
 
 
-def _whole(base: tuple[Any, float], beside: tuple[Any, Params, Params]) -> Loss:
+def _whole(loss: Loss, fixed: Params, lam: float, ubar: float | Tensor, cbar: Params) -> Loss:
     """The loss that `_parts` took apart."""
-    (loss, lam), (ubar, cbar, fixed) = base, beside
     loss = Frozen(loss, fixed) if fixed else loss
     return Proximal(loss, lam, ubar, cbar) if lam else loss
 
