@@ -223,6 +223,36 @@ def test_the_readme_has_the_factors_of_the_files():
     assert f"round takes {content['rows'][-1]['times']:.2f} times what a thousand cost" in readme
 
 
+def test_the_page_and_the_readme_say_what_a_gpu_took():
+    root = Path(__file__).parents[1]
+    page, readme = (
+        " ".join((root / name).read_text(encoding="utf-8").split())
+        for name in ("docs/performance.md", "README.md")
+    )
+    rows = json.loads((root / "benchmarks/results/cuda.json").read_text())["rows"]
+    tight = {(r["model"], r["precision"]): r["times"] for r in rows if r["way"] == "tight"}
+    lr, mlp, lenet, cnn, resnet = (tight[m, "float32"] for m in ("lr", "mlp", "lenet", "cnn", "resnet18"))
+    assert (
+        f"{lr:.0f} times as fast for logistic regression, {mlp:.0f} for the MLP, {lenet:.0f} for LeNet"
+        in page
+    )
+    assert (
+        f"{cnn:.0f} for the CNN and {resnet:.1f} for ResNet-18 ({tight['resnet18', 'tf32']:.1f} in TF32)"
+        in page
+    )
+    kind = ("mlp", "float32", "stack")
+    stacks = [r for r in rows if (r["model"], r["precision"], r["way"]) == kind]
+    ours = {r["method"]: r["seconds"] * 1e3 for r in stacks}
+    assert f"Half of the methods take at most {statistics.median(ours.values()):.0f} ms" in page
+    slowest = sorted(ours, key=ours.get)[-1]
+    assert (slowest, f"(ASVRCD: {ours[slowest]:.0f} ms)" in page) == ("asvrcd", True)
+    assert f"FedeRiCo ({ours['federico']:.0f} ms)" in page
+    (row,) = json.loads((root / "benchmarks/results/gpu.json").read_text())["rows"]
+    assert row["device"] == "NVIDIA H200" and row["rounds"] == 1500
+    assert f"1,500 rounds took {row['seconds']:.0f} s on one H200" in page
+    assert f"1/{mlp:.0f} of what a plain loop takes" in readme and f"rounds {row['seconds']:.0f} s." in readme
+
+
 def test_a_processor_is_named_with_its_generation(tmp_path):
     info = tmp_path / "cpuinfo"
     assert bench.processor(info)  # what Python knows

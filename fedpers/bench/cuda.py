@@ -79,9 +79,7 @@ def measure(name: str, way: str, precision: str, work: Work, device: str) -> Res
     return {"seconds": statistics.median(seconds[WARM[way] :]), "peak_gpu_mb": peak}
 
 
-def rounds(
-    name: str, how: RunnerConfig, work: Work, device: str, sync: Callable[[], None]
-) -> list[float]:
+def rounds(name: str, how: RunnerConfig, work: Work, device: str, sync: Callable[[], None]) -> list[float]:
     """Seconds of each round of a method, all its clients in one process."""
     halves, config = method(name), compose.load([f"method={name}"]).method
     same: dict[str, Any] = {"lr": LR, "epochs": work.E, "steps": 0, "batch_size": work.B}
