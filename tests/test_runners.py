@@ -20,6 +20,7 @@ from fedpers.core.data import ClientData, Data
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, leaves, rebuild, record
 from fedpers.core.rng import Stream
+from fedpers.engines import processor
 from fedpers.engines.channel import Channel
 from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
 from fedpers.engines.cohort import Cohort
@@ -32,7 +33,8 @@ from fedpers.engines.workers import balance
 from fedpers.families.peers.messages import Forward
 from fedpers.families.split_models.client import SharedPart
 from fedpers.flower.messages import Header, Request
-from fedpers.learning.convolution import convolutions, convolve
+from fedpers.learning import convolution
+from fedpers.learning.convolution import ConvolutionBarred, barred, convolutions, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.local_training import minibatches, minimise, minimise_from
 from fedpers.learning.model import build_model
@@ -262,8 +264,9 @@ def test_where_torch_would_make_the_convolutions_clients_are_looped(monkeypatch,
     assert not stacked.runner.looped and not stacked.runner.said  # whoever asks for stacks gets them
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("padding", [0, 1, 2])
-def test_convolutions_as_products_are_convolutions(padding):
+def test_convolutions_as_products_are_convolutions(padding, biased):
     """Values and gradients, alone and under vmap, against torch's own in double precision."""
     draw = torch.Generator().manual_seed(0)
     x, w, b = (
@@ -272,13 +275,74 @@ def test_convolutions_as_products_are_convolutions(padding):
     )
 
     def slopes(x, w, b):
-        energy = lambda x, w, b: convolve(x, w, b, padding).sin().sum()  # noqa: E731
+        def energy(x, w, b):
+            return convolve(x, w, b if biased else None, padding).sin().sum() + b.sum()
+
         return torch.func.grad(energy, argnums=(0, 1, 2))(x, w, b)
 
     theirs = torch.vmap(slopes)(x, w, b)
     with convolutions("products"):
         torch.testing.assert_close(torch.vmap(slopes)(x, w, b), theirs)
         torch.testing.assert_close(slopes(x[0], w[0], b[0]), tuple(t[0] for t in theirs))
+
+
+@pytest.mark.parametrize(
+    ("way", "channels", "side", "stride", "product"),
+    [
+        ("grouped", 2, 4, 1, False),
+        ("products", 64, 8, 1, True),
+        ("products", 64, 8, 2, False),  # of stride 1 alone
+        ("by shape", 63, 8, 1, True),
+        ("by shape", 64, 7, 1, True),
+        ("by shape", 64, 8, 1, False),
+    ],
+)
+def test_which_convolutions_are_products(way, channels, side, stride, product, monkeypatch):
+    made = []
+    monkeypatch.setattr(convolution._Products, "apply", lambda *args: made.append(1))
+    x, w = torch.zeros(1, channels, side, side), torch.zeros(1, channels, 3, 3)
+    with convolutions(way):
+        convolve(x, w, None, 1, stride)
+    assert bool(made) == product
+
+
+@pytest.mark.parametrize(
+    ("precision", "wanted", "cuda", "found"),
+    [
+        ("float32", "auto", True, "products"),
+        ("tf32", "auto", True, "by shape"),
+        ("bf16", "auto", True, "by shape"),
+        ("bf16", "auto", False, "grouped"),
+        ("float32", "auto", False, "grouped"),
+        ("tf32", "grouped", True, "grouped"),
+        ("float32", "products", False, "products"),
+    ],
+)
+def test_how_convolutions_are_computed(precision, wanted, cuda, found):
+    assert processor._way(precision, wanted, cuda) == found
+
+
+def test_resnet_goes_the_ways_of_convolutions():
+    model = build_model("resnet18_gn", input_shape=(3, 8, 8), num_outputs=3, task="classification")
+    w, x = model.init(0), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    usual = model(w, x)
+    with convolutions("products"):
+        torch.testing.assert_close(model(w, x), usual)
+    with barred(), pytest.raises(ConvolutionBarred):
+        model(w, x)
+
+
+def test_a_stack_on_a_gpu_takes_what_memory_has_room_for(monkeypatch):
+    """No size is measured; equal parts, where not all fit."""
+    size = ChunkSize(measures=False)
+    assert [size.size(100, limit) for limit in (1000, 100, 99, 40, 1)] == [100, 100, 50, 34, 1]
+    size.add(100, 1.0)
+    size.limit = 20  # learned from running out of it
+    assert size.size(100, 1000) == 20 and not size.chunks
+    cuda = {"mem_get_info": (70 << 23, 1 << 40), "memory_reserved": 40 << 23, "memory_allocated": 10 << 23}
+    for name, value in cuda.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda device, value=value: value)
+    assert processor.free_mb("cuda:0") == 70 + 40 - 10  # an eighth, torch's own reserve among what is free
 
 
 @pytest.mark.parametrize("options", [{"convolution": "products"}, {"precision": "bf16"}])

@@ -231,8 +231,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "One GPU",
         "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "
         "batch 10, 1,500 rounds, its simple_cnn without dropout. *tried*: ms a round of each way to compute "
-        "products; the fastest but bf16 makes all rounds. Where there are fewer than 50,000 images, users share "
-        "them, so the accuracy is not the benchmark's.",
+        "products; the fastest but bf16 makes all rounds. Where there are fewer than 50,000 images, users "
+        "share them, so the accuracy is not the benchmark's.",
         {
             "device": "{device}",
             "way": "{way}",
