@@ -16,7 +16,9 @@ from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.kernels import graphs
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.scoring import _scored_together
+from fedpers.learning.losses import Frozen, proximal
 from fedpers.learning.model import build_model
+from fedpers.learning.weighed import OfNumbered
 from tests.test_contract import case
 
 TRAINED = ["fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedsoft", "ifca", "fedbabu", "pfedme"]
@@ -106,6 +108,30 @@ def test_what_cannot_be_recorded_runs_all_the_same(monkeypatch, caplog):
     refused, made = rounds(small, recorder), rounds(small, None)
     assert all(map(torch.equal, refused, made)) and not recorder.kept
     assert len(tried) == len(recorder.barred) == caplog.text.count("not recorded on the GPU") > 0  # once each
+
+
+def test_what_is_left_of_a_tree_is_its_key():
+    """Also of one with a leaf that is None, or that has no hash."""
+    a, b = torch.zeros(2), torch.ones(3)
+    tensors, form = graphs.taken(({"a": a, "b": None, "c": 2.5}, (b, "d")))
+    assert tensors[0] is a and tensors[1] is b
+    assert form.filled([b, a]) == ({"a": b, "b": None, "c": 2.5}, (a, "d"))
+    assert form == graphs.taken(({"a": b, "b": None, "c": 2.5}, (a, "d")))[1]
+    assert form != graphs.taken(({"a": a, "b": None, "c": 2.0}, (b, "d")))[1]
+    recorder = graphs.Recorder()
+    assert [recorder.due("key"), recorder.due("key"), recorder.due([]), recorder.due([])] == [0, 1, 0, 0]
+
+
+def test_which_losses_are_recorded():
+    """Those whose tensors are all seen: not closures, nor modules, which may draw numbers."""
+    shape = {"input_shape": (4,), "num_outputs": 3, "task": "classification"}
+    model, y = build_model("mlp", hidden=[5], **shape), torch.zeros(2)
+    module = build_model("module", path="tests.own_nets:Plain", **shape | {"input_shape": (1, 4, 4)})
+    assert graphs._parts(model.loss)[0] == model.loss and graphs._parts(Frozen(model.features_loss, {}))
+    assert graphs._parts(OfNumbered(model, y, y)) and graphs._parts(proximal(model.loss, 0.5, {}))[2] == 0.5
+    closure = lambda w, data: y.sum()  # noqa: E731
+    for loss in (closure, model.head_loss, proximal(closure, 1.0, {}), module.loss, OfNumbered(module, y, y)):
+        assert graphs._parts(loss) is None
 
 
 def test_memory_for_recordings_has_an_end(monkeypatch):

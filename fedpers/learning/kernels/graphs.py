@@ -53,15 +53,16 @@ class Recorder:
 
     def play(self, key: Any, run: Run, given: Sequence[Tensor], times: int = 1) -> list[Tensor]:
         """What `run` makes in the end; not recorded if that fails, and the next time not tried."""
-        if key not in self.kept:
-            self.kept[key] = Recording(run, given)
+        recording = self.kept.get(key)
+        if recording is None:
+            recording = Recording(run, given)
             try:
-                self.kept[key].record(self._allowed(given[0].device))
+                recording.record(self._allowed(given[0].device))
+                self.kept[key] = recording
             except RuntimeError as error:  # out of memory, or an operation that waits for the GPU
                 log.warning("steps are not recorded on the GPU, so they are slower: %s", str(error)[:300])
                 self.barred.add(key)
-                return self.kept.pop(key).play(given, times)
-        return self.kept[key].play(given, times)
+        return recording.play(given, times)
 
     def _allowed(self, device: torch.device) -> Any:
         """The pool to record in.
@@ -182,18 +183,18 @@ class Form(NamedTuple):
     """All of a tree but its tensors; the same for all clients of a stack."""
 
     structure: Any
-    others: tuple[Any, ...]  # its leaves, None for tensors
+    others: tuple[Any, ...]  # its leaves, `Tensor` for each tensor
 
     def filled(self, tensors: Sequence[Tensor]) -> Any:
         """The tree with these tensors."""
         values = iter(tensors)
-        return rebuild(self.structure, [next(values) if x is None else x for x in self.others])
+        return rebuild(self.structure, [next(values) if x is Tensor else x for x in self.others])
 
 
 def taken(tree: Any) -> tuple[list[Tensor], Form]:
     """The tensors of a tree, and what is left."""
     flat, structure = flatten(tree)
-    others = tuple(None if isinstance(t, Tensor) else t for t in flat)
+    others = tuple(Tensor if isinstance(t, Tensor) else t for t in flat)
     return [t for t in flat if isinstance(t, Tensor)], Form(structure, others)
 
 
