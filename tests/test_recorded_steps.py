@@ -13,6 +13,7 @@ from fedpers.core.params import _group_sums, _pair_distances, weighted_sum_each
 from fedpers.core.pytree import leaves
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.runner import RunnerConfig
+from fedpers.engines.stacked_data import StackedData
 from fedpers.learning.kernels import graphs
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.scoring import _scored_together
@@ -41,10 +42,10 @@ def played(monkeypatch):
     return found
 
 
-def rounds(small, recorder):
+def rounds(small, recorder, **options):
     """The tensors of the server's state after some rounds of stacks without kernels."""
     with autograd_only(), graphs.recorded_by(recorder):
-        server, cohort = run(small, small.cohort(runner=RunnerConfig("stack")))
+        server, cohort = run(small, small.cohort(runner=RunnerConfig("stack", **options)))
     assert not cohort.runner.looped
     return [x for x in leaves(server.state) if isinstance(x, torch.Tensor)]
 
@@ -62,6 +63,32 @@ def recorded_alike(small, count):
 def test_the_same_rounds_bit_for_bit(name, played):
     recorded_alike(case(name), played)
     assert played and max(played.values()) > 1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "ascd"])
+def test_several_stacks_a_round_share_a_recording(name, played):
+    """So what came out of it is copied before the next one plays it."""
+    small, recorder = replace(case(name), rounds=4), graphs.Recorder()
+    assert all(map(torch.equal, rounds(small, recorder, chunk=2), rounds(small, None, chunk=2)))
+    assert recorder.kept and not recorder.barred
+
+
+def test_other_arithmetic_is_recorded_anew(played):
+    small, recorder = case("fedavg"), graphs.Recorder()
+    rounds(small, recorder)
+    one = len(recorder.kept)
+    rounds(small, recorder, convolution="products")
+    assert len(recorder.kept) == 2 * one > 0
+    rounds(small, recorder)
+    assert len(recorder.kept) == 2 * one
+
+
+def test_samples_that_were_replaced_are_not_recorded(played):
+    """Their stack is not known, and its rows are no block's."""
+    model = build_model("mlp", input_shape=(4,), num_outputs=3, task="classification", hidden=[5])
+    given = StackedData(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64), torch.ones(2))
+    with graphs.recorded_by(graphs.Recorder()):
+        assert graphs.minimise_recorded(model.loss, model.init(0), {}, given, (), None, None) is None
 
 
 @pytest.mark.parametrize(

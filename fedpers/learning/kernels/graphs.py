@@ -140,7 +140,7 @@ def minimise_recorded(
     if recorder is None or parts is None or type(data) is Data or data.block is None or not mapped_once():
         return None
     tensors, form = taken((params, opt, parts))
-    moving = len(taken((params, opt))[0])
+    moving, moved = taken((params, opt))
     block, like = data.block, data.block.parts[0]
     key = form, how, len(block.parts), len(data), _kinds([like.x[:1], like.y[:1], *tensors]), _arithmetic()
     if not recorder.due(key):
@@ -153,11 +153,11 @@ def minimise_recorded(
     def all_clients(index: Tensor, weight: Tensor, *stacks: Tensor) -> list[Tensor]:
         first = torch.zeros(1, dtype=torch.int64, device=index.device)
         batches = block.stack("x"), block.stack("y"), index.transpose(0, 1), weight.transpose(0, 1)
-        run = partial(_step, client, moving)
-        return recorder.play(key, run, [first, *batches, *stacks], index.shape[1]) + list(stacks[moving:])
+        run = partial(_step, client, len(moving))
+        return recorder.play(key, run, [first, *batches, *stacks], index.shape[1])
 
-    w, opt, _ = form.filled(on_stacks(all_clients, *schedule(), *tensors))
-    return w, opt
+    found: tuple[Params, OptimizerState] = moved.filled(on_stacks(all_clients, *schedule(), *tensors))
+    return found
 
 
 def gradient_recorded(loss: Loss, params: Params, data: Data) -> Params | None:
@@ -192,7 +192,7 @@ class Form(NamedTuple):
 
 
 def taken(tree: Any) -> tuple[list[Tensor], Form]:
-    """The tensors of a tree, and what is left."""
+    """The tensors of a tree, in order, and what is left."""
     flat, structure = flatten(tree)
     others = tuple(Tensor if isinstance(t, Tensor) else t for t in flat)
     return [t for t in flat if isinstance(t, Tensor)], Form(structure, others)
