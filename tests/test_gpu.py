@@ -58,6 +58,7 @@ def test_rounds_are_those_of_the_cpu(name):
     moved = [x.cpu() for x in tensors(there.state)]
     assert close(moved, tensors(here.state), 1e-3)
     assert not cohort.runner.looped  # vmap took every operator
+    assert all(tuner.measures == (DEVICE == "cpu") for tuner in cohort.runner._tuners.values())
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "ditto", "fedsoft", "fedrep"])

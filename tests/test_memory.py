@@ -81,3 +81,23 @@ def test_garbage_is_looked_for_rarely_while_rounds_run(young):
         assert gc.get_freeze_count() <= frozen  # from Python 3.12 on some are frozen from the start
     finally:
         gc.set_threshold(*before)
+
+
+FROZEN = """
+import gc
+gc.freeze()  # as Python 3.12 does when it starts
+assert gc.get_freeze_count()
+from fedpers.core.memory import settled
+with settled():
+    pass
+print(gc.get_freeze_count())
+gc.freeze()  # the user's own stays
+with settled():
+    pass
+print(gc.get_freeze_count() > 0)
+"""
+
+
+def test_what_the_interpreter_froze_is_not_the_users():
+    """Else what a run left in cycles stayed for ever."""
+    assert _lines(FROZEN) == ["0", "True"]

@@ -18,7 +18,7 @@ from fedpers.learning.kernels import graphs
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.scoring import _scored_together
 from fedpers.learning.losses import Frozen, proximal
-from fedpers.learning.model import build_model
+from fedpers.learning.model import Model, build_model
 from fedpers.learning.weighed import OfNumbered
 from tests.test_contract import case
 
@@ -149,6 +149,13 @@ def test_what_is_left_of_a_tree_is_its_key():
     assert [recorder.due("key"), recorder.due("key"), recorder.due([]), recorder.due([])] == [0, 1, 0, 0]
 
 
+class OwnLosses(Model):
+    """What is in it nobody knows."""
+
+    def sample_losses(self, outputs, y):
+        return super().sample_losses(outputs, y) * 2
+
+
 def test_which_losses_are_recorded():
     """Those whose tensors are all seen: not closures, nor modules, which may draw numbers."""
     shape = {"input_shape": (4,), "num_outputs": 3, "task": "classification"}
@@ -157,7 +164,15 @@ def test_which_losses_are_recorded():
     assert graphs._parts(model.loss)[0] == model.loss and graphs._parts(Frozen(model.features_loss, {}))
     assert graphs._parts(OfNumbered(model, y, y)) and graphs._parts(proximal(model.loss, 0.5, {}))[2] == 0.5
     closure = lambda w, data: y.sum()  # noqa: E731
-    for loss in (closure, model.head_loss, proximal(closure, 1.0, {}), module.loss, OfNumbered(module, y, y)):
+    own = OwnLosses(**vars(model)).loss
+    for loss in (
+        closure,
+        model.head_loss,
+        proximal(closure, 1.0, {}),
+        own,
+        module.loss,
+        OfNumbered(module, y, y),
+    ):
         assert graphs._parts(loss) is None
 
 
