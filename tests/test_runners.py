@@ -339,7 +339,9 @@ def test_a_stack_on_a_gpu_takes_what_memory_has_room_for(monkeypatch):
     size.add(100, 1.0)
     size.limit = 20  # learned from running out of it
     assert size.size(100, 1000) == 20 and not size.chunks
-    cuda = {"mem_get_info": (70 << 23, 1 << 40), "memory_reserved": 40 << 23, "memory_allocated": 10 << 23}
+    bytes_of = {"reserved_bytes": 40 << 23, "allocated_bytes": 10 << 23}
+    known = {what: {"all": {"current": number}} for what, number in bytes_of.items()}
+    cuda = {"mem_get_info": (70 << 23, 1 << 40), "memory_stats_as_nested_dict": known}
     for name, value in cuda.items():
         monkeypatch.setattr(f"torch.cuda.{name}", lambda device, value=value: value)
     assert processor.free_mb("cuda:0") == 70 + 40 - 10  # an eighth, torch's own reserve among what is free

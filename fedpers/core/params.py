@@ -135,15 +135,12 @@ def _layers(items: Sequence[Params]) -> list[list[Tensor]]:
     return [[item[k] for item in items] for k in items[0]]
 
 
-def _column_sum(column: list[Tensor], factors: list[float], at_once: int = 64) -> Tensor:
+def _column_sum(column: list[Tensor], factors: list[float]) -> Tensor:
+    if not column[0].is_cpu:  # an operation for each client would cost more than the sum
+        return _products(torch.tensor([factors], dtype=torch.float64), column)[0]
     total = torch.zeros_like(column[0], dtype=torch.float64)
-    if not total.is_cuda:
-        for v, factor in zip(column, factors, strict=True):
-            total.add_(v, alpha=factor)
-        return total.to(column[0].dtype)
-    for i in range(0, len(column), at_once):  # a kernel a client would cost more than the sum
-        rows = torch.stack(column[i : i + at_once]).double()
-        total += torch.tensordot(torch.tensor(factors[i : i + at_once]).to(rows), rows, 1)
+    for v, factor in zip(column, factors, strict=True):
+        total.add_(v, alpha=factor)
     return total.to(column[0].dtype)
 
 

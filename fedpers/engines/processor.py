@@ -1,6 +1,5 @@
-"""What a stack runs on, a CPU or a GPU: how its products are computed, its clock, its free memory."""
+"""What a stack runs on, a CPU or a GPU: how its products are computed, its free memory."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -37,20 +36,13 @@ def _way(precision: str, convolution: str, cuda: bool) -> Way:
     return "products" if convolution == "products" else "grouped"
 
 
-def clock(device: str) -> float:
-    """Seconds: of this process's work on a CPU, which other processes do not disturb."""
-    if not device.startswith("cuda"):
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 def free_mb(device: str) -> int:
     """MiB that a stack may take: an eighth of what a GPU has free, torch's own reserve among it.
 
     Twice: torch's steps, and a recording of them. And activations, which `Runner` cannot know.
     """
     if device.startswith("cuda"):
-        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int((torch.cuda.mem_get_info(device)[0] + spare) / 2**23)
+        known = torch.cuda.memory_stats_as_nested_dict(device)
+        reserved, used = (known[what]["all"]["current"] for what in ("reserved_bytes", "allocated_bytes"))
+        return int((torch.cuda.mem_get_info(device)[0] + reserved - used) / 2**23)
     return 1024
