@@ -120,7 +120,7 @@ def _group_sums(layer: Sequence[Tensor], counts: Sequence[int], factors: Sequenc
     index = (ends - torch.tensor(counts)).unsqueeze(1) + place.masked_fill(padded, 0)
     w = torch.tensor(factors, dtype=torch.float64)[index].masked_fill(padded, 0)
     index, w = index.to(like.device), w.to(like.device).unsqueeze(1)
-    rows = torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in _columns(layer)], 1)
+    rows = torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in _columns(layer, w.numel())], 1)
     return rows.view(len(counts), *like.shape)
 
 
@@ -148,9 +148,9 @@ AT_ONCE = 4096  # entries of each item that are in a CPU's cache together
 ON_GPU = 2**24  # entries of all items that a GPU takes together
 
 
-def _columns(layer: Sequence[Tensor]) -> Iterator[Tensor]:
-    """[S, c] float64: c entries of a layer of S items at a time."""
-    at_once = AT_ONCE if layer[0].is_cpu else max(AT_ONCE, ON_GPU // len(layer))
+def _columns(layer: Sequence[Tensor], rows: int = 0) -> Iterator[Tensor]:
+    """[S, c] float64: c entries of a layer of S items at a time, fewer if so many `rows` are made of them."""
+    at_once = AT_ONCE if layer[0].is_cpu else max(AT_ONCE, ON_GPU // max(len(layer), rows))
     for parts in zip(*(t.reshape(-1).split(at_once) for t in layer), strict=True):
         yield torch.stack(parts).double()
 
