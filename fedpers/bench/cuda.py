@@ -23,7 +23,6 @@ from fedpers.core.plan import Plan
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.processor import arithmetic
 from fedpers.engines.runner import RunnerConfig
-from fedpers.learning.kernels.graphs import Recorder
 from fedpers.learning.training_round import trainings
 
 NETWORKS = ("lr", "mlp", "lenet", "cnn", "resnet18")  # of a round of FedAvg
@@ -68,7 +67,7 @@ def measure(name: str, way: str, precision: str, work: Work, device: str) -> Res
     how = RunnerConfig("stack", precision=precision)  # type: ignore[arg-type]
     try:
         if way == "tight":
-            with arithmetic(precision, "grouped", device, Recorder()):
+            with arithmetic(precision, "grouped", device):
                 seconds = tight(work, device, sync)["seconds"]
         else:
             seconds = rounds(name, how, work, device, sync)

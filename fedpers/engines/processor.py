@@ -11,11 +11,13 @@ from fedpers.learning.kernels.graphs import Recorder, recorded_by
 
 
 @contextmanager
-def arithmetic(precision: str, convolution: str, device: str, recorder: Recorder) -> Iterator[None]:
+def arithmetic(
+    precision: str, convolution: str, device: str, recorder: Recorder | None = None
+) -> Iterator[None]:
     """How the products of a stack are computed while this is open; `RunnerConfig` has the words.
 
     Args:
-        recorder: of local steps on a GPU.
+        recorder: of local steps on a GPU; None: they are not recorded.
     """
     cuda = device.startswith("cuda")
     if cuda:

@@ -42,10 +42,11 @@ class RunnerConfig:
     """How the in-process engine runs its clients."""
 
     runner: Literal["auto", "loop", "stack"] = "auto"
-    chunk: int | None = None  # clients in a stack; None: measured
+    chunk: int | None = None  # clients in a stack; None: measured, on a GPU what there is room for
     workers: int = 1  # processes that share the clients
     memory_mb: int = 0  # of one stack; 0: 1024, or an eighth of what a GPU has free
-    convolution: Literal["auto", "grouped", "products"] = "auto"  # in a stack; auto: CUDA products
+    # in a stack; auto: on CUDA products in float32, else by shape; on a CPU grouped
+    convolution: Literal["auto", "grouped", "products"] = "auto"
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # of products, on CUDA
 
 

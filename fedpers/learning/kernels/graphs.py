@@ -21,7 +21,7 @@ from fedpers.core.scope import holding
 from fedpers.core.vmap import mapped_once, on_stacks, over_rows, stack_size
 from fedpers.learning.convolution import current_way
 from fedpers.learning.kernels.dispatch import ON_DATA, of_model_alone
-from fedpers.learning.losses import Frozen, Loss, Proximal, taken_apart
+from fedpers.learning.losses import Frozen, Loss, soft_proximal, taken_apart
 from fedpers.learning.model import Model
 from fedpers.learning.module import ModuleNetwork
 from fedpers.learning.optimizers import OptimizerState
@@ -136,8 +136,10 @@ def minimise_recorded(
         how: all that `step` depends on beside its arguments; hashable.
         schedule: draws the minibatches' rows and weights, [S, B].
     """
-    recorder, parts = _recorder.get(), _parts(loss)
-    if recorder is None or parts is None or type(data) is Data or data.block is None or not mapped_once():
+    recorder = _recorder.get()
+    if recorder is None or type(data) is Data or data.block is None or not mapped_once():
+        return None
+    if (parts := _parts(loss)) is None:
         return None
     tensors, form = taken((params, opt, parts))
     moving, moved = taken((params, opt))
@@ -217,8 +219,7 @@ def _parts(loss: Loss) -> tuple[Any, ...] | None:
 
 def _whole(loss: Loss, fixed: Params, lam: float, ubar: float | Tensor, cbar: Params) -> Loss:
     """The loss that `_parts` took apart."""
-    loss = Frozen(loss, fixed) if fixed else loss
-    return Proximal(loss, lam, ubar, cbar) if lam else loss
+    return soft_proximal(Frozen(loss, fixed) if fixed else loss, lam, ubar, cbar)
 
 
 def _arithmetic() -> tuple[Any, ...]:
