@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedpers.checks.case import same
 from fedpers.checks.toy_data import toy_federation
+from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.clients.pflego import PFLEGOClient, PFLEGOConfig
 from fedpers.core.params import split
+from fedpers.core.pytree import neighbours
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
@@ -112,3 +115,24 @@ def test_heads_drawn_together_are_those_drawn_alone(how, own_classes, start):
         alone = first_head(model, params, data[k], Stream(3, 0, k), how, own_classes)
         assert list(head) == list(alone)
         assert all(torch.equal(head[name], value) for name, value in alone.items())
+
+
+@pytest.mark.parametrize("how", ["default", "common"])
+@pytest.mark.parametrize("met", [(), (4,), (0, 9), (3, 1, 15), tuple(range(16))], ids=str)
+def test_who_was_met_before_keeps_its_head_among_new_ones(how, met):
+    """Also where the new ones' stack has room for it, and where all first heads are one and the same."""
+    fed = toy_federation(16, (9,))
+    client = FedPerClient(FedPerConfig(head_init=how), MODEL)
+    cohort = Cohort(client, fed, RamStore(), Plan(seed=3), RunnerConfig())
+    first = {k: v.clone() for k, v in cohort.params.items()}
+    kept = {k: client.initial_state(cohort.params, fed.client(k).train, Stream(3, 0, k)) for k in range(16)}
+    for k in met:
+        kept[k] = replace(kept[k], own={name: v + k + 1 for name, v in kept[k].own.items()})
+        cohort.store.put(k, (1, 0), kept[k])
+    order = [*range(8, 16), *range(8)]
+    found = cohort.states([(k, (2, 0)) for k in order])
+    assert all(same(state, kept[k]) for k, state in zip(order, found, strict=True))
+    assert all(same(cohort.store.states[k], kept[k]) for k in met)
+    assert same(cohort.params, first)
+    whole = all(neighbours([s.own[name] for s in found]) is not None for name in found[0].own)
+    assert whole == (how == "default" and len(met) <= 2)

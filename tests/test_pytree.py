@@ -9,7 +9,7 @@ import torch
 
 from fedpers.checks.case import same
 from fedpers.core.errors import FedpersError
-from fedpers.core.pytree import LEAF, flatten, rebuild, record, spec_of, tree_map
+from fedpers.core.pytree import LEAF, flatten, in_place_of, neighbours, rebuild, record, spec_of, tree_map
 from fedpers.engines.memory.row_file import read_row, row_size, take_apart
 
 
@@ -78,3 +78,89 @@ def test_a_row_keeps_the_types_of_plain_values():
         block = torch.zeros(row_size(kind), dtype=torch.uint8)
         block[:12] = tensors[0].view(torch.uint8)
         assert type(read_row(kind, block)["n"]) is type(value)
+
+
+def rows_of(*places, of=None):
+    """Rows, each by its place, of a stack of 2 x 2 matrices."""
+    stack = torch.arange(16.0).view(4, 2, 2) if of is None else of
+    rows = stack.unbind(0)
+    return [rows[i] for i in places]
+
+
+def test_rows_one_after_the_other_are_a_stack_without_a_copy():
+    column = rows_of(1, 2, 3)
+    stack = neighbours(column)
+    assert torch.equal(stack, torch.stack(column)) and stack.data_ptr() == column[0].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        rows_of(0, 2),
+        rows_of(1, 0),
+        rows_of(1, 1),
+        rows_of(0) + rows_of(1),
+        [*rows_of(0), rows_of(0, 1)[1].T],
+        [row.T for row in rows_of(0, 1)],
+        [torch.zeros(2, 2), torch.zeros(2, 2)],
+        rows_of(0, 1, of=torch.zeros(2, 2, 0)),
+        rows_of(0, 1, of=torch.arange(8.0).view(2, 2, 2).transpose(0, 1)),
+    ],
+    ids=["gap", "order", "twice", "two stacks", "one turned", "all turned", "none", "empty", "across"],
+)
+def test_other_rows_are_no_stack(column):
+    assert neighbours(column) is None
+
+
+def test_rows_at_the_end_of_a_storage_do_not_reach_beyond_it():
+    """Memory that happens to follow is nobody's row."""
+    stack = torch.arange(8.0).view(2, 2, 2)
+    last = stack.unbind(0)[1]
+    beyond = torch.empty(0).set_(stack.untyped_storage(), 0, (2, 2))
+
+    class After(torch.Tensor):
+        def data_ptr(self):
+            return last.data_ptr() + last.nbytes
+
+    assert neighbours([last, beyond.as_subclass(After)]) is None
+
+
+@record("test_pytree.Own")
+class Own:
+    w: torch.Tensor
+    b: torch.Tensor
+
+
+def first_states(count):
+    w, b = torch.zeros(count, 3), torch.zeros(count, 2)
+    return [Own(*row) for row in zip(w.unbind(0), b.unbind(0), strict=True)]
+
+
+def test_a_tree_takes_the_place_of_a_row():
+    states, own = first_states(4), Own(torch.ones(3), torch.ones(2))
+    found = in_place_of(own, states[2], 2, 4)
+    assert found is states[2] and same(found, own)
+    stacks = [neighbours([getattr(s, name) for s in states]) for name in ("w", "b")]
+    assert [s.sum(1).tolist() for s in stacks] == [[0, 0, 3, 0], [0, 0, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("other", "row"),
+    [
+        (Own(torch.zeros(3), torch.zeros(2)), 2),  # nobody's row
+        (first_states(4)[2], 1),  # another place
+        (first_states(5)[2], 2),  # a longer stack
+        (Own(first_states(4)[2].w, torch.zeros(2)), 2),  # one of both
+        (Own(first_states(4)[2].w, torch.zeros(4, 3)[:, :2].unbind(0)[2]), 2),
+        ({"w": first_states(4)[2].w}, 2),
+        (Own(torch.zeros(4, 3, dtype=torch.float64).unbind(0)[2], first_states(4)[2].b), 2),
+    ],
+)
+def test_what_is_no_such_row_is_left_alone(other, row):
+    own, before = Own(torch.ones(3), torch.ones(2)), tree_map(torch.clone, other)
+    assert in_place_of(own, other, row, 4) is own and same(other, before)
+
+
+def test_a_tree_with_plain_values_is_left_as_it_is():
+    row = (first_states(4)[2].w, 0.5)
+    assert in_place_of((torch.ones(3), 0.25), row, 2, 4)[1] == 0.25

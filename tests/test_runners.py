@@ -206,6 +206,15 @@ def test_evaluation_in_a_stack_is_that_of_the_loop():
         np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "split"), [("train", "train"), ("evaluate", "test")])
+@pytest.mark.parametrize("runner", ["loop", "stack"])
+def test_an_answer_tells_how_many_samples_it_is_of(runner, kind, split):
+    c = cohort(RunnerConfig(runner))
+    requests = [Request(k, Weights(c.params), Header(kind, 3, 0)) for k in range(7)]
+    assert [a.num_examples for a in c.handle(requests)] == [len(getattr(c.data(k), split)) for k in range(7)]
+
+
+
 def convolving(model: str, runner: str) -> Cohort:
     """Three clients of a convolutional model on images of 12 x 12."""
     fed = toy_federation(3, (8,), dim=144, classes=3)

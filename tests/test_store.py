@@ -335,3 +335,21 @@ def test_what_is_on_its_way_is_bounded(tmp_path, monkeypatch):
         store.put(k, W, memory(k))
     assert go_on.is_set()
     assert all(same(store.get(k, W), memory(k)) for k in range(7))
+
+
+def test_clients_keep_their_rows_while_the_list_grows(tmp_path):
+    """Numbers far apart come in any order, again and again, before and after a checkpoint."""
+    store, values = RowStore(tmp_path, memory_mb=0), {}
+    asked = [[5, 2], [901, 2, 5], [70_000, 901, 4], [3, 70_000, 1_000_000], [0, 5, 70_000]]
+    for t, clients in enumerate(asked):
+        values |= {k: k + t / 8 for k in clients}
+        for odd in (0, 1):
+            alike = [k for k in clients if k % 2 == odd]
+            store.put_alike(alike, W, [memory(values[k], 100 + odd) for k in alike])
+        if t == 2:
+            checkpoint(store, tmp_path / "3")
+            then = dict(values)
+    expected = lambda values: {k: memory(v, 100 + k % 2) for k, v in sorted(values.items())}  # noqa: E731
+    assert same(store.states, expected(values))
+    store.load(tmp_path / "3")
+    assert same(store.states, expected(then))

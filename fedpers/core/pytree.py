@@ -143,16 +143,36 @@ def own(leaf: Any) -> Any:
 
 
 def neighbours(column: Sequence[Tensor]) -> Tensor | None:
-    """The stack that these are rows of, one after the other, without a copy; None if they are not."""
+    """The stack that these, alike, are rows of, one after the other, without a copy; None if they are not."""
     first, whole = column[0], column[0]._base
-    hop = first.numel()
-    if whole is None or not hop or not first.is_contiguous():
+    hop, size = first.numel(), first.nbytes
+    if whole is None or not hop:
         return None
-    places = range(first.storage_offset(), first.storage_offset() + len(column) * hop, hop)
-    for t, place in zip(column, places, strict=True):
-        if t._base is not whole or t.storage_offset() != place or not t.is_contiguous():
-            return None
+    start, end = first.data_ptr(), first.storage_offset() + len(column) * hop
+    if end * first.itemsize > first.untyped_storage().nbytes():
+        return None
+    if [t.data_ptr() for t in column] != list(range(start, start + len(column) * size, size)):
+        return None
+    if not all([t.is_contiguous() for t in column]):
+        return None
     return first.as_strided((len(column), *first.shape), (hop, *first.stride()))
+
+
+def in_place_of(tree: Any, other: Any, row: int, count: int) -> Any:
+    """The tree, moved to one that nobody needs if that is this row of stacks of `count`; else as it is."""
+    (flat, structure), (goal, form) = flatten(tree), flatten(other)
+    if structure != form or not all(_is_row(to, x, row, count) for x, to in zip(flat, goal, strict=True)):
+        return tree
+    for x, to in zip(flat, goal, strict=True):
+        to.copy_(x)
+    return other
+
+
+def _is_row(t: Any, like: Any, row: int, count: int) -> bool:
+    if not isinstance(t, Tensor) or not isinstance(like, Tensor) or t._base is None:
+        return False
+    alike = (t.shape, t.dtype, t.device) == (like.shape, like.dtype, like.device)
+    return alike and t._base.numel() == count * t.numel() and t.storage_offset() == row * t.numel()
 
 
 # ---- trees that are alike ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The clients of a federation in one process: the method's client half, data and states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedpers.core.arrays import doubles
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
-from fedpers.core.pytree import own_leaves
+from fedpers.core.pytree import in_place_of, own_leaves
 from fedpers.core.rng import Stream, noise_stream
 from fedpers.core.work import Work, work_of
 from fedpers.engines.memory.client_store import ClientStore
@@ -24,6 +24,7 @@ from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.model import initial_params
 from fedpers.learning.training_round import answer, own_state
 
+FEW = 8  # clients of which at most one was met before
 UNREAD = object()  # in place of a client's state: it was not read yet
 
 
@@ -55,10 +56,12 @@ class Population:
         found: dict[str, Any] = {"num_examples": int(self.federation.num_train[k])}
         return found | {need: known[need]() for need in needs}
 
-    def data(self, k: int) -> ClientData:
-        """The data of client k on this process's device."""
-        if self.device == "cpu" and not self._exact:
-            return self.federation.client(k)
+    @cached_property
+    def data(self) -> Callable[[int], ClientData]:
+        """data(k): that of client k on this process's device."""
+        return self.federation.client if self.device == "cpu" and not self._exact else self._moved
+
+    def _moved(self, k: int) -> ClientData:
         if k not in self._data:
             parts = self.federation.client(k)
             moved = [_to(p, self.device, self._exact) for p in (parts.train, parts.valid, parts.test)]
@@ -70,15 +73,27 @@ class Population:
         return self.states([(k, when)])[0]
 
     def states(self, wanted: Sequence[tuple[int, tuple[int, int]]]) -> list[Any]:
-        """`state` of several clients; those that were never visited draw theirs together."""
+        """`state` of several clients; those that were never visited draw theirs together.
+
+        Where few were visited all draw, and the known states take their rows: a stack of them is no copy.
+        """
         found = self.store.get_all(wanted)
         new = [i for i, state in enumerate(found) if state is None]
-        if new:
-            data = [self.data(wanted[i][0]).train for i in new]
-            rngs = [Stream(self.plan.seed, 0, wanted[i][0]) for i in new]
-            for i, state in zip(new, self.client.initial_states(self.params, data, rngs), strict=True):
+        if not new:
+            return found
+        if FEW * (len(found) - len(new)) > len(found):
+            for i, state in zip(new, self._first_states([wanted[i][0] for i in new]), strict=True):
                 found[i] = state
-        return found
+            return found
+        states = self._first_states([k for k, _ in wanted])
+        for i in set(range(len(found))).difference(new):
+            states[i] = in_place_of(found[i], states[i], i, len(found))
+        return states
+
+    def _first_states(self, clients: Sequence[int]) -> list[Any]:
+        data = [self.data(k).train for k in clients]
+        rngs = [Stream(self.plan.seed, 0, k) for k in clients]
+        return list(self.client.initial_states(self.params, data, rngs))
 
     @cached_property
     def params(self) -> Params:

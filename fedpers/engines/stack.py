@@ -12,7 +12,7 @@ from fedpers.core.pytree import TreeSpec, flatten, neighbours, own, rebuild, spe
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import Apart, over_rows
 from fedpers.engines.population import Population
-from fedpers.engines.stacked_data import Block, StackedStream, stacked_client_data
+from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.flower.messages import Answer, Header
 from fedpers.learning.gradients import stacked
 from fedpers.learning.training_round import answer, own_state
@@ -151,8 +151,9 @@ class _Work:
     ) -> None:
         self.client, self.header, self.data, self.streams = client, header, data, streams
         self.given = given
-        splits = zip(("train", "valid", "test"), sizes, scratch or (None,) * 3, strict=True)
-        self.blocks = [Block([getattr(d, n) for d in data], size, s) for n, size, s in splits]
+        scratch, all_splits = scratch or (None,) * 3, header.kind == "evaluate" or header.assess
+        splits = range(3 if all_splits else 1)  # training sees but its own
+        self.blocks = [Block.of_clients(data, at, sizes[at], scratch[at]) for at in splits]
         self.specs: list[TreeSpec] = []  # of reply, state and metrics
         self.old: list[list[Tensor] | None] = []  # leaves of the state as it was, where they did not change
 
@@ -169,13 +170,14 @@ class _Work:
 
     def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
         """(reply, state, metrics)."""
-        data = stacked_client_data(i, self.blocks)
+        splits = [StackedData.of(i, block) for block in self.blocks]
         if self.header.kind == "evaluate":
-            return None, None, self.client.assess(order, own_state(state), data, rng)
-        reply, kept = answer(self.client, order, state, data.train, rng, self.header.t)
+            return None, None, self.client.assess(order, own_state(state), ClientData(*splits), rng)
+        reply, kept = answer(self.client, order, state, splits[0], rng, self.header.t)
         found = None
         if self.header.assess and not isinstance(order, self.client.questions):
-            found = self.client.assess(self.client.local_model(order, reply), own_state(kept), data, rng)
+            model = self.client.local_model(order, reply)
+            found = self.client.assess(model, own_state(kept), ClientData(*splits), rng)
         return reply, None if kept is state else kept, found  # what did not change is not kept anew
 
     def answers(
@@ -198,7 +200,7 @@ class _Work:
         ]
         number = next(NUMBERS)
         answers = [
-            population.settle(r, reply, kept, metrics, len(d.test if evaluated else d.train), number)
+            population.settle(r, reply, kept, metrics, d.sizes[2 if evaluated else 0], number)
             for r, d, reply, kept, metrics in zip(requests, self.data, *columns, strict=True)
         ]
         return answers, columns[1]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpers.core.arrays import SPLITS
 from fedpers.core.data import ClientData, Data, Part
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight
@@ -44,14 +45,22 @@ class Block:
     as much as the copy. This is for what outlives no chunk, as data in an evaluation.
     """
 
-    def __init__(self, parts: Sequence[Data], size: int, scratch: dict[Any, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Data],
+        size: int,
+        scratch: dict[Any, Tensor] | None = None,
+        sizes: list[int] | None = None,
+    ) -> None:
         self.parts, self.size, self.scratch = parts, size, scratch
+        self.sizes = [len(p) for p in parts] if sizes is None else sizes  # samples of each client
         self._kept: dict[str, Tensor] = {}
 
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Samples of each client."""
-        return [len(p) for p in self.parts]
+    @classmethod
+    def of_clients(cls, clients: Sequence[ClientData], split: int, size: int, scratch: Any = None) -> "Block":
+        """That split, of `SPLITS`, of some clients."""
+        parts, sizes = [getattr(c, SPLITS[split]) for c in clients], [c.sizes[split] for c in clients]
+        return cls(parts, size, scratch, sizes)
 
     @cached_property
     def count(self) -> Tensor:
@@ -204,11 +213,6 @@ class StackedData(Data):
         y = lift(self._client, lambda i: block.gather("y", i), index)
         steps = (t.unbind(index.dim() - 2) for t in (x, y, weight))
         return [Data(*row) for row in zip(*steps, strict=True)]
-
-
-def stacked_client_data(client: Tensor, blocks: Sequence[Block]) -> ClientData:
-    """Train, validation and test splits of the client that vmap is at."""
-    return ClientData(*(StackedData.of(client, b) for b in blocks))
 
 
 class StackedStream(Stream):
