@@ -214,7 +214,6 @@ def test_an_answer_tells_how_many_samples_it_is_of(runner, kind, split):
     assert [a.num_examples for a in c.handle(requests)] == [len(getattr(c.data(k), split)) for k in range(7)]
 
 
-
 def convolving(model: str, runner: str) -> Cohort:
     """Three clients of a convolutional model on images of 12 x 12."""
     fed = toy_federation(3, (8,), dim=144, classes=3)
