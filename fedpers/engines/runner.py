@@ -169,7 +169,8 @@ class Runner:
         if auto and client.elementwise and population.nbytes > CACHED and header.kind == "train":
             self._say(LARGE)
             return None
-        leaves, spec = _flat(request.order)
+        leaves, structure = request.tree or flatten(request.order)
+        spec = spec_of(leaves, structure)
         kind = (header.kind, type(request.order), header.assess)
         return Asked(kind, request.when, spec, leaves, auto and evaluates, own)
 

@@ -46,6 +46,7 @@ class Request(NamedTuple):
     k: int  # partition id
     order: Any  # of training, or what the client predicts with (evaluation)
     header: Header
+    tree: tuple[list[Any], Any] | None = None  # `flatten` of the order, where it was needed before
 
     @property
     def when(self) -> tuple[int, int]:
