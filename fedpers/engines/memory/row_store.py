@@ -8,7 +8,7 @@ writing it copies nothing but what has changed since the last.
 import json
 import tempfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Stack:
 
 
 Held = tuple[Any, TreeSpec, Stack | None]  # state, its kind, and where it is a row
+Member = tuple[int, Any]  # a client and its state
 
 
 class RowStore(ClientStore):
@@ -130,21 +131,18 @@ class RowStore(ClientStore):
 
     def _make_way(self) -> None:
         """Put the oldest states on disk: some more than needed, since many at a time are cheaper."""
-        least, late = self.limit - min(self.limit // 16, SWATH), list[tuple[int, Any, TreeSpec]]()
+        least, late = self.limit - min(self.limit // 16, SWATH), defaultdict[TreeSpec, list[Member]](list)
         while self.held > least and len(self._hot) > 1:
             oldest, (_, kind, stack) = next(iter(self._hot.items()))
             gone = [oldest] if stack is None else list(stack.clients)  # a stack's memory is freed as a whole
-            held = [(k, *self._hot.pop(k)) for k in gone]
-            late += [(k, state, kind) for k, state, kind, _ in held if k in self._dirty]
+            held = [(k, self._hot.pop(k)[0]) for k in gone]
+            late[kind] += [member for member in held if member[0] in self._dirty]
             self.held -= _cost(kind) if stack is None else stack.row * stack.count
         self._write(late)
 
-    def _write(self, states: Iterable[tuple[int, Any, TreeSpec]]) -> None:
+    def _write(self, states: Mapping[TreeSpec, Sequence[Member]]) -> None:
         """Put states on disk, each in its old row if no checkpoint refers to that."""
-        groups: dict[TreeSpec, list[tuple[int, Any]]] = defaultdict(list)
-        for k, state, kind in states:
-            groups[kind].append((k, state))
-        for kind, members in groups.items():
+        for kind, members in states.items():
             at_once = max(SWATH // max(row_size(kind), 1), 1)
             for first in range(0, len(members), at_once):
                 self._write_alike(kind, *zip(*members[first : first + at_once], strict=True))
@@ -212,7 +210,11 @@ class RowStore(ClientStore):
 
         Until `committed` is called both this checkpoint and the one before can be gone back to.
         """
-        self._write((k, *self._hot[k][:2]) for k in sorted(self._dirty))
+        late = defaultdict[TreeSpec, list[Member]](list)
+        for k in sorted(self._dirty):
+            state, kind, _ = self._hot[k]
+            late[kind].append((k, state))
+        self._write(late)
         for file in self._files.values():
             file.sync()
         clients = np.flatnonzero(self._there)
