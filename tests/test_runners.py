@@ -21,6 +21,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, leaves, rebuild, record
 from fedpers.core.rng import Stream
 from fedpers.engines import processor
+from fedpers.engines import runner as runner_module
 from fedpers.engines.channel import Channel
 from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
 from fedpers.engines.cohort import Cohort
@@ -32,6 +33,7 @@ from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
 from fedpers.families.peers.messages import Forward
 from fedpers.families.split_models.client import SharedPart
+from fedpers.flower import transport
 from fedpers.flower.messages import Header, Request
 from fedpers.learning import convolution
 from fedpers.learning.convolution import ConvolutionBarred, barred, convolutions, convolve
@@ -40,6 +42,7 @@ from fedpers.learning.local_training import minibatches, minimise, minimise_from
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, adam_in_place, adam_step, init_optimizer
 from fedpers.strategies.fedavg import FedAvg
+from fedpers.strategies.fedfomo import FedFomo
 from fedpers.strategies.fedper import FedPer
 
 SIZES = {"equal": (20,), "ragged": (12, 9, 3, 20)}
@@ -793,3 +796,28 @@ def test_flatten_and_rebuild_are_inverse():
         flat, structure = flatten(tree)
         assert same(rebuild(structure, flat), tree)
         assert hash(structure) == hash(flatten(tree)[1])
+
+
+@pytest.mark.parametrize("runner", ["loop", "stack"])
+def test_an_order_is_taken_apart_once(runner, monkeypatch):
+    """For its bytes, and for the stack that it goes to, which must be those of this very order."""
+    case, apart, orders = make_case(FedFomo, FedFomoClient, FedFomoConfig(num_neighbours=2)), [], []
+    address = transport.Transport.address
+
+    def counted(tree):
+        apart.extend([tree] if type(tree) is Forward else [])
+        return flatten(tree)
+
+    def addressed(self, header, given, counts):
+        orders.extend(given.values())
+        messages = address(self, header, given, counts)
+        if header.kind == "train":
+            assert all(same(r.tree[0], flatten(r.order)[0]) for r in messages.parts)
+        return messages
+
+    monkeypatch.setattr(transport, "flatten", counted)
+    monkeypatch.setattr(runner_module, "flatten", counted)
+    monkeypatch.setattr(transport.Transport, "address", addressed)
+    run(case, case.cohort(runner=RunnerConfig(runner)))
+    trained = [order for order in orders if type(order) is Forward]
+    assert trained and list(map(id, apart)) == list(map(id, trained))
