@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,44 @@ def test_what_a_round_freed_is_there_for_the_next():
     kept, after = (int(n) for n in _lines(KEPT, "keep"))
     assert kept < pages / 10 < pages / 2 < after  # what was given back has to be asked for again
     assert int(_lines(KEPT, "do not")[0]) > pages / 10
+
+
+ASKED = """
+import os
+from fedpers.core.memory import keep_freed
+
+def kilobytes(what):
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(what))
+
+before = kilobytes("Rss")
+keep_freed()
+print(kilobytes("Rss") - before)
+stack = bytearray(os.urandom(1)) * (100 * 2**20)
+print(kilobytes("AnonHugePages"))
+del stack
+keep_freed()  # of the next run in this process
+print(kilobytes("Rss") - before)
+"""
+SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not SWITCH.exists() or "[never]" in SWITCH.read_text(), reason="this system gives no huge pages"
+)
+def test_stacks_lie_in_huge_pages_and_room_for_them_takes_no_memory():
+    room, huge, after = (int(n) / 1024 for n in _lines(ASKED))
+    assert room < 8  # MB
+    assert huge > 80  # of 100
+    assert after < 120
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_without_room_there_are_no_huge_pages():
+    """Where a process may not take so much, all goes on."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (400 * 2**20,) * 2)\n"
+    code = "from fedpers.core.memory import keep_freed; keep_freed(); print(len(bytearray(2**25)))"
+    assert _lines(limit + code) == [str(2**25)]
 
 
 def _lines(code, *args):
