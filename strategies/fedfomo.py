@@ -58,10 +58,9 @@ class FedFomo(PersonalizedStrategy):
         """One round."""
         rows = [self.row[k] for k in self.sample(rng)]
         chosen = dict(zip(rows, self._choose(s, rows, rng), strict=True))                # [S1]
-        ids = torch.tensor([j for i, others in chosen.items() for j in (i, *others)], device=self.plan.device)
-        named = ids.split([1 + len(others) for others in chosen.values()])
-        replies = yield {self.roster.ids[i]: Forward(own, tuple(s.mailbox[j] for j in others), s.w[i])
-                         for own, (i, others) in zip(named, chosen.items(), strict=True)}  # [S2]
+        replies = yield {self.roster.ids[i]: Forward(                                    # [S2]
+            torch.tensor([i, *others], device=self.plan.device),
+            tuple(s.mailbox[j] for j in others), s.w[i]) for i, others in chosen.items()}
         sent = torch.tensor([self.row[k] for k in replies], device=self.plan.device)
         given = torch.stack([reply.w for reply in replies.values()]) if replies else s.w[:0]
         w, affinity = s.w.index_copy(0, sent, given), s.affinity.index_add(0, sent, given)  # [S3]

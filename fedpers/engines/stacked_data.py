@@ -95,7 +95,8 @@ class Block:
         """The same samples with other inputs, x [C, size, ...]."""
         x = x.contiguous()
         rows = zip(x.unbind(0), self.parts, self.sizes, strict=True)
-        block = Block([Data(row[:n], p.y, p.mask) for row, p, n in rows], self.size)
+        parts = [Data(row[:n], p.y, p.mask) for row, p, n in rows]
+        block = Block(parts, self.size, sizes=self.sizes)
         block._kept["x"] = x
         return block
 

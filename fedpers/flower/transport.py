@@ -61,14 +61,16 @@ class Transport:
     def address(self, header: Header, orders: Orders, counts: RoundLog) -> Sequence[Message]:
         """Messages for the orders; the bytes that they have on a network are added to `counts`."""
         self.orders, self._kind = orders, header.kind
-        if header.kind != "train":
-            return self._messages([Request(k, order, header) for k, order in orders.items()])
-        times = Counter(map(id, orders.values()))
-        trees = {i: flatten(order) for i, order in {id(order): order for order in orders.values()}.items()}
-        counts.bytes_down += sum(n * leaf_bytes(trees[i][0]) for i, n in times.items())
-        if self.plan.privacy.on:
-            counts.releases += orders
-        return self._messages([Request(k, order, header, trees[id(order)]) for k, order in orders.items()])
+        trees = {}
+        if header.kind == "train":
+            times = Counter(map(id, orders.values()))
+            one_of = {id(order): order for order in orders.values()}
+            trees = {i: flatten(order) for i, order in one_of.items()}
+            counts.bytes_down += sum(n * leaf_bytes(trees[i][0]) for i, n in times.items())
+            if self.plan.privacy.on:
+                counts.releases += orders
+        requests = [Request(k, order, header, trees.get(id(order))) for k, order in orders.items()]
+        return self._messages(requests)
 
     def send(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The replies to messages."""

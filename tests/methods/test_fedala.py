@@ -73,9 +73,9 @@ def test_mixing_takes_whole_models_at_its_ends():
 def test_layers_are_counted_from_the_head():
     model = build_model("lenet", input_shape=(1, 28, 28), num_outputs=3, task="classification")
     params = model.init(0)
-    assert upper(params, 1) == ("head.weight", "head.bias")
-    assert upper(params, 2) == ("dense2.weight", "dense2.bias", "head.weight", "head.bias")
-    assert upper(params, 99) == tuple(params)
+    assert upper(params, 1) == ["head.weight", "head.bias"]
+    assert upper(params, 2) == ["dense2.weight", "dense2.bias", "head.weight", "head.bias"]
+    assert upper(params, 99) == list(params)
 
 
 @pytest.mark.parametrize(

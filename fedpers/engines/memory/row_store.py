@@ -8,7 +8,7 @@ writing it copies nothing but what has changed since the last.
 import json
 import tempfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedpers.engines.memory.row_file import RowFile, read_row, row_size, take_ap
 
 OVERHEAD = 2000  # bytes of Python objects in a state, about
 SWATH = 4 * 2**20  # bytes that are written at a time, about
+PLACE = np.dtype([("kind", np.int32), ("row", np.int32)])  # side by side: one page of memory to touch
 PART = 4  # a stack is kept as one if it takes no more than this part of the RAM
 
 
@@ -36,7 +37,6 @@ class Stack:
 
 
 Held = tuple[Any, TreeSpec, Stack | None]  # state, its kind, and where it is a row
-Member = tuple[int, Any]  # a client and its state
 
 
 class RowStore(ClientStore):
@@ -85,9 +85,8 @@ class RowStore(ClientStore):
         """The state that is on disk, or None."""
         if k >= len(self._there) or not self._there.item(k):
             return None
-        slot = self._slot[k]
-        kind = self._kinds[self._kind[slot]]
-        return read_row(kind, self._file(row_size(kind)).read(int(self._row[slot])), self.device)
+        kind = self._kinds[self._kind[k]]
+        return read_row(kind, self._file(row_size(kind)).read(int(self._row[k])), self.device)
 
     def put(self, k: int, when: When, state: Any) -> None:
         """Replace the state of client k."""
@@ -131,18 +130,22 @@ class RowStore(ClientStore):
 
     def _make_way(self) -> None:
         """Put the oldest states on disk: some more than needed, since many at a time are cheaper."""
-        least, late = self.limit - min(self.limit // 16, SWATH), defaultdict[TreeSpec, list[Member]](list)
+        least, late = self.limit - min(self.limit // 16, SWATH), []
         while self.held > least and len(self._hot) > 1:
             oldest, (_, kind, stack) = next(iter(self._hot.items()))
-            gone = [oldest] if stack is None else list(stack.clients)  # a stack's memory is freed as a whole
-            held = [(k, self._hot.pop(k)[0]) for k in gone]
-            late[kind] += [member for member in held if member[0] in self._dirty]
+            for k in [oldest] if stack is None else stack.clients:  # a stack's memory is freed as a whole
+                state, kind, _ = self._hot.pop(k)
+                if k in self._dirty:
+                    late.append((k, state, kind))
             self.held -= _cost(kind) if stack is None else stack.row * stack.count
         self._write(late)
 
-    def _write(self, states: Mapping[TreeSpec, Sequence[Member]]) -> None:
+    def _write(self, states: Iterable[tuple[int, Any, TreeSpec]]) -> None:
         """Put states on disk, each in its old row if no checkpoint refers to that."""
-        for kind, members in states.items():
+        groups: dict[TreeSpec, list[tuple[int, Any]]] = defaultdict(list)
+        for k, state, kind in states:
+            groups[kind].append((k, state))
+        for kind, members in groups.items():
             at_once = max(SWATH // max(row_size(kind), 1), 1)
             for first in range(0, len(members), at_once):
                 self._write_alike(kind, *zip(*members[first : first + at_once], strict=True))
@@ -150,19 +153,15 @@ class RowStore(ClientStore):
     def _write_alike(self, kind: TreeSpec, clients: Sequence[int], states: Sequence[Any]) -> None:
         file, number, places = self._file(row_size(kind)), self._register(kind), np.array(clients)
         self._make_room(max(clients))
-        there = self._there[places]
-        pairs = zip(clients, there.tolist(), strict=True)
-        rows = [self._row_for(k, file) if known else file.take() for k, known in pairs]
+        pairs = zip(clients, self._there[places].tolist(), strict=True)
+        rows = [self._row_for(k, file) if there else file.take() for k, there in pairs]
         file.write(rows, kind.columns(states))
-        self._place(places[~there])
-        slots = self._slot[places]
-        self._kind[slots], self._row[slots] = number, rows
+        self._there[places], self._kind[places], self._row[places] = True, number, rows
         self._dirty.difference_update(clients)
 
     def _row_for(self, k: int, file: RowFile) -> int:
         """Where client k's state may be written, which is on disk already."""
-        slot = self._slot[k]
-        old, row = self._file(row_size(self._kinds[self._kind[slot]])), int(self._row[slot])
+        old, row = self._file(row_size(self._kinds[self._kind[k]])), int(self._row[k])
         if old is file and not file.is_safe(row):
             return row
         old.release(row)
@@ -182,26 +181,15 @@ class RowStore(ClientStore):
     def _make_room(self, k: int) -> None:
         if k >= len(self._there):
             kind, row, there = self._kind, self._row, np.flatnonzero(self._there)
-            slots = self._slot[there]
             self._forget(1 << int(k).bit_length())
-            self._place(there)
-            self._kind[: len(there)], self._row[: len(there)] = kind[slots], row[slots]
-
-    def _place(self, clients: np.ndarray) -> None:
-        """Give slots to clients that come to the disk for the first time."""
-        self._there[clients], self._slot[clients] = True, np.arange(self._taken, self._taken + len(clients))
-        self._taken += len(clients)
+            self._there[there], self._kind[there], self._row[there] = True, kind[there], row[there]
 
     def _forget(self, size: int = 0) -> None:
-        """Nobody's state is on disk.
-
-        What is known of a client lies in a slot: a page of memory to touch for each new client, not for two.
-        """
+        """Nobody's state is on disk."""
         self._there = sparse_zeros(size, np.bool_)  # [client] on disk: a few pages even of a large population
-        self._slot = sparse_zeros(size, np.int32)  # [client] of those that are there: one after the other
-        self._kind = sparse_zeros(size, np.int32)  # [slot] a place in `_kinds`
-        self._row = sparse_zeros(size, np.int32)  # [slot]
-        self._taken = 0  # slots
+        places = sparse_zeros(size, PLACE)
+        self._kind = places["kind"]  # [client] a place in `_kinds`, of those that are there
+        self._row = places["row"]  # [client]
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -210,19 +198,14 @@ class RowStore(ClientStore):
 
         Until `committed` is called both this checkpoint and the one before can be gone back to.
         """
-        late = defaultdict[TreeSpec, list[Member]](list)
-        for k in sorted(self._dirty):
-            state, kind, _ = self._hot[k]
-            late[kind].append((k, state))
-        self._write(late)
+        self._write((k, *self._hot[k][:2]) for k in sorted(self._dirty))
         for file in self._files.values():
             file.sync()
         clients = np.flatnonzero(self._there)
-        slots = self._slot[clients]
         body = {
             "clients": torch.from_numpy(clients),
-            "kinds": torch.from_numpy(self._kind[slots]),
-            "rows": torch.from_numpy(self._row[slots]),
+            "kinds": torch.from_numpy(self._kind[clients]),
+            "rows": torch.from_numpy(self._row[clients]),
             "skeletons": tuple(_describe(kind) for kind in self._kinds),
         }
         write_record(folder / CLIENTS, body)
@@ -258,8 +241,7 @@ class RowStore(ClientStore):
         self.held = 0
         self._forget()
         self._make_room(int(clients.max(initial=-1)))
-        self._place(clients)
-        self._kind[: len(clients)], self._row[: len(clients)] = kinds, rows
+        self._there[clients], self._kind[clients], self._row[clients] = True, kinds, rows
         self._saved = self._used()
         for size, used in self._saved.items():
             self._file(size).keep(used, used)
@@ -267,10 +249,10 @@ class RowStore(ClientStore):
     def _used(self) -> dict[int, np.ndarray]:
         """The rows in use, by file."""
         sizes = np.array([row_size(kind) for kind in self._kinds], dtype=np.int64)
-        kinds, rows = self._kind[: self._taken], self._row[: self._taken]
-        size_of = sizes[kinds] if len(sizes) else np.zeros(0, dtype=np.int64)
+        there = np.flatnonzero(self._there)
+        size_of = sizes[self._kind[there]] if len(sizes) else np.zeros(0, dtype=np.int64)
         every = {*sizes.tolist(), *self._files}
-        return {size: rows[size_of == size] for size in every}
+        return {size: self._row[there][size_of == size] for size in every}
 
     def close(self) -> None:
         """Close the files; temporary ones go."""

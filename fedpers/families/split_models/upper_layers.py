@@ -1,7 +1,5 @@
 """The layers nearest to the outputs, mixed entry by entry of an own and a received model."""
 
-from functools import lru_cache
-
 from fedpers.core.data import Data
 from fedpers.core.params import Params, between
 from fedpers.learning.features import Features
@@ -10,16 +8,11 @@ from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
 
 
-def upper(params: Params, p: int) -> tuple[str, ...]:
+def upper(params: Params, p: int) -> list[str]:
     """The names of the p layers that are nearest to the outputs."""
-    return _upper(tuple(params), p)
-
-
-@lru_cache(16)  # a model's names are asked for client by client
-def _upper(names: tuple[str, ...], p: int) -> tuple[str, ...]:
-    layer = {name: name.rpartition(".")[0] for name in names}
+    layer = {name: name.rpartition(".")[0] for name in params}
     last = list(dict.fromkeys(layer.values()))[-p:]
-    return tuple(name for name in names if layer[name] in last)
+    return [name for name in params if layer[name] in last]
 
 
 def mix(own: Params, shared: Params, W: Params) -> Params:
