@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.params import add, sq_dist, zeros_like
+from fedpers.core.params import add, combinations, sq_dist, zeros_like
 from fedpers.families.disclosures import OWN_MODELS
 from fedpers.families.unified.client import rows_at
-from fedpers.families.unified.linear import mixtures
 from fedpers.families.unified.messages import Measure, Value
 from fedpers.families.unified.saga import Average, Models, Run, saga_steps
 from fedpers.learning.kernels.library import library
@@ -69,7 +68,7 @@ class L2SGDClient(PersonalizedClient):
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """Local steps, the averaging step, or the objective."""
         if isinstance(order, Average):
-            return Models({}), self._average(order, state, data)
+            return Models({}), self._average(order, state)
         if isinstance(order, Measure):
             away, loss = sq_dist(order.w, state.x), self.model.loss(state.x, data)
             return Value(loss + self.config.lam / 2 * away), state
@@ -100,12 +99,12 @@ class L2SGDClient(PersonalizedClient):
             v.index_put_((j,), g[k])                                                     # [C3]
         return ClientState(x, s.psi, s.J, add(s.J_mean, change, 1 / n))
 
-    def _average(self, order: Average, s: ClientState, data: Data) -> ClientState:
+    def _average(self, order: Average, s: ClientState) -> ClientState:
         h, rate, J = self.config, self.config.eta / order.M, s.J_mean
         pull = rate * h.lam / h.p
         shares = torch.tensor(((1 - pull, pull, rate * (1 / h.p - 1), -rate),            # [C5]
                                (h.lam, -h.lam, 0, 0)), dtype=torch.float64)              # [C6]
-        x, psi = mixtures(self.model.loss, shares, (s.x, order.mean, s.psi, J), data.block)
+        x, psi = combinations((s.x, order.mean, s.psi, J), shares)
         return ClientState(x, psi, s.J, J)
 
     def personal(self, shared: None, state: ClientState) -> Params:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpers.core.params import zeros_like
+from fedpers.core.params import combinations, zeros_like
 from fedpers.families.disclosures import CORRECTED
 from fedpers.method import (
     Data,
@@ -77,10 +77,13 @@ class ScaffoldClient(PersonalizedClient):
         cfg, drift = self.config.local, sub(state.c, order.c)
         corrected = soft_proximal(self.model.loss, 1.0, 0.0, drift)      # f_i(y) - ⟨c_i - c, y⟩
         y = minimise(corrected, order.x, data, rng, cfg)                                 # [C1]
-        dx = sub(y, order.x)
-        per_step = data.by_size(lambda n: -1 / (cfg.num_steps(n) * cfg.lr))              # -1 / (K η_l)
-        c = add(drift, dx, per_step)                                                     # [C2]
-        return Changes(dx, sub(c, state.c)), ClientState(c)                              # [C3]
+
+        def shares(n: int) -> Any:
+            r = 1 / (cfg.num_steps(n) * cfg.lr)                                          # 1 / (K η_l)
+            return (-1, 1, 0, 0), (r, -r, 1, -1), (r, -r, 0, -1)
+
+        dx, c, dc = combinations((order.x, y, state.c, order.c), data.by_size(shares))   # [C2]
+        return Changes(dx, dc), ClientState(c)                                           # [C3]
 
     def personal(self, shared: ModelAndControl, state: ClientState) -> Params:
         """The received model."""

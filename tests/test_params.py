@@ -171,3 +171,40 @@ def test_models_are_alike_in_names_shapes_kinds_and_devices():
         assert not P.alike([a, a, {**a, "w": w}])
     for other in ({"w": a["w"]}, {**a, "c": a["b"]}):
         assert not P.alike([a, other]) and not P.alike([other, a])
+
+
+@pytest.mark.parametrize("number", [1, 3, 7])  # of combinations: three are made at a time
+@pytest.mark.parametrize("size", [1, 31, 70, 65536, 65537])  # the last two go past the caches
+def test_combinations_of_each_client_are_its_own(way, size, number):
+    C, S, g = 16, 4, torch.Generator().manual_seed(size)
+    shared = {"w": torch.randn(size, generator=g), "b": torch.randn(2, 3, generator=g)}
+    own = [{k: torch.randn(C, *v.shape, generator=g) for k, v in shared.items()} for _ in range(S - 2)]
+    turned = {k: torch.randn(*v.shape, C, generator=g).movedim(-1, 0) for k, v in shared.items()}
+    shares = torch.randn(C, number, S, generator=g)
+    with torch.no_grad():
+        made = torch.func.vmap(lambda *a: P.combinations([shared, *a[:-1]], a[-1]))(*own, turned, shares)
+        alike = torch.func.vmap(lambda *a: P.combinations([shared, *a], shares[3]))(*own, turned)
+        one = P.combinations([shared, *({k: v[3] for k, v in x.items()} for x in (*own, turned))], shares[3])
+    for k, v in shared.items():
+        whole = torch.stack([v.expand(C, *v.shape), *(x[k] for x in own), turned[k]], 1).double()
+        right = torch.einsum("cjs,cs...->cj...", shares.double(), whole)
+        torch.testing.assert_close(torch.stack([m[k] for m in made], 1).double(), right, rtol=0, atol=1e-5)
+        for found in (torch.stack([m[k] for m in one]), torch.stack([m[k][3] for m in alike])):
+            torch.testing.assert_close(found.double(), right[3], rtol=0, atol=1e-5)
+
+
+def test_combinations_can_be_differentiated_and_keep_the_items_precision(way):
+    items, shares = [tree(1), tree(2)], torch.randn(3, 2, dtype=torch.float64)
+    made = P.combinations(items, shares.requires_grad_())
+    for row, found in zip(shares, made, strict=True):
+        torch.testing.assert_close(found["b"], row[0] * items[0]["b"] + row[1] * items[1]["b"])
+    slope = torch.autograd.grad(made[2]["a"].sum(), shares)[0]
+    torch.testing.assert_close(slope[2], torch.stack([x["a"].sum() for x in items]))
+    assert not slope[:2].any()
+
+
+def test_combinations_of_float32_may_be_differentiated(way):
+    items = [{k: v.float() for k, v in tree(n).items()} for n in (1, 2)]
+    f = lambda s: P.combinations(items, s[None])[0]["a"].sum()  # noqa: E731
+    slope = torch.func.grad(f)(torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close(slope, torch.stack([x["a"].sum() for x in items]))

@@ -46,8 +46,8 @@ class Data:
         """How many samples are no padding, a scalar."""
         return self.mask.sum()
 
-    def by_size(self, f: Callable[[int], float]) -> Tensor:
-        """f(n) for the client's n samples, a scalar of the mask's type."""
+    def by_size(self, f: Callable[[int], Any]) -> Tensor:
+        """f(n) for the client's n samples, a number or rows of them, in the mask's type."""
         return self.like.new_tensor(f(len(self)))
 
     def of_class(self, num_classes: int) -> Tensor:

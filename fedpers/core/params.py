@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
-from fedpers.core.sums import distances, distances_each, sums, sums_each
+from fedpers.core.sums import combined, distances, distances_each, sums, sums_each
 
 Params = dict[str, Tensor]
 
@@ -234,14 +234,28 @@ def mean(items: Sequence[Params]) -> Params:
 
 
 def combine(items: Sequence[Params], weights: Tensor) -> Params:
-    """Σ_s weights[s]·items[s] in the items' dtype, for a tensor of weights [S], also stacked.
+    """Σ_s weights[s]·items[s], for a tensor of weights [S]: one row of `combinations`.
 
     `weighted_sum` is the server's: its weights are numbers and it sums in float64.
     """
-    total = scale(items[0], weights[0])
-    for s, item in enumerate(items[1:], start=1):
-        total = add(total, item, weights[s])
-    return total
+    return combinations(items, weights[None])[0]
+
+
+def combinations(items: Sequence[Params], shares: Tensor) -> list[Params]:
+    """Σ_s shares[j, s]·items[s] for each j, in the items' dtype: by a kernel in one pass over memory.
+
+    Args:
+        items: S of the same names, shapes and dtype.
+        shares: [J, S].
+    """
+    _same_names(*items)
+    layers, J = _layers(items), len(shares)
+    shares = shares.to(layers[0][0].dtype)
+    found = combined(layers, shares)
+    if found is None:
+        mixed = [torch.tensordot(shares, torch.stack(layer), 1) for layer in layers]
+        found = [row for rows in mixed for row in rows]
+    return [dict(zip(items[0], found[j::J], strict=True)) for j in range(J)]
 
 
 def split(a: Params, chosen: Callable[[str], bool]) -> tuple[Params, Params]:

@@ -1,6 +1,9 @@
-/* Sums and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
+/* Sums, combinations and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
 #include <stdint.h>
 #include <stdlib.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 #ifdef __AVX512F__
 #define V 16    /* floats of one register */
@@ -12,6 +15,7 @@
 #define D (V / 2) /* doubles of one register */
 #define SIDE 4
 #define BLOCK 1024 /* entries of all models that are in the cache together */
+#define LARGE (1 << 20) /* floats: stacks that are written past the caches, which would not hold them */
 #define INLINE static inline __attribute__((always_inline))
 typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
@@ -72,6 +76,67 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
         for (long g = 0; g < G; own += counts[g], item += counts[g], g++)
             sums(1, counts[g], sizes[l], item, own, to + l * G + g);
     }
+}
+
+INLINE void put(float *to, vec x, const int past) {
+#ifdef __AVX512F__
+    if (past) _mm512_stream_ps(to, (__m512)x);
+    else *(vec *)to = x;
+#elif defined(__AVX__)
+    if (past) _mm256_stream_ps(to, (__m256)x);
+    else *(vec *)to = x;
+#else
+    (void)past;
+    *(vec *)to = x;
+#endif
+}
+
+/* Two registers of each of J combinations */
+INLINE void some(const int J, long S, long at, const float **item, const float *share, float **to, const int past) {
+    vec a[3][2] = {0};
+    for (long s = 0; s < S; s++) {
+        vec x = *(const vec *)(item[s] + at), y = *(const vec *)(item[s] + at + V);
+        for (int j = 0; j < J; j++) a[j][0] += share[j * S + s] * x, a[j][1] += share[j * S + s] * y;
+    }
+    for (int j = 0; j < J; j++) put(to[j] + at, a[j][0], past), put(to[j] + at + V, a[j][1], past);
+}
+
+/* to[j] = Σ_s share[j][s] item[s] of J combinations of one client's S items of n entries */
+INLINE void mix(long J, long S, long n, const float **item, const float *share, float **to, const int past) {
+    long at = 0;
+    for (; at + 2 * V <= n; at += 2 * V) {
+        long j = 0;
+        for (; j + 3 <= J; j += 3) some(3, S, at, item, share + j * S, to + j, past);
+        for (; j < J; j++) some(1, S, at, item, share + j * S, to + j, past);
+    }
+    for (; at < n; at++)
+        for (long j = 0; j < J; j++) {
+            float total = 0;
+            for (long s = 0; s < S; s++) total += share[j * S + s] * item[s][at];
+            to[j][at] = total;
+        }
+}
+
+/* The same of L layers of `sizes` and C clients with shares [C][J][S] of their own: of item s, layer l the next client's
+   is hop[l][s] further on, 0 if all share one; to[l][j] [C][n] are the combinations. */
+void fedpers_combine(long L, const long *sizes, long C, long J, long S, const float **item, const long *hop,
+                     const float *share, float **to) {
+    for (long l = 0; l < L; l++)
+        for (long c = 0, n = sizes[l]; c < C; c++) {
+            const float *own[S];
+            float *found[J];
+            int past = C * n >= LARGE;
+            for (long s = 0; s < S; s++) own[s] = item[l * S + s] + c * hop[l * S + s];
+            for (long j = 0; j < J; j++) {
+                found[j] = to[l * J + j] + c * n;
+                past = past && (uintptr_t)found[j] % (4 * V) == 0;
+            }
+            if (past) mix(J, S, n, own, share + c * J * S, found, 1);
+            else mix(J, S, n, own, share + c * J * S, found, 0);
+        }
+#ifdef __AVX__
+    _mm_sfence(); /* what went past the caches is there for whoever reads it next */
+#endif
 }
 
 /* Add ‖x_r - y_c‖² of `rows` and `side` items, over n entries, to `found`. */

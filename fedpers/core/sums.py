@@ -1,4 +1,4 @@
-"""Sums and distances of many tensors of one shape in C, see sums.c; None where there is no kernel."""
+"""Sums, combinations and distances of many tensors in C, see sums.c; None where there is no kernel."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.compiled import compiled, longs, pointer, pointers
-from fedpers.core.vmap import unwrapped
+from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
@@ -46,6 +46,35 @@ def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float])
     sizes = _sizes(columns, len(counts))
     library().fedpers_sums_each(*sizes, longs(counts), pointers(_flat(columns)), factors, _rows(found))
     return found
+
+
+def combined(columns: Columns, shares: Tensor) -> Sequence[Tensor] | None:
+    """For each of L layers J tensors Σ_s shares[j, s]·items[s], layer after layer; of a client, all at once.
+
+    Args:
+        columns: S tensors for each layer, rows of stacks or not.
+        shares: [J, S] float32.
+    """
+    flat, (J, S), L = _flat(columns), shares.shape, len(columns)
+    plain = all([t.is_cpu and t.dtype is torch.float32 for t in (*flat, shares)])
+    if not plain or not mapped_once() or library() is None:
+        return None
+
+    def of_all(shares: Tensor, *flat: Tensor) -> list[Tensor]:
+        stacks, shares, C = [_whole_rows(t) for t in flat], shares.contiguous(), len(shares)
+        layers = stacks[::S]
+        found = [torch.empty(C, *layer.shape[1:]) for layer in layers for _ in range(J)]
+        sizes = ctypes.c_long(L), longs([layer[0].numel() for layer in layers])
+        hops = longs([t.stride(0) for t in stacks])
+        given = *map(ctypes.c_long, (C, J, S)), pointers(stacks), hops
+        library().fedpers_combine(*sizes, *given, pointer(shares), pointers(found))
+        return found
+
+    return on_stacks(of_all, shares, *flat)
+
+
+def _whole_rows(stack: Tensor) -> Tensor:
+    return stack if stack[0].is_contiguous() else stack.contiguous()
 
 
 def distances(a: Columns, b: Columns) -> Tensor | None:

@@ -174,7 +174,7 @@ class StackedData(Data):
         assert self._block is not None
         return Apart(self._block.parts)
 
-    def by_size(self, f: Callable[[int], float]) -> Tensor:
+    def by_size(self, f: Callable[[int], Any]) -> Tensor:
         """f(n) for each client's own n samples."""
         assert self._block is not None
         sizes = self._block.sizes

@@ -7,7 +7,6 @@ is what it ends with where that is linear.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -17,13 +16,11 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale
 from fedpers.families.unified.messages import Block, BlockGradients
 from fedpers.families.unified.objective import Objective
-from fedpers.learning.kernels.recurrent import Recurrence, steps_recurrent
-from fedpers.learning.losses import Loss
+from fedpers.learning.kernels.recurrent import Recurrence
 
 Step = Callable[[Any, Block, Block], tuple[Block, Block]]  # (f, w, β) to (w, β)
 Finish = Callable[[Any, Block, Block], tuple[BlockGradients, Block]]  # (f, w, β) to the reply, and β
 MOST = 2  # gradients of an iteration
-NO_STEPS = torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, 1)  # samples, and their weights
 
 
 class Sequences:
@@ -140,24 +137,6 @@ def repeated(step: Callable[[Block], Block], a: Block, times: int) -> Block:
     moves = torch.linalg.matrix_power(torch.stack([getattr(after, name)[""] for name in names]), times)
     values = [getattr(a, name) for name in names]
     return Block(**{"y": {}, **{n: combination(row, values) for n, row in zip(names, moves, strict=True)}})
-
-
-def mixtures(loss: Loss, shares: Tensor, models: Sequence[Params], block: Any) -> list[Params]:
-    """Σ_k shares[j, k]·models[k] for each row j [J, m], float64: in one pass over memory by a kernel.
-
-    Args:
-        loss, block: of the client whose models they are; the kernels are those of its steps.
-    """
-    rest = _rest(len(models))
-    found = steps_recurrent(loss, rest, models, shares, block, lambda: NO_STEPS)
-    return found or [combination(row, models) for row in shares]
-
-
-@cache
-def _rest(m: int) -> Recurrence:
-    """How m models move that no step is made with."""
-    unit = torch.eye(m, dtype=torch.float64)
-    return Recurrence(unit, unit[:1], unit[0, :1], unit[0])
 
 
 def combination(row: Tensor, values: Sequence[Params]) -> Params:
