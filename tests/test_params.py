@@ -208,3 +208,11 @@ def test_combinations_of_float32_may_be_differentiated(way):
     f = lambda s: P.combinations(items, s[None])[0]["a"].sum()  # noqa: E731
     slope = torch.func.grad(f)(torch.tensor([0.5, 2.0]))
     torch.testing.assert_close(slope, torch.stack([x["a"].sum() for x in items]))
+
+
+@pytest.mark.parametrize("size", [3, 2**16, 2**16 + 1])  # the last two are large, one in whole registers
+def test_a_stack_is_torchs(way, size):
+    whole = torch.randn(20, 2, size, generator=torch.Generator().manual_seed(1))
+    turned = list(whole.movedim(2, 1).contiguous().movedim(1, 2))  # no row lies side by side
+    for items in (list(whole.flip(0)), list(whole.double()), list(whole.half()), turned, [whole[3]] * 20):
+        assert torch.equal(sums.stack_of(items), torch.stack(items))

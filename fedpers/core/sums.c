@@ -1,6 +1,7 @@
 /* Sums, combinations and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #ifdef __AVX__
 #include <immintrin.h>
 #endif
@@ -16,6 +17,7 @@
 #define SIDE 4
 #define BLOCK 1024 /* entries of all models that are in the cache together */
 #define LARGE (1 << 20) /* floats: stacks that are written past the caches, which would not hold them */
+#define AHEAD 512 /* floats: how early rows are fetched that are only copied */
 #define INLINE static inline __attribute__((always_inline))
 typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
@@ -78,17 +80,28 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
     }
 }
 
-INLINE void put(float *to, vec x, const int past) {
+/* A store past the caches, to a place that is a whole register; `settle` before anybody reads it */
+INLINE void stream(float *to, vec x) {
 #ifdef __AVX512F__
-    if (past) _mm512_stream_ps(to, (__m512)x);
-    else *(vec *)to = x;
+    _mm512_stream_ps(to, (__m512)x);
 #elif defined(__AVX__)
-    if (past) _mm256_stream_ps(to, (__m256)x);
-    else *(vec *)to = x;
+    _mm256_stream_ps(to, (__m256)x);
 #else
-    (void)past;
     *(vec *)to = x;
 #endif
+}
+
+INLINE void settle(void) {
+#ifdef __AVX__
+    _mm_sfence();
+#endif
+}
+
+/* Whether J results, of so many floats in all, go past the caches, which would not hold them */
+INLINE int goes_past(long floats, long J, float **to) {
+    int past = floats >= LARGE;
+    for (long j = 0; j < J; j++) past = past && (uintptr_t)to[j] % (4 * V) == 0;
+    return past;
 }
 
 /* Two registers of each of J combinations */
@@ -98,7 +111,10 @@ INLINE void some(const int J, long S, long at, const float **item, const float *
         vec x = *(const vec *)(item[s] + at), y = *(const vec *)(item[s] + at + V);
         for (int j = 0; j < J; j++) a[j][0] += share[j * S + s] * x, a[j][1] += share[j * S + s] * y;
     }
-    for (int j = 0; j < J; j++) put(to[j] + at, a[j][0], past), put(to[j] + at + V, a[j][1], past);
+    for (int j = 0; j < J; j++)
+        for (int v = 0; v < 2; v++)
+            if (past) stream(to[j] + at + v * V, a[j][v]);
+            else *(vec *)(to[j] + at + v * V) = a[j][v];
 }
 
 /* to[j] = Σ_s share[j][s] item[s] of J combinations of one client's S items of n entries */
@@ -125,18 +141,25 @@ void fedpers_combine(long L, const long *sizes, long C, long J, long S, const fl
         for (long c = 0, n = sizes[l]; c < C; c++) {
             const float *own[S];
             float *found[J];
-            int past = C * n >= LARGE;
             for (long s = 0; s < S; s++) own[s] = item[l * S + s] + c * hop[l * S + s];
-            for (long j = 0; j < J; j++) {
-                found[j] = to[l * J + j] + c * n;
-                past = past && (uintptr_t)found[j] % (4 * V) == 0;
-            }
-            if (past) mix(J, S, n, own, share + c * J * S, found, 1);
+            for (long j = 0; j < J; j++) found[j] = to[l * J + j] + c * n;
+            if (goes_past(C * n, J, found)) mix(J, S, n, own, share + c * J * S, found, 1);
             else mix(J, S, n, own, share + c * J * S, found, 0);
         }
-#ifdef __AVX__
-    _mm_sfence(); /* what went past the caches is there for whoever reads it next */
-#endif
+    settle();
+}
+
+/* The stack [C][n] of C items of n entries */
+void fedpers_stack(long C, long n, const float **item, float *to) {
+    int past = n % V == 0 && goes_past(C * n, 1, &to);
+    for (long c = 0; c < C; c++, to += n) {
+        if (!past) memcpy(to, item[c], sizeof(float) * n);
+        for (long i = 0; past && i < n; i += V) {
+            __builtin_prefetch(item[c] + i + AHEAD);
+            stream(to + i, *(const vec *)(item[c] + i));
+        }
+    }
+    settle();
 }
 
 /* Add ‖x_r - y_c‖² of `rows` and `side` items, over n entries, to `found`. */

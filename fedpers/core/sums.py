@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpers.core.compiled import compiled, longs, pointer, pointers
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
+LARGE = 2**20  # numbers: see sums.c
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
@@ -48,6 +49,17 @@ def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float])
     return found
 
 
+def stack_of(items: Sequence[Tensor]) -> Tensor:
+    """`torch.stack`; a large one is written past the caches, so that its memory is not read first."""
+    first = items[0]
+    if len(items) * first.numel() < LARGE or not _known(items):
+        return torch.stack(items)  # type: ignore[arg-type]
+    found = torch.empty(len(items), *first.shape)
+    sizes = ctypes.c_long(len(items)), ctypes.c_long(first.numel())
+    library().fedpers_stack(*sizes, pointers(items), pointer(found))
+    return found
+
+
 def combined(columns: Columns, shares: Tensor) -> Sequence[Tensor] | None:
     """For each of L layers J tensors Σ_s shares[j, s]·items[s], layer after layer; of a client, all at once.
 
@@ -55,22 +67,20 @@ def combined(columns: Columns, shares: Tensor) -> Sequence[Tensor] | None:
         columns: S tensors for each layer, rows of stacks or not.
         shares: [J, S] float32.
     """
-    flat, (J, S), L = _flat(columns), shares.shape, len(columns)
-    plain = all([t.is_cpu and t.dtype is torch.float32 for t in (*flat, shares)])
-    if not plain or not mapped_once() or library() is None:
-        return None
+    flat = [shares, *_flat(columns)]
+    plain = all([t.is_cpu and t.dtype is torch.float32 for t in flat])
+    return on_stacks(combine, *flat) if plain and mapped_once() and library() is not None else None
 
-    def of_all(shares: Tensor, *flat: Tensor) -> list[Tensor]:
-        stacks, shares, C = [_whole_rows(t) for t in flat], shares.contiguous(), len(shares)
-        layers = stacks[::S]
-        found = [torch.empty(C, *layer.shape[1:]) for layer in layers for _ in range(J)]
-        sizes = ctypes.c_long(L), longs([layer[0].numel() for layer in layers])
-        hops = longs([t.stride(0) for t in stacks])
-        given = *map(ctypes.c_long, (C, J, S)), pointers(stacks), hops
-        library().fedpers_combine(*sizes, *given, pointer(shares), pointers(found))
-        return found
 
-    return on_stacks(of_all, shares, *flat)
+def combine(shares: Tensor, *items: Tensor) -> list[Tensor]:
+    """`combined` of all clients: stacks [C, ...] of shares [C, J, S] and L·S items [C, ...]."""
+    stacks, shares, (C, J, S) = [_whole_rows(t) for t in items], shares.contiguous(), shares.shape
+    layers = stacks[::S]
+    found = [torch.empty(C, *layer.shape[1:]) for layer in layers for _ in range(J)]
+    sizes = ctypes.c_long(len(layers)), longs([layer[0].numel() for layer in layers])
+    given = pointers(stacks), longs([t.stride(0) for t in stacks]), pointer(shares)
+    library().fedpers_combine(*sizes, *map(ctypes.c_long, (C, J, S)), *given, pointers(found))
+    return found
 
 
 def _whole_rows(stack: Tensor) -> Tensor:

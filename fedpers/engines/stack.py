@@ -10,6 +10,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, neighbours, own, rebuild, spec_of
 from fedpers.core.rng import Stream
+from fedpers.core.sums import stack_of
 from fedpers.core.vmap import Apart, over_rows
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
@@ -130,7 +131,7 @@ def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor 
         return None
     if isinstance(first, Tensor):
         stack = neighbours(column)
-        return torch.stack(column) if stack is None else stack
+        return stack_of(column) if stack is None else stack
     if isinstance(first, float) and any(x != first for x in column):
         return torch.tensor(column, dtype=torch.float64, device=device)
     return None
