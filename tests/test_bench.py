@@ -289,19 +289,6 @@ def test_the_page_has_the_floors_of_other_processors():
     assert "it is {}, {} and {} floors".format(*(median["xeon", name] for name in names)) in page
 
 
-def test_the_page_has_what_was_measured_again():
-    root = Path(__file__).resolve().parents[1]
-    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    times = [
-        [r["times"] for r in rows_of(root / "benchmarks/results" / place, "mlp-20")[1].values()]
-        for place in ("", "again")
-    ]
-    once, again = ([median_of(t), sum(x > 1.5 for x in t)] for t in times)
-    assert once[0] == again[0]
-    told = f"the median is {again[0]} floors as in the table below, and above 1.5 are {again[1]} methods"
-    assert f"{told} where the table has {once[1]}" in page
-
-
 def test_the_page_says_what_a_round_costs_beside_its_clients():
     root = Path(__file__).resolve().parents[1]
     page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
