@@ -78,7 +78,7 @@ class ScaffoldClient(PersonalizedClient):
         corrected = soft_proximal(self.model.loss, 1.0, 0.0, drift)      # f_i(y) - ⟨c_i - c, y⟩
         y = minimise(corrected, order.x, data, rng, cfg)                                 # [C1]
 
-        def shares(n: int) -> Any:
+        def shares(n: int) -> Any:  # of x, y, c_i and c in Δy_i, c_i⁺ and Δc_i
             r = 1 / (cfg.num_steps(n) * cfg.lr)                                          # 1 / (K η_l)
             return (-1, 1, 0, 0), (r, -r, 1, -1), (r, -r, 0, -1)
 

@@ -42,7 +42,15 @@ COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is m
 IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
-    "core/sums.py": ("sums", "sums_each", "combine", "stack_of", "distances", "distances_each", "class_sums"),
+    "core/sums.py": (
+        "sums",
+        "sums_each",
+        "combine_stacks",
+        "stack_of",
+        "distances",
+        "distances_each",
+        "class_sums",
+    ),
 }
 Function = tuple[str, int, str]  # file, line, name: a function of pstats
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 log = logging.getLogger("fedpers")
+SHARED = Path(__file__).with_name("mixtures.h")  # of all kernels
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 
 
@@ -53,6 +54,16 @@ def _file(compiler: str, sources: Sequence[Path]) -> Path:
 def longs(values: Sequence[int]) -> Any:
     """An array of whole numbers, as C is given it."""
     return (ctypes.c_long * len(values))(*values)
+
+
+def hops(stacks: Sequence[Tensor | None]) -> Any:
+    """Numbers from one client's row to the next; 0 where all share one, or there is none."""
+    return longs([0 if t is None else t.stride(0) for t in stacks])
+
+
+def with_whole_rows(stack: Tensor) -> Tensor:
+    """A stack whose rows are contiguous; an expanded one is not copied."""
+    return stack if stack.is_contiguous() or stack[0].is_contiguous() else stack.contiguous()
 
 
 def pointers(tensors: Sequence[Tensor | None]) -> Any:

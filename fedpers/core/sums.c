@@ -1,25 +1,13 @@
 /* Sums, combinations and distances of many models, a layer at a time: each entry is read from memory once for all of them. */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
+#include "mixtures.h"
 
-#ifdef __AVX512F__
-#define V 16    /* floats of one register */
-#define ROWS 4  /* what is summed at a time, or compared with SIDE others: one register each */
-#else
-#define V 8
-#define ROWS 2
-#endif
+#define ROWS (V / 4) /* what is summed at a time, or compared with SIDE others: one register each */
 #define D (V / 2) /* doubles of one register */
 #define SIDE 4
 #define BLOCK 1024 /* entries of all models that are in the cache together */
-#define LARGE (1 << 20) /* floats: stacks that are written past the caches, which would not hold them */
 #define AHEAD 512 /* floats: how early rows are fetched that are only copied */
-#define INLINE static inline __attribute__((always_inline))
-typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
 typedef double wide __attribute__((vector_size(8 * D)));
 
@@ -80,52 +68,10 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
     }
 }
 
-/* A store past the caches, to a place that is a whole register; `settle` before anybody reads it */
-INLINE void stream(float *to, vec x) {
-#ifdef __AVX512F__
-    _mm512_stream_ps(to, (__m512)x);
-#elif defined(__AVX__)
-    _mm256_stream_ps(to, (__m256)x);
-#else
-    *(vec *)to = x;
-#endif
-}
-
-INLINE void settle(void) {
-#ifdef __AVX__
-    _mm_sfence();
-#endif
-}
-
-/* Whether J results, of so many floats in all, go past the caches, which would not hold them */
-INLINE int goes_past(long floats, long J, float **to) {
-    int past = floats >= LARGE;
-    for (long j = 0; j < J; j++) past = past && (uintptr_t)to[j] % (4 * V) == 0;
-    return past;
-}
-
-/* Two registers of each of J combinations */
-INLINE void some(const int J, long S, long at, const float **item, const float *share, float **to, const int past) {
-    vec a[3][2] = {0};
-    for (long s = 0; s < S; s++) {
-        vec x = *(const vec *)(item[s] + at), y = *(const vec *)(item[s] + at + V);
-        for (int j = 0; j < J; j++) a[j][0] += share[j * S + s] * x, a[j][1] += share[j * S + s] * y;
-    }
-    for (int j = 0; j < J; j++)
-        for (int v = 0; v < 2; v++)
-            if (past) stream(to[j] + at + v * V, a[j][v]);
-            else *(vec *)(to[j] + at + v * V) = a[j][v];
-}
-
 /* to[j] = Σ_s share[j][s] item[s] of J combinations of one client's S items of n entries */
-INLINE void mix(long J, long S, long n, const float **item, const float *share, float **to, const int past) {
-    long at = 0;
-    for (; at + 2 * V <= n; at += 2 * V) {
-        long j = 0;
-        for (; j + 3 <= J; j += 3) some(3, S, at, item, share + j * S, to + j, past);
-        for (; j < J; j++) some(1, S, at, item, share + j * S, to + j, past);
-    }
-    for (; at < n; at++)
+static void combine(long J, long S, long n, const float **item, const float *share, float **to, int past) {
+    for (long j = 0; j < J; j += 4) some_mixtures(J - j < 4 ? J - j : 4, past, share + j * S, item, S, to + j, n / V * V);
+    for (long at = n / V * V; at < n; at++)
         for (long j = 0; j < J; j++) {
             float total = 0;
             for (long s = 0; s < S; s++) total += share[j * S + s] * item[s][at];
@@ -143,23 +89,22 @@ void fedpers_combine(long L, const long *sizes, long C, long J, long S, const fl
             float *found[J];
             for (long s = 0; s < S; s++) own[s] = item[l * S + s] + c * hop[l * S + s];
             for (long j = 0; j < J; j++) found[j] = to[l * J + j] + c * n;
-            if (goes_past(C * n, J, found)) mix(J, S, n, own, share + c * J * S, found, 1);
-            else mix(J, S, n, own, share + c * J * S, found, 0);
+            combine(J, S, n, own, share + c * J * S, found, C * n >= LARGE && aligned(found, J));
         }
-    settle();
+    written();
 }
 
 /* The stack [C][n] of C items of n entries */
 void fedpers_stack(long C, long n, const float **item, float *to) {
-    int past = n % V == 0 && goes_past(C * n, 1, &to);
+    int past = C * n >= LARGE && n % V == 0 && aligned(&to, 1);
     for (long c = 0; c < C; c++, to += n) {
         if (!past) memcpy(to, item[c], sizeof(float) * n);
         for (long i = 0; past && i < n; i += V) {
             __builtin_prefetch(item[c] + i + AHEAD);
-            stream(to + i, *(const vec *)(item[c] + i));
+            write_past(to + i, *(const vec *)(item[c] + i));
         }
     }
-    settle();
+    written();
 }
 
 /* Add ‖x_r - y_c‖² of `rows` and `side` items, over n entries, to `found`. */

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import compiled, longs, pointer, pointers
+from fedpers.core.compiled import SHARED, compiled, hops, longs, pointer, pointers, with_whole_rows
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
-LARGE = 2**20  # numbers: see sums.c
+LARGE = 2**20  # numbers: see mixtures.h
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
@@ -69,22 +69,18 @@ def combined(columns: Columns, shares: Tensor) -> Sequence[Tensor] | None:
     """
     flat = [shares, *_flat(columns)]
     plain = all([t.is_cpu and t.dtype is torch.float32 for t in flat])
-    return on_stacks(combine, *flat) if plain and mapped_once() and library() is not None else None
+    return on_stacks(combine_stacks, *flat) if plain and mapped_once() and library() is not None else None
 
 
-def combine(shares: Tensor, *items: Tensor) -> list[Tensor]:
+def combine_stacks(shares: Tensor, *items: Tensor) -> list[Tensor]:
     """`combined` of all clients: stacks [C, ...] of shares [C, J, S] and L·S items [C, ...]."""
-    stacks, shares, (C, J, S) = [_whole_rows(t) for t in items], shares.contiguous(), shares.shape
+    stacks, shares, (C, J, S) = [with_whole_rows(t) for t in items], shares.contiguous(), shares.shape
     layers = stacks[::S]
     found = [torch.empty(C, *layer.shape[1:]) for layer in layers for _ in range(J)]
     sizes = ctypes.c_long(len(layers)), longs([layer[0].numel() for layer in layers])
-    given = pointers(stacks), longs([t.stride(0) for t in stacks]), pointer(shares)
+    given = pointers(stacks), hops(stacks), pointer(shares)
     library().fedpers_combine(*sizes, *map(ctypes.c_long, (C, J, S)), *given, pointers(found))
     return found
-
-
-def _whole_rows(stack: Tensor) -> Tensor:
-    return stack if stack[0].is_contiguous() else stack.contiguous()
 
 
 def distances(a: Columns, b: Columns) -> Tensor | None:
@@ -138,7 +134,7 @@ def _rows_known(x: Tensor, y: Tensor, M: int) -> bool:
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
-    return compiled([Path(__file__).with_name(f"{name}.c") for name in ("sums", "seeds")])
+    return compiled([SHARED, *(Path(__file__).with_name(f"{name}.c") for name in ("sums", "seeds"))])
 
 
 def _known(tensors: Sequence[Tensor]) -> bool:

@@ -4,11 +4,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpers.core.compiled import compiled
+from fedpers.core.compiled import SHARED, compiled
 
 HEADERS = "native convolve network products softmax score extra passes features batch motion recur"
 CODE = "native couple joint shares recur sweep assess uniform linear pooled"
-SOURCES = [
+SOURCES = [SHARED] + [
     Path(__file__).with_name(f"{name}.{kind}")
     for kind, names in (("h", HEADERS), ("c", CODE))
     for name in names.split()

@@ -4,28 +4,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
+#include "../../core/mixtures.h"
 
-#ifdef __AVX512F__
-#define V 16 /* floats of one register */
-#else
-#define V 8
-#endif
 #define WIDE(n) (((n) + V - 1) / V * V)
-#define INLINE static inline __attribute__((always_inline))
-typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
 typedef float half __attribute__((vector_size(2 * V), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * V)));
 typedef int32_t ihalf __attribute__((vector_size(2 * V)));
 typedef float four __attribute__((vector_size(16)));
 typedef int32_t ifour __attribute__((vector_size(16)));
-#if defined(__AVX2__) || defined(__AVX512F__)
-#define HELD(x) __asm__("" : "+v"(x)) /* keep x in a register: a load for each product would be the bottleneck */
-#else
-#define HELD(x)
-#endif
 enum { CLASSES, BINARY, REGRESSION }; /* tasks */
 
 #ifdef __clang__
@@ -34,24 +20,6 @@ enum { CLASSES, BINARY, REGRESSION }; /* tasks */
 #define SHUFFLE(lanes, a, b, ...) __builtin_shuffle(a, b, (lanes){__VA_ARGS__})
 #endif
 #define FOUR(a, b, ...) SHUFFLE(ifour, a, b, __VA_ARGS__)
-
-/* Write x past the caches, which would read first what is overwritten; `to` is aligned to it. */
-INLINE void write_past(float *to, vec x) {
-#if V == 16
-    _mm512_stream_ps(to, (__m512)x);
-#elif defined(__AVX__)
-    _mm256_stream_ps(to, (__m256)x);
-#else
-    *(vec *)to = x;
-#endif
-}
-
-/* Whoever reads after this sees what was written past the caches. */
-INLINE void written(void) {
-#ifdef __AVX__
-    _mm_sfence();
-#endif
-}
 
 INLINE four quarter(vec v) {
     union { vec v; four q[V / 4]; } u = {v};

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import longs, pointer, pointers
+from fedpers.core.compiled import hops, longs, pointer, pointers, with_whole_rows
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
@@ -122,10 +122,10 @@ def train(
         pointer(step),
         pointers(pace),
         pointer(each),
-        ctypes.c_long(*_hops([each])),
+        ctypes.c_long(*hops([each])),
         plan.extra.kind,
         *map(ctypes.c_float, (plan.extra.weight, plan.extra.tau)),
-        *(field for t in (a, b) for field in (pointer(t), ctypes.c_long(*_hops([t])))),
+        *(field for t in (a, b) for field in (pointer(t), ctypes.c_long(*hops([t])))),
     )
     return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
@@ -163,7 +163,7 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
         ctypes.c_long(len(widths) - 1),
         longs(widths),
         pointers(tensors),
-        _hops(tensors),
+        hops(tensors),
         pointers([kind.get(name) for kind in fresh for name in names]),
         TASKS[plan.task],
         *map(ctypes.c_long, index.shape),
@@ -271,17 +271,9 @@ def _targets(y: Tensor, task: str) -> Tensor:
 
 
 def _rows(stack: Tensor | None) -> Tensor | None:
-    """A stack whose rows are contiguous; an expanded one is not copied."""
-    if stack is None or stack.is_contiguous() or stack[0].is_contiguous():
-        return stack
-    return stack.contiguous()
+    return None if stack is None else with_whole_rows(stack)
 
 
 def _packed(batches: Tensor) -> Tensor:
     """Minibatches [C, S, B] with contiguous last dimension; an expanded schedule is not copied."""
     return batches if batches.stride(2) == 1 else batches.contiguous()
-
-
-def _hops(stacks: Sequence[Tensor | None]) -> Any:
-    """Floats from one client's row to the next; 0 where all share one, or there is none."""
-    return longs([0 if t is None else t.stride(0) for t in stacks])

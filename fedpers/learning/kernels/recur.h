@@ -36,31 +36,6 @@ static void fetch(place *n, const motion *h, const float **from, const long *hop
     }
 }
 
-#define SPAN (V / 4) /* registers of each mixture at a time: four, of which T mixtures have room for all, or two */
-
-/* y_i = sum_k share[i][k] x_k for T rows of `vecs` registers at j; written past the caches if `past` */
-INLINE void mixtures_at(const int T, const int vecs, const int past, const float *share, const float **x, long sources,
-                        float **y, long j) {
-    vec a[4][SPAN] = {0};
-    for (long k = 0; k < sources; k++)
-        for (int v = 0; v < vecs; v++) {
-            vec u = *(const vec *)(x[k] + j + v * V);
-            HELD(u);
-            for (int i = 0; i < T; i++) a[i][v] += share[i * sources + k] * u;
-        }
-    for (int i = 0; i < T; i++)
-        for (int v = 0; v < vecs; v++)
-            if (past) write_past(y[i] + j + v * V, a[i][v]);
-            else *(vec *)(y[i] + j + v * V) = a[i][v];
-}
-
-/* The same for n floats, whole registers */
-INLINE void mixtures(const int T, const int past, const float *share, const float **x, long sources, float **y, long n) {
-    long j = 0;
-    for (; j + SPAN * V <= n; j += SPAN * V) mixtures_at(T, SPAN, past, share, x, sources, y, j);
-    for (; j < n; j += V) mixtures_at(T, 1, past, share, x, sources, y, j);
-}
-
 /* T mixtures, whose shares are rows `which` of `shares`, of n floats of the models' parameter p, and of slopes if there
    are any; `past` as in `mixtures`. */
 static void mix_models(const place *n, const motion *h, const float *shares, const long *which, long T, long p,
@@ -79,13 +54,7 @@ static void mix_models(const place *n, const motion *h, const float *shares, con
         }
         for (long t = 0; t < some; t++)
             for (long k = 0; k < sources; k++) share[t * sources + k] = shares[which[i + t] * h->row + used[k]];
-#define MIXTURES(T) \
-    past ? mixtures(T, 1, share, x, sources, y + i, count) : mixtures(T, 0, share, x, sources, y + i, count)
-        if (some == 1) MIXTURES(1);
-        if (some == 2) MIXTURES(2);
-        if (some == 3) MIXTURES(3);
-        if (some == 4) MIXTURES(4);
-#undef MIXTURES
+        some_mixtures(some, past, share, x, sources, y + i, count);
     }
 }
 
@@ -139,8 +108,7 @@ static void settle_models(place *n, const motion *h, long count, float **to, lon
                 goal[t] = to ? to[t * P + p] + (c * outs + r) * ins : n->room[t * P + p] + r * wide;
                 y[t] = direct ? goal[t] : n->fresh + t * OUTS * wide;
             }
-            int past = to && direct; /* nobody reads it before all other clients are done */
-            for (long t = 0; t < T; t++) past &= !((uintptr_t)y[t] % sizeof(vec));
+            int past = to && direct && aligned(y, T); /* nobody reads it before all other clients are done */
             mix_models(n, h, h->end, which, T, p, r * wide, slopes, y, some * wide, past);
             for (long t = 0; !direct && t < T; t++)
                 for (long s = 0; s < some; s++) memcpy(goal[t] + s * keep, y[t] + s * wide, sizeof(float) * keep);

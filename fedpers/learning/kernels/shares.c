@@ -4,12 +4,8 @@
    k has the share c_k. So S steps are w_k' = a w_k + b m_k + c_k z and m_k' = p w_k + q m_k + c_k y, and z and y are found
    from what the steps made of the mixture, whose own share is |c|^2. */
 #include "extra.h"
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
 
 #define BLOCK 256 /* entries of all models that are in the cache together */
-#define LARGE (1 << 20) /* floats: what is written of a layer goes past the caches, which would not hold it */
 
 /* to = sum_k c_k v_k of rows that are n further on, for `now` entries */
 INLINE void blend_rows(const float *c, const float *v, long K, long n, long now, float *restrict to) {
@@ -42,19 +38,6 @@ void fedpers_slopes(long C, long K, long P, const long *sizes, const float **v, 
         }
 }
 
-INLINE void put(float *to, vec v, int past) {
-#ifdef __AVX512F__
-    if (past) _mm512_stream_ps(to, (__m512)v);
-    else *(vec *)to = v;
-#elif defined(__AVX__)
-    if (past) _mm256_stream_ps(to, (__m256)v);
-    else *(vec *)to = v;
-#else
-    (void)past;
-    *(vec *)to = v;
-#endif
-}
-
 /* to_k = a w_k + b m_k + c_k z, m being absent if it is null; `past` the caches, if `to` is whole lines of them */
 INLINE void drift(float a, float b, const float *c, const float *w, const float *m, const float *z, long K, long n,
                   long now, float *to, int past) {
@@ -62,7 +45,9 @@ INLINE void drift(float a, float b, const float *c, const float *w, const float 
         long i = 0;
         for (; i + V <= now; i += V) {
             vec x = a * *(const vec *)(w + i) + c[k] * *(const vec *)(z + i);
-            put(to + i, m ? x + b * *(const vec *)(m + i) : x, past);
+            if (m) x += b * *(const vec *)(m + i);
+            if (past) write_past(to + i, x);
+            else *(vec *)(to + i) = x;
         }
         for (; i < now; i++) to[i] = a * w[i] + c[k] * z[i] + (m ? b * m[i] : 0);
     }
@@ -95,10 +80,8 @@ void fedpers_shares(long C, long K, long P, const long *sizes, const float **w, 
             long n = sizes[p], one = c * n, all = c * K * n;
             const float *ends[] = {w_end[p] + one, m ? m_end[p] + one : 0};
             float *to[] = {to_w[p] + all, m ? to_m[p] + all : 0};
-            int past = C * K * n >= LARGE && n % V == 0 && !(((uintptr_t)to[0] | (uintptr_t)to[1]) % (4 * V));
+            int past = C * K * n >= LARGE && n % V == 0 && aligned(to, 2);
             share_layer(K, n, w[p] + c * hop[p], m ? m[p] + c * hop_m[p] : 0, share + c * K, steps + 4 * c, ends, to, past);
         }
-#ifdef __AVX__
-    _mm_sfence(); /* what went past the caches is there for whoever reads it next */
-#endif
+    written();
 }

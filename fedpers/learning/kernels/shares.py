@@ -2,14 +2,13 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import longs, pointer, pointers
+from fedpers.core.compiled import hops, longs, pointer, pointers, with_whole_rows
 from fedpers.core.vmap import on_stacks
-from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import kernels_allowed
 from fedpers.learning.kernels.library import library
 
@@ -22,7 +21,7 @@ def mixtures_of(v: Layers, c: Tensor) -> list[Tensor]:
         return [torch.tensordot(c.to(t), t, dims=1) for t in v]
 
     def all_clients(c: Tensor, *v: Tensor) -> list[Tensor]:
-        rows, c = _rows(v), c.contiguous()
+        rows, c = _whole(v), c.contiguous()
         found = [torch.empty(len(t), *t.shape[2:]) for t in v]
         library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), pointer(c), pointers(found))
         return found
@@ -37,7 +36,7 @@ def slopes_of(v: Layers, g: Layers) -> Tensor:
 
     def all_clients(*both: Tensor) -> list[Tensor]:
         v, g = _kinds(both, 2)
-        v, g, found = _rows(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
+        v, g, found = _whole(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
         library().fedpers_slopes(*_sizes(v), *_stacks(v), pointers(g), pointer(found))
         return [found]
 
@@ -57,7 +56,7 @@ def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Lay
 
     def all_clients(c: Tensor, steps: Tensor, *both: Tensor) -> list[Tensor]:
         given, ended = both[: kinds * P], [t.contiguous() for t in both[kinds * P :]]
-        before, after = _kinds(_rows(given), kinds), _kinds(ended, kinds)
+        before, after = _kinds(_whole(given), kinds), _kinds(ended, kinds)
         found = _kinds([torch.empty(t.shape) for t in given], kinds)
         c, steps = c.contiguous(), steps.contiguous()
         library().fedpers_shares(
@@ -81,8 +80,8 @@ def _known(v: Layers) -> bool:
     )
 
 
-def _rows(stacks: Layers) -> list[Tensor]:
-    return [cast(Tensor, native._rows(t)) for t in stacks]  # they are there
+def _whole(stacks: Layers) -> Layers:
+    return [with_whole_rows(t) for t in stacks]
 
 
 def _kinds(tensors: Layers, count: int) -> list[Layers]:
@@ -102,4 +101,4 @@ def _sizes(v: Layers) -> tuple[Any, ...]:
 
 
 def _stacks(v: Layers) -> tuple[Any, Any]:
-    return (pointers(v), native._hops(v)) if v else (None, None)
+    return (pointers(v), hops(v)) if v else (None, None)
