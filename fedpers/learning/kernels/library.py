@@ -6,7 +6,9 @@ from typing import Any
 
 from fedpers.core.compiled import SHARED, compiled
 
-HEADERS = "native convolve network products softmax score extra passes features batch motion recur"
+HEADERS = (
+    "native convolve network products softmax derivatives score extra passes features batch motion recur"
+)
 CODE = "native couple joint shares recur sweep assess uniform linear pooled"
 SOURCES = [SHARED] + [
     Path(__file__).with_name(f"{name}.{kind}")

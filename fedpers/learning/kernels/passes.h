@@ -3,8 +3,8 @@
    Names: x inputs of a layer, z its outputs, d derivatives of the loss in z, g gradient of the loss in a
    parameter. A bias is a matrix of one row. */
 #pragma once
+#include "derivatives.h"
 #include "extra.h"
-#include "softmax.h"
 
 typedef struct {
     int kind;                             /* PLAIN, ... */
@@ -68,27 +68,6 @@ static void blend(const rule *h, float *restrict w, const float *restrict c, flo
 static long filled(const float *weight, long B) {
     while (B && weight[B - 1] == 0) B--;
     return B;
-}
-
-/* Replace the outputs in d by scale * weight * (derivative of a sample's loss), and times what `each` has for
-   the sample's row, if it is not null; 2 if a label is no class. */
-static int derivatives(int task, float *d, const void *y, const int64_t *index, const float *weight,
-                       const float *each, float scale, long B, long K, long wide) {
-    for (long i = 0; i < B; i++, d += wide) {
-        float f = scale * weight[i];
-        long j = weight[i] != 0 ? index[i] : 0;
-        const float *t = (const float *)y + j * K;
-        if (each) f *= each[j];
-        if (task == REGRESSION)
-            for (long k = 0; k < K; k++) d[k] = f * (d[k] - t[k]) * 2 / K;
-        if (task == BINARY) d[0] = f * (1 / (1 + expf(-d[0])) - t[0]);
-        if (task != CLASSES) continue;
-        int64_t label = ((const int64_t *)y)[j];
-        if (label < 0 || label >= K) return 2;
-        softmax(d, K, f);
-        d[label] -= f;
-    }
-    return 0;
 }
 
 /* Features of one image for row i of a minibatch, through all convolutions. */

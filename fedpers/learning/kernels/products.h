@@ -75,9 +75,10 @@ typedef struct {
     float keep, pull;
 } moves;
 
-/* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y. */
-INLINE void strip(const int outs, const int vecs, const int end, const float *a, long lead, const float **x, float *y,
-                  long n, long wide, long j, const moves *h) {
+/* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y; `next` (null, or n rows) is fetched
+   there meanwhile. */
+INLINE void strip(const int outs, const int vecs, const int end, const float *a, long lead, const float **x,
+                  const float **next, float *y, long n, long wide, long j, const moves *h) {
     vec t[OUTS][2] = {0};
     for (int r = 0; r < outs && (end == ADD || end == PULL_AND_ADD); r++)
         for (int v = 0; v < vecs; v++) {
@@ -90,6 +91,7 @@ INLINE void strip(const int outs, const int vecs, const int end, const float *a,
         for (int v = 0; v < vecs; v++) {
             u[v] = *(const vec *)(x[s] + j + v * V);
             HELD(u[v]);
+            if (next) __builtin_prefetch(next[s] + j + v * V, 0, 2);
         }
         for (int r = 0; r < outs; r++)
             for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
@@ -109,9 +111,13 @@ INLINE long height(long left) {
     return 0;
 }
 
-INLINE void strip_of(long outs, const int vecs, const int end, const float *a, long lead, const float **x, float *y,
-                     long n, long wide, long j, const moves *h) {
-#define OF_HEIGHT(T) case T: strip(T, vecs, end, a, lead, x, y, n, wide, j, h); return;
+/* The same from j to `to`, for as many rows as `height` gives */
+INLINE void strips(long outs, const int end, const float *a, long lead, const float **x, const float **next, float *y,
+                   long n, long wide, long j, long to, const moves *h) {
+#define OF_HEIGHT(T) case T: \
+    for (; j + V < to; j += 2 * V) strip(T, 2, end, a, lead, x, next, y, n, wide, j, h); \
+    if (j < to) strip(T, 1, end, a, lead, x, next, y, n, wide, j, h); \
+    return;
     switch (outs) { HEIGHTS(OF_HEIGHT) }
 }
 
@@ -120,13 +126,14 @@ INLINE void strip_of(long outs, const int vecs, const int end, const float *a, l
    are fetched meanwhile, a few at a time. */
 INLINE void product(const int end, const float *a, long lead, const float **x, const float **next, float *y, long n,
                     long outs, long wide, float *room, const moves *how) {
-    int packs = room && outs > OUTS && wide > 2 * V;
+    int packs = room && outs > OUTS && wide > 2 * V, whole = height(outs) == outs;
     for (long r = 0, T; packs && r < outs; r += T) {
         T = height(outs - r);
         for (long s = 0; s < n; s++)
             for (long k = 0; k < T; k++) room[r * n + s * T + k] = a[s * lead + r + k];
     }
-    for (long j = 0; j < wide; j += 2 * V)
+    for (long j = 0, to; j < wide; j = to) {
+        to = whole || wide - j < 2 * V ? wide : j + 2 * V;
         for (long r = 0, T; r < outs; r += T) {
             T = height(outs - r);
             const float *from = packs ? room + r * n : a + r;
@@ -135,13 +142,13 @@ INLINE void product(const int end, const float *a, long lead, const float **x, c
             if (how) h = *how;
             if (end == MOVE) h.m += r * wide;
             if (end == PULL_AND_ADD) h.c += r * wide;
-            for (long s = n * r / outs; next && s < n * (r + T) / outs; s++) {
+            for (long s = n * r / outs; next && !whole && s < n * (r + T) / outs; s++) {
                 __builtin_prefetch(next[s] + j, 0, 2);
                 __builtin_prefetch(next[s] + j + V, 0, 2);
             }
-            if (j + V < wide) strip_of(T, 2, end, from, hop, x, y + r * wide, n, wide, j, &h);
-            else strip_of(T, 1, end, from, hop, x, y + r * wide, n, wide, j, &h);
+            strips(T, end, from, hop, x, whole ? next : 0, y + r * wide, n, wide, j, to, &h);
         }
+    }
 }
 
 /* y_r += sum_s a[s][r] x_s, y_r = sum_s a[s][r] x_s, the first of these to y pulled towards c, and a step of momentum by

@@ -61,11 +61,14 @@ INLINE float exp_sum(const float *z, long K, float top) {
     return add_up(total);
 }
 
-/* Replace K logits in a row by factor * softmax. */
-INLINE void softmax(float *z, long K, float factor) {
-    float top = largest(z, K);
-    vec total = {0};
-    for (long k = 0; k < K; k += V) total += *(vec *)(z + k) = weights(z, k, K, top);
-    factor /= add_up(total);
-    for (long k = 0; k < K; k += V) *(vec *)(z + k) *= factor;
+/* Replace K logits in each of `rows` rows, one or four, by factor * softmax. While one row waits another computes. */
+INLINE void softmax(const int rows, float *z, long K, long wide, four factor) {
+    float top[4];
+    vec total[4] = {0};
+    for (int r = 0; r < rows; r++) top[r] = largest(z + r * wide, K);
+    for (long k = 0; k < K; k += V)
+        for (int r = 0; r < rows; r++) total[r] += *(vec *)(z + r * wide + k) = weights(z + r * wide, k, K, top[r]);
+    factor /= rows > 1 ? add_up_four(total) : (four){add_up(*total), 1, 1, 1};
+    for (long k = 0; k < K; k += V)
+        for (int r = 0; r < rows; r++) *(vec *)(z + r * wide + k) *= factor[r];
 }
