@@ -65,7 +65,7 @@ class FedFomo(PersonalizedStrategy):
         given = torch.stack([reply.w for reply in replies.values()]) if replies else s.w[:0]
         w, affinity = s.w.index_copy(0, sent, given), s.affinity.index_add(0, sent, given)  # [S3]
         mailbox = s.mailbox | {self.row[k]: reply.phi for k, reply in replies.items()}
-        self.note(own_weight=float(w.diagonal().mean()))
+        self.note(own_weight=float(w.trace()) / len(w))
         return replace(s, mailbox=mailbox, affinity=affinity, w=w)
 
     def _choose(self, s: State, rows: list[int], rng: np.random.Generator) -> list[list[int]]:

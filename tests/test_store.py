@@ -129,20 +129,27 @@ def test_states_may_be_rows_of_stacks(megabytes):
     assert all(same(store.get(k, W), memory(v)) for k, v in known.items())
 
 
-def test_a_stack_of_which_half_is_replaced_is_freed():
-    store = RowStore()
+@pytest.mark.parametrize(("others", "freed_at"), [(4, 3), (5, 2)])
+def test_a_stack_of_which_most_is_replaced_is_freed(others, freed_at):
+    """With three of four states, or with two where more than half of the RAM is taken."""
+    alone = RowStore()
+    alone.put(0, W, memory(0))
+    row, store = alone.held, RowStore()
+    store.limit = 18 * row
+    for k in range(4, 4 + others):
+        store.put(k, W, memory(k))
     states = stacked([0, 1, 2, 3])
     whole = weakref.ref(states[0].head["w"]._base)
     store.put_alike([0, 1, 2, 3], W, states)
     del states
-    row = store.held // 4
-    store.put(3, W, memory(7))
-    assert whole() is not None  # three of four are used
-    assert store.held == 5 * row
-    store.put(0, W, memory(8))
+    for replaced in range(1, freed_at + 1):
+        assert whole() is not None
+        assert store.held == row * (others + 4 + replaced - 1)
+        store.put(replaced - 1, W, memory(10 + replaced))
     assert whole() is None
-    assert store.held == 4 * row
-    assert [int(store.get(k, W).head["w"][0, 0]) for k in range(4)] == [8, 1, 2, 7]
+    assert store.held == row * (others + 4)
+    found = [int(store.get(k, W).head["w"][0, 0]) for k in range(4 + others)]
+    assert found == [11, 12, 13, 3][:freed_at] + list(range(freed_at, 4 + others))
 
 
 def test_a_stack_goes_to_disk_as_a_whole(tmp_path):

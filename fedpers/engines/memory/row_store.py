@@ -26,6 +26,7 @@ OVERHEAD = 2000  # bytes of Python objects in a state, about
 SWATH = 4 * 2**20  # bytes that are written at a time, about
 PLACE = np.dtype([("kind", np.int32), ("row", np.int32)])  # side by side: one page of memory to touch
 PART = 4  # a stack is kept as one if it takes no more than this part of the RAM
+USED = 4  # ... and as long as more than this part of its rows is in use, or half where RAM is short
 
 
 class Stack:
@@ -110,6 +111,7 @@ class RowStore(ClientStore):
     def _release(self, clients: Iterable[int]) -> None:
         """Forget what is in RAM of these clients."""
         left: dict[int, Stack] = {}
+        used = USED if 2 * self.held <= self.limit else 2
         for k in clients:
             _, kind, stack = self._hot.pop(k, (None, None, None))
             if stack is not None:
@@ -118,7 +120,7 @@ class RowStore(ClientStore):
             elif kind is not None:
                 self.held -= _cost(kind)
         for stack in left.values():
-            if 2 * len(stack.clients) <= stack.count:
+            if used * len(stack.clients) <= stack.count:
                 self._break_up(stack)
 
     def _break_up(self, stack: Stack) -> None:
