@@ -75,10 +75,10 @@ typedef struct {
     float keep, pull;
 } moves;
 
-/* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y; `next` (null, or n rows) is fetched
-   there meanwhile. */
+/* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y; `soon` rows of `next`, n at most, are
+   fetched there meanwhile. */
 INLINE void strip(const int outs, const int vecs, const int end, const float *a, long lead, const float **x,
-                  const float **next, float *y, long n, long wide, long j, const moves *h) {
+                  const float **next, long soon, float *y, long n, long wide, long j, const moves *h) {
     vec t[OUTS][2] = {0};
     for (int r = 0; r < outs && (end == ADD || end == PULL_AND_ADD); r++)
         for (int v = 0; v < vecs; v++) {
@@ -91,7 +91,7 @@ INLINE void strip(const int outs, const int vecs, const int end, const float *a,
         for (int v = 0; v < vecs; v++) {
             u[v] = *(const vec *)(x[s] + j + v * V);
             HELD(u[v]);
-            if (next) __builtin_prefetch(next[s] + j + v * V, 0, 2);
+            if (s < soon) __builtin_prefetch(next[s] + j + v * V, 0, 2);
         }
         for (int r = 0; r < outs; r++)
             for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
@@ -112,11 +112,11 @@ INLINE long height(long left) {
 }
 
 /* The same from j to `to`, for as many rows as `height` gives */
-INLINE void strips(long outs, const int end, const float *a, long lead, const float **x, const float **next, float *y,
-                   long n, long wide, long j, long to, const moves *h) {
+INLINE void strips(long outs, const int end, const float *a, long lead, const float **x, const float **next, long soon,
+                   float *y, long n, long wide, long j, long to, const moves *h) {
 #define OF_HEIGHT(T) case T: \
-    for (; j + V < to; j += 2 * V) strip(T, 2, end, a, lead, x, next, y, n, wide, j, h); \
-    if (j < to) strip(T, 1, end, a, lead, x, next, y, n, wide, j, h); \
+    for (; j + V < to; j += 2 * V) strip(T, 2, end, a, lead, x, next, soon, y, n, wide, j, h); \
+    if (j < to) strip(T, 1, end, a, lead, x, next, soon, y, n, wide, j, h); \
     return;
     switch (outs) { HEIGHTS(OF_HEIGHT) }
 }
@@ -126,14 +126,15 @@ INLINE void strips(long outs, const int end, const float *a, long lead, const fl
    are fetched meanwhile, a few at a time. */
 INLINE void product(const int end, const float *a, long lead, const float **x, const float **next, float *y, long n,
                     long outs, long wide, float *room, const moves *how) {
-    int packs = room && outs > OUTS && wide > 2 * V, whole = height(outs) == outs;
+    int packs = room && outs > OUTS && wide > 2 * V;
+    long step = height(outs) == outs ? wide : 2 * V; /* of few rows all strips are taken in one go */
     for (long r = 0, T; packs && r < outs; r += T) {
         T = height(outs - r);
         for (long s = 0; s < n; s++)
             for (long k = 0; k < T; k++) room[r * n + s * T + k] = a[s * lead + r + k];
     }
     for (long j = 0, to; j < wide; j = to) {
-        to = whole || wide - j < 2 * V ? wide : j + 2 * V;
+        to = wide - j < step ? wide : j + step;
         for (long r = 0, T; r < outs; r += T) {
             T = height(outs - r);
             const float *from = packs ? room + r * n : a + r;
@@ -142,11 +143,8 @@ INLINE void product(const int end, const float *a, long lead, const float **x, c
             if (how) h = *how;
             if (end == MOVE) h.m += r * wide;
             if (end == PULL_AND_ADD) h.c += r * wide;
-            for (long s = n * r / outs; next && !whole && s < n * (r + T) / outs; s++) {
-                __builtin_prefetch(next[s] + j, 0, 2);
-                __builtin_prefetch(next[s] + j + V, 0, 2);
-            }
-            strips(T, end, from, hop, x, whole ? next : 0, y + r * wide, n, wide, j, to, &h);
+            long first = n * r / outs, soon = next ? n * (r + T) / outs - first : 0;
+            strips(T, end, from, hop, x, soon ? next + first : 0, soon, y + r * wide, n, wide, j, to, &h);
         }
     }
 }
