@@ -2,11 +2,14 @@
 
 import json
 import math
+import re
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.event_file_writer import AtomicCounter
 
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
@@ -208,6 +211,26 @@ def test_resumed_is_as_if_never_stopped(tmp_path, out):
         assert all(np.array_equal(a[k], b[k]) for k in a.files)
     events = EventAccumulator(str(folder)).Reload()
     assert [e.step for e in events.Scalars("test/accuracy")] == [1, 2, 3, 4]
+
+
+def test_events_resumed_within_the_second_are_read_in_order(tmp_path, monkeypatch):
+    """99 sorts after 100: TensorBoard would read what was resumed first."""
+    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer._global_uid", AtomicCounter(99))
+    killed = Recorder(tmp_path, CONFIG, FEDERATION)
+    play(killed, [1, 2, 3])
+    killed.flush()
+    again = Recorder(tmp_path, CONFIG, FEDERATION, start=2)
+    play(again, [3, 4])
+    again.close()
+    assert {p.suffix for p in tmp_path.glob("events.out.*")} == {".99", ".100"}
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [e.step for e in events.Scalars("test/accuracy")] == [1, 2, 3, 4]
+
+
+def test_a_clock_set_back_is_told(tmp_path, caplog):
+    (tmp_path / f"events.out.tfevents.{int(time.time()) + 3600}.host.1.0").touch()
+    Recorder(tmp_path, CONFIG, FEDERATION, start=1)
+    assert re.search(r"clock is 3(599|600) s behind .* out of order", caplog.text)
 
 
 def test_a_finished_run_that_goes_on_is_unfinished_again(tmp_path):

@@ -56,6 +56,7 @@ class Recorder(Observer):
             self._read_back(start)
         files.replace_csv(out / "metrics.csv", self.rows, self.columns)
         self._seconds_before = sum(r.get("seconds", 0.0) for r in self.rows)
+        _wait_for_a_later_name(out)
         tensorboard: Any = SummaryWriter(str(out), purge_step=start + 1 if start else None)
         self._events = tensorboard.file_writer  # an event a row; add_scalar, one a number, is 5x slower
 
@@ -145,6 +146,21 @@ class Recorder(Observer):
 def _scalars(row: CsvRow) -> Summary:
     values = {f"{row['split']}/{k}": float(v) for k, v in row.items() if k not in ("round", "split")}
     return Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
+
+
+def _wait_for_a_later_name(out: Path) -> None:
+    """Wait for the second after the newest file of events.
+
+    TensorBoard reads such files in the order of their names, which begin with the second of their
+    creation and go on with a process and a counter that are not ordered.
+    """
+    seconds = [int(p.name.split(".")[3]) for p in out.glob("events.out.tfevents.*")]
+    wait = max(seconds) + 1 - time.time() if seconds else 0
+    if wait > 1:
+        log.warning("The clock is %.0f s behind %s's newest file of events: TensorBoard will show "
+                    "the rounds out of order; metrics.csv has them in order.", wait - 1, out)  # fmt: skip
+    elif wait > 0:
+        time.sleep(wait)
 
 
 def _client_table(
