@@ -3,13 +3,15 @@
    Models s_1..s_m of one dense network move by s_i' = sum_k moves[i][k] s_k + gains[i] g, where g is a sum of
    gradients at Q points, sum_q signs[q] f'(sum_k points[q][k] s_k). They start as mixtures of the models that are
    given, sum_k starts[i][k] given_k. After the last step J mixtures of them are wanted, sum_k ends[j][k] s_k. The
-   first models learn (gradients reach them) and are written, each in the place of the given one of its number; the
-   others are never written: their shares in what was given say what they are. Shares fall off: a share that is
-   TINY beside what the model once had counts as none, and its product is left out. */
+   first models learn (gradients reach them). In the place of the given one of its number each is written, but for its
+   shares in what never changes: these are numbers, as all shares of the other models, until what is wanted is made.
+   Shares fall off: a share that is TINY beside what the model once had counts as none, and its product is left out. */
 #pragma once
 #include "passes.h"
 
 #define TINY 0x1p-30
+enum { EIGHT = 8 };
+typedef double eight __attribute__((vector_size(8 * EIGHT)));
 
 typedef struct {
     long m, given, learners, Q, J, H;                        /* models, points, mixtures, steps that are made at once */
@@ -21,7 +23,8 @@ typedef struct {
     float *at, *end;                                         /* [row] each, of what is kept, then of slopes: in both */
     float *lag;                                              /* [Q][H] share of a gradient in a point, steps later */
     float *left;                                             /* [m + J][H] and in models and in what is wanted */
-    long *seen, *felt;                                       /* [m] steps up to the last point, gradient that counts */
+    long *seen, *felt;                                       /* [given] steps that it counts in; [m] last gradient that does */
+    float *most;                                             /* [given] largest share in a point so far */
     int *hears;                                              /* [Q] whether any gradient reaches a point */
 } motion;
 
@@ -67,38 +70,57 @@ static void foresee(motion *h, long last) {
         unroll(h, row, i < m ? h->H : last, 0, 0, h->left + i * h->H);
         for (long t = 0; t < h->H; t++) left[t] = h->left[i * h->H + t];
         if (i < m) h->felt[i] = lasting(left, h->H, 1);
-        for (long q = 0; i < m && q < h->Q; q++) {
-            long steps = lasting(h->ahead + q * m + i, h->H, h->Q * m);
-            if (steps > h->seen[i]) h->seen[i] = steps;
+    }
+}
+
+/* `n` rows of shares in the models as they are now, to shares in what is kept of them; of EIGHT of these at a time. */
+static void in_kept(const motion *h, const double *rows, long n, float *to) {
+    for (long k = 0; k < h->given; k += EIGHT) {
+        long some = h->given - k < EIGHT ? h->given - k : EIGHT;
+        eight past[h->m];
+        for (long j = 0; j < h->m; j++)
+            for (long e = 0; e < EIGHT; e++) past[j][e] = e < some ? h->past[j * h->given + k + e] : 0;
+        for (long i = 0; i < n; i++) {
+            eight share = {0};
+            for (long j = 0; j < h->m; j++) share += rows[i * h->m + j] * past[j];
+            for (long e = 0; e < some; e++) to[i * h->row + k + e] = share[e];
         }
     }
 }
 
-/* `n` rows of shares in the models as they are now, to shares in what is kept of them. */
-static void in_kept(const motion *h, const double *rows, long n, float *to) {
-    for (long i = 0; i < n; i++)
-        for (long k = 0; k < h->given; k++) {
-            double share = 0;
-            for (long j = 0; j < h->m; j++) share += rows[i * h->m + j] * h->past[j * h->given + k];
-            to[i * h->row + k] = share;
-        }
-}
-
 /* A client's first step, and the H that come next. */
-static void start(motion *h) { memcpy(h->past, h->starts, sizeof(double) * h->m * h->given); }
+static void start(motion *h) {
+    memcpy(h->past, h->starts, sizeof(double) * h->m * h->given);
+    memset(h->most, 0, sizeof(float) * h->given);
+}
 static void look_on(motion *h) {
     in_kept(h, h->ahead, h->H * h->Q, h->at);
     in_kept(h, h->after, h->m + h->J, h->end);
+    for (long i = 0; i < h->learners; i++)
+        for (long k = h->learners; k < h->given; k++) h->end[i * h->row + k] = 0; /* see move_on */
 }
 
-/* H steps are made: the models that learn are written, the others have moved. */
+/* In how many of the next `count` steps what is kept of model k counts. */
+static long counted(motion *h, long k, long count) {
+    long e = count * h->Q;
+    for (long i = 0; i < e; i++) {
+        float now = fabsf(h->at[i * h->row + k]);
+        if (now > h->most[k]) h->most[k] = now;
+    }
+    while (e && fabsf(h->at[(e - 1) * h->row + k]) <= (float)TINY * h->most[k]) e--;
+    return (e + h->Q - 1) / h->Q;
+}
+
+/* H steps are made. What is kept of the models that learn was written, with their shares in each other and with
+   gradients; their shares in what never changes are numbers, as those of the other models. */
 static void move_on(motion *h) {
     long m = h->m, given = h->given;
     double now[m * given];
     for (long i = 0; i < m; i++)
         for (long k = 0; k < given; k++) {
-            now[i * given + k] = i < h->learners && i == k;
-            for (long j = 0; i >= h->learners && j < m; j++)
+            int written = i < h->learners && k < h->learners;
+            now[i * given + k] = written && i == k;
+            for (long j = 0; !written && j < m; j++)
                 now[i * given + k] += h->after[i * m + j] * h->past[j * given + k];
         }
     memcpy(h->past, now, sizeof now);

@@ -1,12 +1,40 @@
 /* Steps of one sample each by which several models of one client move, for many clients in one call.
 
    What the models are to each other is in motion.h. All but the gradients is linear, and a gradient in a weight is
-   d x^T. So for some steps the models rest: outputs of the first layer come from those of the models, by one product
-   for all steps, and from inner products of the samples; then all steps are made at once. A bias is a matrix of one
-   row. Names: x inputs of a layer, z its outputs, d derivatives of the loss in z. */
+   d x^T. So for some steps the models rest: outputs of the first layer come from those of what is kept of the models,
+   by one product for all steps, and from inner products of the samples; then all steps are made at once. What never
+   changes gives for a sample what it gave before. A bias is a matrix of one row. Names: x inputs of a layer, z its
+   outputs, d derivatives of the loss in z. */
 #include "recur.h"
 
 enum { FEW = 16, MANY = 64 }; /* steps that are made at once, by the first layer's outputs */
+
+/* What the first layers of models that never change give for a client's samples, which come again and again. */
+typedef struct {
+    long rows, taken;        /* room for samples, and how many have a place there */
+    int32_t *place, *now;    /* a sample's, -1 without one; [H] those of the steps that are made */
+    char *there;             /* [m][rows] whether outputs are */
+    float *z;                /* [m][rows] outputs */
+} known;
+
+/* For clients who make S steps each; 1 without memory. */
+static int reserve_known(known *o, const place *n, const motion *h, const long *samples, long C, long S) {
+    long most = 1;
+    for (long c = 0; c < C; c++) most = samples[c] > most ? samples[c] : most;
+    o->rows = S < 1 ? 1 : S < most ? S : most;
+    o->place = malloc(sizeof(int32_t) * (most + h->H));
+    o->now = o->place + most;
+    o->there = malloc(n->m * o->rows);
+    o->z = malloc(sizeof(float) * n->m * o->rows * WIDE(n->width[1]));
+    return !o->place || !o->there || !o->z;
+}
+
+/* Another client's samples. */
+static void forget(known *o, const place *n, long samples) {
+    o->taken = 0;
+    memset(o->place, -1, sizeof(int32_t) * samples);
+    memset(o->there, 0, n->m * o->rows);
+}
 
 /* y += sum_e f[e] x_e of `count` rows, for `vecs` registers at k */
 INLINE void add_rows_at(const int vecs, float *y, const float *f, const float *x, long count, long wide, long k) {
@@ -35,58 +63,84 @@ INLINE void inners(const float *x, const float *y, long count, long wide, float 
     }
 }
 
-/* What the first layer of model j gives for `count` samples. */
-static void first_outputs(place *n, const motion *h, long j, long count, float *z) {
-    long wide = WIDE(n->width[0]), K = n->width[1], zw = WIDE(K), used = 0, which = 0;
-    float share[h->row], *bias = n->own[1] ? n->point[1] : 0;
-    for (long k = 0; k < n->m; k++) {
-        share[k] = h->past[j * n->m + k];
-        if (share[k] == 0) continue;
-        which = k;
-        used++;
-    }
-    if (used == 1 && share[which] == 1) {
-        forward(n->own[which * n->P], n->own[which * n->P + 1], n->in, z, count, K, wide, zw);
-        return;
-    }
-    which = 0;
-    if (bias) mix_models(n, h, share, &which, 1, 1, 0, 0, &bias, zw, 0);
-    for (long r = 0; r < K; r += DOTS) {
-        long some = K - r < DOTS ? K - r : DOTS;
-        mix_models(n, h, share, &which, 1, 0, r * wide, 0, &n->fresh, some * wide, 0);
-        forward(n->fresh, bias ? bias + r : 0, n->in, z + r, count, some, wide, zw);
-    }
+/* What the first layer gives for `count` samples x, by model k as it is now. */
+INLINE void first_outputs(const place *n, long k, const float **x, float *z, long count) {
+    long wide = WIDE(n->width[0]), K = n->width[1];
+    forward(n->own[k * n->P], n->own[k * n->P + 1], x, z, count, K, wide, WIDE(K));
 }
 
-/* What the models' own first layers give for `count` samples, and the samples' inner products. */
-__attribute__((noinline)) static void look_ahead(place *n, const motion *h, long count) {
-    long wide = WIDE(n->width[0]), zw = WIDE(n->width[1]), gw = WIDE(h->H);
-    for (long j = 0; j < h->m; j++) {
-        long some = h->seen[j] < count ? h->seen[j] : count;
-        if (some) first_outputs(n, h, j, some, n->z + j * (h->H + ROWS) * zw);
+/* Outputs by model k, which never changes, for the samples of `count` steps: for those that come the first time. */
+static void look_up(place *n, const motion *h, known *o, long k, long count) {
+    long zw = WIDE(n->width[1]), fresh = 0, at[count + 1];
+    float *z = n->z + h->learners * (h->H + ROWS) * zw;
+    for (long t = 0; t < count; t++) {
+        long e = k * o->rows + o->now[t];
+        if (o->there[e]) continue;
+        o->there[e] = 1;
+        n->list[fresh] = n->in[t];
+        at[fresh++] = e;
     }
-    for (long s = 0; s < count; s += DOTS) { /* with what comes later */
-        for (long i = s / ROWS * ROWS; i < count; i += ROWS) {
-            float *z = n->gram + i * gw + s;
-            if (s + DOTS <= count) dots_of(ROWS, DOTS, n->in + s, n->in + i, 0, z, wide, gw, 0, 0);
-            else for (long k = s; k < count; k++) dots_of(ROWS, 1, n->in + k, n->in + i, 0, z + k - s, wide, gw, 0, 0);
+    if (!fresh) return;
+    for (long i = 0; i < ROWS; i++) n->list[fresh + i] = n->list[fresh - 1];
+    first_outputs(n, k, n->list, z, fresh);
+    for (long i = 0; i < fresh; i++) memcpy(o->z + at[i] * zw, z + i * zw, sizeof(float) * zw);
+}
+
+/* Inner products of four samples, each with those before it. Written out: of loops GCC keeps the sums in memory. */
+INLINE void corner(const float **x, float *to, long wide, long hop) {
+    vec a[8] = {0};
+    for (long j = 0; j < wide; j += V) {
+        vec u[EDGE];
+        for (int r = 0; r < EDGE; r++) {
+            u[r] = *(const vec *)(x[r] + j);
+            HELD(u[r]);
         }
+        a[0] += u[1] * u[0];
+        a[1] += u[2] * u[0];
+        a[2] += u[2] * u[1];
+        a[3] += u[3] * u[0];
+        a[4] += u[3] * u[1];
+        a[5] += u[3] * u[2];
+    }
+    four first = add_up_four(a), last = add_up_four(a + 4);
+    to[hop] = first[0];
+    to[2 * hop] = first[1];
+    to[2 * hop + 1] = first[2];
+    to[3 * hop] = first[3];
+    to[3 * hop + 1] = last[0];
+    to[3 * hop + 2] = last[1];
+}
+
+/* What the models' first layers give for the samples of `count` steps, and the samples' inner products. */
+__attribute__((noinline)) static void look_ahead(place *n, motion *h, known *o, long count) {
+    long wide = WIDE(n->width[0]), zw = WIDE(n->width[1]), gw = WIDE(h->H);
+    for (long k = 0; k < n->m; k++) {
+        h->seen[k] = counted(h, k, count);
+        if (k >= h->learners) look_up(n, h, o, k, h->seen[k]);
+        else if (h->seen[k]) first_outputs(n, k, n->in, n->z + k * (h->H + ROWS) * zw, h->seen[k]);
+    }
+    for (long i = 0; i < count; i += EDGE) {
+        for (long s = 0; s < i; s += EDGE)
+            for (long r = i; r < i + EDGE; r += ROWS)
+                dots_of(ROWS, EDGE, n->in + s, n->in + r, 0, n->gram + r * gw + s, wide, gw, 0, 0);
+        corner(n->in + i, n->gram + i * gw + i, wide, gw); /* last, when the samples are in the L1 cache */
     }
 }
 
 /* Outputs of layer l at point q of step t: z is there for them. */
-static void outputs_at(place *n, const motion *h, long l, long t, long q, float *z) {
-    long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]), m = h->m;
+static void outputs_at(place *n, const motion *h, const known *o, long l, long t, long q, float *z) {
+    long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
     const float *lag = h->lag + q * h->H;
     int bias = n->own[2 * l + 1] != 0;
     long past = h->hears[q] ? l ? t * h->Q : t : 0;
     float felt[past + 1];
     memset(z, 0, sizeof(float) * zw);
     if (!l) {
-        const double *share = h->ahead + (t * h->Q + q) * m;
-        for (long j = 0; j < m; j++) {
-            float own = share[j];
-            if (own != 0 && t < h->seen[j]) add_rows(z, &own, n->z + (j * (h->H + ROWS) + t) * zw, 1, zw);
+        const float *share = h->at + (t * h->Q + q) * h->row;
+        for (long k = 0; k < n->m; k++) {
+            const float *own = k < h->learners ? n->z + (k * (h->H + ROWS) + t) * zw
+                                               : o->z + (k * o->rows + o->now[t]) * zw;
+            if (share[k] != 0 && t < h->seen[k]) add_rows(z, share + k, own, 1, zw);
         }
         for (long s = 0; s < past; s++) felt[s] = lag[t - 1 - s] * (n->gram[t * WIDE(h->H) + s] + bias);
         add_rows(z, felt, n->d[0], past, zw);
@@ -119,13 +173,13 @@ static void derivatives_below(place *n, const motion *h, long l, long t, long q,
 }
 
 /* The gradient of step t at point q, into the histories; 2 if the label is no class. */
-static int look(place *n, const motion *h, int task, const void *y, int64_t row, long t, long q) {
+static int look(place *n, const motion *h, const known *o, int task, const void *y, int64_t row, long t, long q) {
     long L = n->L, e = t * h->Q + q, most = WIDE(n->width[L]);
     float one = 1, sign = h->signs[q], *z = n->part;
     for (long l = 0; l < L; l++) {
         if (l + 1 < L) z = n->x[l + 1] + e * WIDE(n->width[l + 1]);
         else z = n->part;
-        outputs_at(n, h, l, t, q, z);
+        outputs_at(n, h, o, l, t, q, z);
         for (long i = 0; l + 1 < L && i < WIDE(n->width[l + 1]); i++) z[i] = z[i] < 0 ? 0 : z[i]; /* keeps NaN */
     }
     if (derivatives(task, z, y, &row, &one, 0, 1, 1, n->width[L], most)) return 2;
@@ -165,24 +219,29 @@ static void recall(place *n, const motion *h, int64_t row, long t, long q) {
 }
 
 /* Of `left` steps on samples `rows` as many as are made at once; `to` is as in settle_models. 2 if a label is no class. */
-static int make(place *n, motion *h, int task, const float *x, const void *y, const int64_t *rows, long hop, long left,
-                float **to, long c) {
+static int make(place *n, motion *h, known *o, int task, const float *x, const void *y, const int64_t *rows, long hop,
+                long left, float **to, long c) {
     long ins = n->width[0], wide = WIDE(ins), count = left < h->H ? left : h->H;
     int failed = 0;
-    for (long t = 0; count && t < count + ROWS; t++) {
+    for (long t = 0; count && t < count + EDGE; t++) {
         long j = t < count ? t : count - 1;
         const float *row = x + rows[j * hop] * ins;
         n->in[t] = ins == wide ? row : n->rows + j * wide;
         if (ins != wide && t == j) memcpy(n->rows + j * wide, row, sizeof(float) * ins);
     }
+    for (long t = 0; t < count; t++) {
+        int32_t *place = o->place + rows[t * hop];
+        if (*place < 0) *place = o->taken++;
+        o->now[t] = *place;
+    }
     for (long t = count; t < left && t < 2 * count; t++) n->next[t - count] = x + rows[t * hop] * ins;
     n->soon = left < 2 * count ? 0 : n->next;
     look_on(h);
-    look_ahead(n, h, count);
+    look_ahead(n, h, o, count);
     for (long t = 0; t < count && !failed; t++)
         for (long q = 0; q < h->Q && !failed; q++)
             if (q && n->table) recall(n, h, rows[t * hop], t, q);
-            else failed = look(n, h, task, y, rows[t * hop], t, q);
+            else failed = look(n, h, o, task, y, rows[t * hop], t, q);
     settle_models(n, h, count, to, c);
     move_on(h);
     return failed;
@@ -192,16 +251,18 @@ static int make(place *n, motion *h, int task, const float *x, const void *y, co
    where results go, dense layers only, and samples index [C, S, 1]. `sizes` and `numbers` are as `told` reads them:
    starts [m][given], moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. `table` [C][P] is null, or where
    each client keeps its samples' last gradients: they stand for the second of two points, the first one's sign is 1.
+   `samples` [C] says how many each has.
    Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_recur(long N, const void *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
-                  const double *numbers, float **table) {
+                  const double *numbers, float **table, const long *samples) {
     place n = {L, 2 * L, sizes[0], width};
     long H = width[1] < MANY ? FEW : MANY;
     motion h = told(sizes, S < 1 ? 1 : S < H ? S : H, 0, numbers);
+    known o = {0};
     void *all = reserve_models(&n, &h, from);
-    int failed = !all;
+    int failed = !all || reserve_known(&o, &n, &h, samples, C, S);
     if (all) foresee(&h, S ? (S - 1) % h.H + 1 : 0);
     for (long i = 0; all && i < h.m + h.J; i++)
         for (long k = 0; k < h.learners; k++)
@@ -210,12 +271,16 @@ int fedpers_recur(long N, const void *shapes, long L, const long *width, const f
         fetch(&n, &h, from, hop, c);
         n.table = table ? table + c * n.P : 0;
         start(&h);
+        forget(&o, &n, samples[c]);
         for (long s = 0; !failed && (!s || s < S); s += h.H) {
             const int64_t *rows = index + c * ih[0] + s * ih[1];
             long left = S - s;
-            failed = make(&n, &h, task, x[c], y[c], rows, ih[1], left, left > h.H ? 0 : to, c);
+            failed = make(&n, &h, &o, task, x[c], y[c], rows, ih[1], left, left > h.H ? 0 : to, c);
         }
     }
+    free(o.place);
+    free(o.there);
+    free(o.z);
     free(all);
     return failed;
 }

@@ -3,6 +3,8 @@
 #pragma once
 #include "motion.h"
 
+enum { EDGE = 4 }; /* samples whose inner products are taken at once; ROWS at least */
+
 typedef struct {
     long L, P, m;        /* layers, parameters, models that are given */
     const long *width;
@@ -10,7 +12,7 @@ typedef struct {
     float **room;        /* [m][P] for those that are padded or written */
     float **point;       /* [P] the models' part of a point */
     float **slope;       /* [P] the gradient; null: it is made of the histories */
-    float *z, *gram;     /* [motion.m][H] rows: outputs of the models' first layers; [H][H] */
+    float *z, *gram;     /* [learners + 1][H] rows: outputs of first layers; [H][H] samples' inner products */
     float **x, **d;      /* [L] histories [H][Q] of inputs and derivatives; of the first layer [H], of both points */
     const float **in;    /* [H] the samples, the last one repeated */
     const float **soon;  /* [H] those of the steps that come next, fetched meanwhile; null: so many are not to come */
@@ -142,8 +144,8 @@ static long share_room(void *all, place *n, motion *h, const float **from) {
             n->d[l] = d;
         }
     }
-    n->z = ROOM(m * (h->H + ROWS) * WIDE(n->width[1]) * f);
-    n->gram = ROOM((h->H + ROWS) * WIDE(h->H) * f);
+    n->z = ROOM((h->learners + 1) * (h->H + ROWS) * WIDE(n->width[1]) * f);
+    n->gram = ROOM((h->H + EDGE) * WIDE(h->H) * f);
     n->fresh = ROOM((T + 1) * OUTS * widest * f);
     n->sums = ROOM(h->slopes * OUTS * widest * f);
     n->part = ROOM((h->learners * e + 1) * widest * f);
@@ -155,12 +157,13 @@ static long share_room(void *all, place *n, motion *h, const float **from) {
     h->end = ROOM(T * h->row * f);
     h->lag = ROOM(e * f);
     h->left = ROOM(T * h->H * f);
-    h->seen = ROOM(m * sizeof(long));
+    h->seen = ROOM(h->given * sizeof(long));
+    h->most = ROOM(h->given * f);
     h->felt = ROOM(m * sizeof(long));
     h->hears = ROOM(h->Q * sizeof(int));
-    n->in = ROOM((h->H + ROWS) * sizeof(float *));
+    n->in = ROOM((h->H + EDGE) * sizeof(float *));
     n->next = ROOM(h->H * sizeof(float *));
-    n->list = ROOM(e * sizeof(float *));
+    n->list = ROOM((e + ROWS) * sizeof(float *));
     n->own = ROOM(n->m * n->P * sizeof(float *));
     return used;
 }

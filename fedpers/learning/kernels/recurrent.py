@@ -107,13 +107,14 @@ def _call(
     wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
     few = how.of_few(ends)
     one = index.shape[2] == 1
+    own = [_places(plan, table), longs([len(p.x) for p in parts])] if one else []
     native.call(
         native.library().fedpers_recur if one else native.library().fedpers_sweep,
         plan,
         ([models[i] for i in few.order], wanted, parts, index, weight),
         longs(few.sizes),
         pointer(few.numbers),
-        *[_places(plan, table)] * one,
+        *own,
     )
     return wanted
 
