@@ -19,12 +19,12 @@ typedef struct {
     const double *starts, *moves, *points, *signs, *gains, *ends;
     double *ahead;                                           /* [H][Q][m] share of a model in a point, steps later */
     double *after;                                           /* [m + J][m] in models H steps later, in what is wanted */
-    double *past;                                            /* [m][given] in a model, of what is kept of them */
+    double *past;                                            /* [m][m] in a model, of what is kept of them */
     float *at, *end;                                         /* [row] each, of what is kept, then of slopes: in both */
     float *lag;                                              /* [Q][H] share of a gradient in a point, steps later */
     float *left;                                             /* [m + J][H] and in models and in what is wanted */
-    long *seen, *felt;                                       /* [given] steps that it counts in; [m] last gradient that does */
-    float *most;                                             /* [given] largest share in a point so far */
+    long *seen, *felt;                                       /* [m] steps that it counts in, last gradient that does */
+    float *most;                                             /* [m] largest share in a point so far */
     int *hears;                                              /* [Q] whether any gradient reaches a point */
 } motion;
 
@@ -75,29 +75,34 @@ static void foresee(motion *h, long last) {
 
 /* `n` rows of shares in the models as they are now, to shares in what is kept of them; of EIGHT of these at a time. */
 static void in_kept(const motion *h, const double *rows, long n, float *to) {
-    for (long k = 0; k < h->given; k += EIGHT) {
-        long some = h->given - k < EIGHT ? h->given - k : EIGHT;
-        eight past[h->m];
-        for (long j = 0; j < h->m; j++)
-            for (long e = 0; e < EIGHT; e++) past[j][e] = e < some ? h->past[j * h->given + k + e] : 0;
+    for (long k = 0, m = h->m; k < m; k += EIGHT) {
+        long some = m - k < EIGHT ? m - k : EIGHT;
+        eight past[m];
+        for (long j = 0; j < m; j++)
+            for (long e = 0; e < EIGHT; e++) past[j][e] = e < some ? h->past[j * m + k + e] : 0;
         for (long i = 0; i < n; i++) {
             eight share = {0};
-            for (long j = 0; j < h->m; j++) share += rows[i * h->m + j] * past[j];
+            for (long j = 0; j < m; j++) share += rows[i * m + j] * past[j];
             for (long e = 0; e < some; e++) to[i * h->row + k + e] = share[e];
         }
     }
 }
 
-/* A client's first step, and the H that come next. */
+/* A client's first step, when those that learn are mixtures of what is given in their places, and the others are made;
+   the H steps that come next. */
 static void start(motion *h) {
-    memcpy(h->past, h->starts, sizeof(double) * h->m * h->given);
-    memset(h->most, 0, sizeof(float) * h->given);
+    for (long i = 0; i < h->m; i++)
+        for (long k = 0; k < h->m; k++) {
+            int both = i < h->learners && k < h->learners;
+            h->past[i * h->m + k] = both ? h->starts[i * h->given + k] : i == k;
+        }
+    memset(h->most, 0, sizeof(float) * h->m);
 }
 static void look_on(motion *h) {
     in_kept(h, h->ahead, h->H * h->Q, h->at);
     in_kept(h, h->after, h->m + h->J, h->end);
     for (long i = 0; i < h->learners; i++)
-        for (long k = h->learners; k < h->given; k++) h->end[i * h->row + k] = 0; /* see move_on */
+        for (long k = h->learners; k < h->m; k++) h->end[i * h->row + k] = 0; /* see move_on */
 }
 
 /* In how many of the next `count` steps what is kept of model k counts. */
@@ -114,14 +119,13 @@ static long counted(motion *h, long k, long count) {
 /* H steps are made. What is kept of the models that learn was written, with their shares in each other and with
    gradients; their shares in what never changes are numbers, as those of the other models. */
 static void move_on(motion *h) {
-    long m = h->m, given = h->given;
-    double now[m * given];
+    long m = h->m;
+    double now[m * m];
     for (long i = 0; i < m; i++)
-        for (long k = 0; k < given; k++) {
+        for (long k = 0; k < m; k++) {
             int written = i < h->learners && k < h->learners;
-            now[i * given + k] = written && i == k;
-            for (long j = 0; !written && j < m; j++)
-                now[i * given + k] += h->after[i * m + j] * h->past[j * given + k];
+            now[i * m + k] = written && i == k;
+            for (long j = 0; !written && j < m; j++) now[i * m + k] += h->after[i * m + j] * h->past[j * m + k];
         }
     memcpy(h->past, now, sizeof now);
 }
@@ -131,7 +135,7 @@ static void move_on(motion *h) {
 static motion told(const long *sizes, long H, long slopes, const double *numbers) {
     motion h = {.given = sizes[0], .m = sizes[1], .learners = sizes[2], .Q = sizes[3], .J = sizes[4], .H = H};
     h.slopes = slopes ? slopes : h.learners;
-    h.row = h.given + h.slopes;
+    h.row = h.m + h.slopes;
     h.starts = numbers;
     h.moves = h.starts + h.m * h.given;
     h.points = h.moves + h.m * h.m;

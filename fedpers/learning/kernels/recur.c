@@ -257,7 +257,7 @@ int fedpers_recur(long N, const void *shapes, long L, const long *width, const f
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
                   const double *numbers, float **table, const long *samples) {
-    place n = {L, 2 * L, sizes[0], width};
+    place n = {L, 2 * L, sizes[1], width};
     long H = width[1] < MANY ? FEW : MANY;
     motion h = told(sizes, S < 1 ? 1 : S < H ? S : H, 0, numbers);
     known o = {0};
@@ -266,7 +266,7 @@ int fedpers_recur(long N, const void *shapes, long L, const long *width, const f
     if (all) foresee(&h, S ? (S - 1) % h.H + 1 : 0);
     for (long i = 0; all && i < h.m + h.J; i++)
         for (long k = 0; k < h.learners; k++)
-            h.end[i * h.row + h.given + k] = i < h.m ? i == k : h.ends[(i - h.m) * h.m + k];
+            h.end[i * h.row + h.m + k] = i < h.m ? i == k : h.ends[(i - h.m) * h.m + k];
     for (long c = 0; c < C && !failed; c++) {
         fetch(&n, &h, from, hop, c);
         n.table = table ? table + c * n.P : 0;

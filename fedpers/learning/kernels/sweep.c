@@ -26,7 +26,7 @@ int fedpers_sweep(long N, const shape *shapes, long L, const long *width, const 
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
                   const double *numbers) {
-    place n = {L, 2 * L, sizes[0], width};
+    place n = {L, 2 * L, sizes[1], width};
     motion h = told(sizes, 1, 1, numbers);
     float *goal[2 * L * KINDS];
     for (long at = 0; at < KINDS * n.P; at++) goal[at] = at / n.P == FIRST ? (float *)from[at % n.P] : 0;
@@ -37,7 +37,7 @@ int fedpers_sweep(long N, const shape *shapes, long L, const long *width, const 
     int failed = reserve(&g, &space, shapes, B) || !all || !plain.pace;
     if (!failed) {
         foresee(&h, S > 0);
-        for (long i = 0; i < h.m + h.J; i++) h.end[i * h.row + h.given] = h.left[i];
+        for (long i = 0; i < h.m + h.J; i++) h.end[i * h.row + h.m] = h.left[i];
         g.at = n.point;
         n.slope = g.goal[0] = g.own + FIRST * n.P;
     }
