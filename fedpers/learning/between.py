@@ -56,6 +56,8 @@ def passes_between(
     tried = [W]
     for _ in range(times):
         tried.append(minimise_between(loss, own, other, tried[-1], data, rng, cfg, eta))
+    if times == 1:
+        return {k: w.unsqueeze(0) for k, w in tried[1].items()}
     return {k: torch.stack([w[k] for w in tried[1:]]) for k in W}
 
 

@@ -144,7 +144,7 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
     }
     for (long r = 0; r < outs; r += OUTS) {
         long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
-        mix(d + r, lead, x, 0, m->g, B, count, wide, 0);
+        mix(d + r, lead, x, r ? 0 : next, m->g, B, count, wide, 0);
         if (h->kind == BLEND) {
             blend(h, w + at, c + at, u + at, v + at, m->g, count * wide);
             continue;
@@ -205,11 +205,12 @@ static void down(const net *n, space *m, const rule *h, long lowest, long B, lon
 }
 
 /* Take plain steps in both goals by one gradient, sum_i d_i x_i^T. */
-static void share_out(const net *n, space *m, long p, const float *d, long lead, const float **x, long B) {
+static void share_out(const net *n, space *m, long p, const float *d, long lead, const float **x, const float **next,
+                      long B) {
     long outs = outs_of(n, p), wide = WIDE(ins_of(n, p));
     for (long r = 0; r < outs; r += OUTS) {
         long count = outs - r < OUTS ? outs - r : OUTS;
-        mix(d + r, lead, x, 0, m->g, B, count, wide, 0);
+        mix(d + r, lead, x, r ? 0 : next, m->g, B, count, wide, 0);
         for (int t = 0; t < GOALS; t++) {
             float *restrict w = n->goal[t][p] + r * wide;
             for (long i = 0; i < count * wide; i++) w[i] += n->share[t] * m->g[i];
@@ -241,14 +242,15 @@ static int second_head(const net *n, space *m, const rule *h, int task, const vo
 static void steps(const net *n, space *m, const rule *h, long l, float *d, long B) {
     long zw = WIDE(n->width[l + 1]), p = 2 * (n->N + l);
     int both = n->goal[1] && n->share[0] != 0 && n->share[1] != 0;
-    if (both && trained(n, p)) share_out(n, m, p, d, zw, m->x[l], B);
+    const float **next = l || n->N ? 0 : m->next;
+    if (both && trained(n, p)) share_out(n, m, p, d, zw, m->x[l], next, B);
     float now = 1;
     for (int t = 0; t < GOALS; t++) {
         if (!n->goal[t] || n->share[t] == 0) continue;
         float factor = n->share[t] / now;
         for (long i = 0; i < B * zw; i++) d[i] *= factor;
         now = n->share[t];
-        if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], l || n->N ? 0 : m->next, B);
+        if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], next, B);
         if (trained(n, p + 1)) step_bias(n, m, h, p + 1, n->goal[t][p + 1], d, B);
     }
 }
