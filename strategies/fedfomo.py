@@ -22,7 +22,6 @@ Reductions: M = 0 is local training on the samples that are not kept back.
 """
 
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import torch
@@ -56,11 +55,12 @@ class FedFomo(PersonalizedStrategy):
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round."""
-        rows = [self.row[k] for k in self.sample(rng)]
-        chosen = dict(zip(rows, self._choose(s, rows, rng), strict=True))                # [S1]
+        chosen = self._choose(s, [self.row[k] for k in self.sample(rng)], rng)           # [S1]
+        flat = torch.tensor([j for row in chosen for j in row], dtype=torch.int64, device=self.plan.device)
+        ids = flat.split([len(row) for row in chosen])
         replies = yield {self.roster.ids[i]: Forward(                                    # [S2]
-            torch.tensor([i, *others], device=self.plan.device),
-            tuple(s.mailbox[j] for j in others), s.w[i]) for i, others in chosen.items()}
+            place, tuple([s.mailbox[j] for j in others]), s.w[i])
+            for (i, *others), place in zip(chosen, ids, strict=True)}
         sent = torch.tensor([self.row[k] for k in replies], device=self.plan.device)
         given = torch.stack([reply.w for reply in replies.values()]) if replies else s.w[:0]
         w, affinity = s.w.index_copy(0, sent, given), s.affinity.index_add(0, sent, given)  # [S3]
@@ -69,13 +69,16 @@ class FedFomo(PersonalizedStrategy):
         return replace(s, mailbox=mailbox, affinity=affinity, w=w)
 
     def _choose(self, s: State, rows: list[int], rng: np.random.Generator) -> list[list[int]]:
-        """For each row M others that have sent a model; equal affinities in random order."""
+        """Each client, and M others that have sent a model; equal affinities in random order."""
         drawn = rng.random((len(rows), len(s.w) + 1))
         noise, explores = drawn[:, :-1], drawn[:, -1:] < self.config.epsilon
         rank = np.where(explores, 0.0, s.affinity[rows].cpu().numpy())
-        orders, M = np.lexsort((noise, -rank)).tolist(), self.config.num_neighbours
-        return [list(islice((j for j in order if j != i and j in s.mailbox), M))
-                for i, order in zip(rows, orders, strict=True)]
+        away = np.ones(len(s.w), dtype=bool)
+        away[list(s.mailbox)] = False
+        rank[:, away], rank[np.arange(len(rows)), rows] = -1, -1                         # behind all others
+        orders, M = np.lexsort((noise, -rank)), self.config.num_neighbours
+        return [[i, *order[:min(M, len(s.mailbox) - (i in s.mailbox))]]
+                for i, order in zip(rows, orders[:, :M].tolist(), strict=True)]
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""

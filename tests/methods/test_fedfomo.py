@@ -100,7 +100,7 @@ def test_clients_receive_the_models_that_helped_them_most():
     assert torch.allclose(s.affinity.sum(1), torch.full((6,), 8.0).double())
     own = np.mean([s.w[i, i].item() for i in range(6)])
     assert strategy.round_log.extra["own_weight"] == pytest.approx(own, rel=1e-12) and 0 < own < 1
-    for i, chosen in enumerate(strategy._choose(s, list(range(6)), rng)):
+    for i, (who, *chosen) in enumerate(strategy._choose(s, list(range(6)), rng)):
         others = s.affinity[i].clone()
         others[i] = -1
-        assert set(others[chosen].tolist()) == set(others.topk(2).values.tolist()) and i not in chosen
+        assert set(others[chosen].tolist()) == set(others.topk(2).values.tolist()) and i == who not in chosen

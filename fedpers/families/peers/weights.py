@@ -187,10 +187,10 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
 
 def distances(old: Sequence[Params], models: Sequence[Sequence[Params]], gain: Tensor) -> Tensor:
     """[C, J] distances of C clients' J models from their old ones; 1 where there is no gain: nobody asks."""
-    better = (gain > 0).nonzero().tolist()
-    far = torch.ones_like(gain)
-    far[gain > 0] = sq_dist_each([(old[c], models[c][j]) for c, j in better]).sqrt().to(far)
-    return far
+    better = gain > 0
+    pairs = [(w, phi) for w, group, row in zip(old, models, better.tolist(), strict=True)
+             for phi, asked in zip(group, row, strict=True) if asked]  # fmt: skip
+    return torch.ones_like(gain).masked_scatter(better, sq_dist_each(pairs).sqrt().to(gain))
 
 
 def sums_of_used(models: Sequence[Sequence[Params]], weights: Tensor) -> Params:

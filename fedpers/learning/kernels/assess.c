@@ -168,13 +168,13 @@ static void list(const float **to, const float *x, long hop, const int64_t *rows
     for (long i = n; i < ROOM + TILE; i++) to[i] = to[n - 1];
 }
 
-/* out[c] = mean loss and accuracy (NaN for regression) on client c's samples, which are at data[c], inputs and
-   targets: all that are there, or those that rows[c] picks if it is not null. `size` [C] says how many are used, and
-   how many are there. `from` [C][2L] says where weights and biases (or null) are, layer by layer; a layer that is where
-   the last client's was is packed once for both. `each` [C] is null, or says where the losses of a client's samples go.
+/* out[c] = mean loss and accuracy (NaN for regression) of model c on samples p = on[c], which are at data[p], inputs and
+   targets: all that are there, or those that rows[p] picks if it is not null. size[p] says how many are used, and how
+   many are there. `from` [C][2L] says where weights and biases (or null) are, layer by layer; a layer that is where
+   the last model's was is packed once for both. `each` [C] is null, or says where the losses of the samples go.
    Returns 0, 1 without memory, 2 for a label that is no class, 3 for a row that is no sample. */
-int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long (*size)[2],
-                   const void *(*data)[2], const int64_t **rows, float (*out)[2], float **each) {
+int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long *on,
+                   const long (*size)[2], const void *(*data)[2], const int64_t **rows, float (*out)[2], float **each) {
     long all = V, widest = 0;
     int failed = 0;
     for (long l = 0; l < L; l++) {
@@ -190,26 +190,29 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
     const long room = PIECE(*width) < ROOM ? PIECE(*width) : ROOM;
     for (long c = 0; c < C && !failed; c++) {
         const float **own = from + c * 2 * L, **last = own - 2 * L;
+        const long used = size[on[c]][0], there = size[on[c]][1];
+        const void **mine = data[on[c]];
+        const int64_t *picked = rows[on[c]];
         float *w = first;
         double sums[2] = {0, task == REGRESSION ? NAN : 0};
-        for (long i = 0; rows[c] && i < *size[c]; i++)
-            if (rows[c][i] < 0 || rows[c][i] >= size[c][1]) failed = 3;
+        for (long i = 0; picked && i < used; i++)
+            if (picked[i] < 0 || picked[i] >= there) failed = 3;
         for (long l = 0; l < L; l++) {
             long ins = width[l], outs = width[l + 1], wide = WIDE(outs), p = 2 * l;
             if (!lies(ins, outs) && (!c || own[p] != last[p] || own[p + 1] != last[p + 1]))
                 pack(own[p], own[p + 1], w + wide, w, ins, outs);
             w += (ins + 1) * wide;
         }
-        for (long at = 0; at < *size[c] && !failed; at += room) {
-            long n = *size[c] - at < room ? *size[c] - at : room, wide = 0;
-            list(in, *data[c], width[0], rows[c], at, n);
-            int end = at + n == *size[c];
+        for (long at = 0; at < used && !failed; at += room) {
+            long n = used - at < room ? used - at : room, wide = 0;
+            list(in, *mine, width[0], picked, at, n);
+            int end = at + n == used;
             long of = c + end; /* whose samples come next */
             soon.n = 0;
-            if (of < C && *size[of] && (!of || *data[of] != *data[of - 1])) {
-                long start = end ? 0 : at + n, left = *size[of] - start;
+            if (of < C && *size[on[of]] && (!of || *data[on[of]] != *data[on[of - 1]])) {
+                long p = on[of], start = end ? 0 : at + n, left = *size[p] - start;
                 soon.n = left < room ? left : room;
-                list(soon.rows, *data[of], width[0], rows[of], start, soon.n);
+                list(soon.rows, *data[p], width[0], rows[p], start, soon.n);
             }
             w = first;
             for (long l = 0; l < L; l++) {
@@ -222,9 +225,9 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
                 list(in, z[l % 2], wide, 0, 0, n);
                 soon.n = 0;
             }
-            failed = score(task, z[(L - 1) % 2], wide, data[c][1], rows[c], at, n, width[L], sums, each ? each[c] : 0);
+            failed = score(task, z[(L - 1) % 2], wide, mine[1], picked, at, n, width[L], sums, each ? each[c] : 0);
         }
-        for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / *size[c]);
+        for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / used);
     }
     free(space);
     return failed;

@@ -245,17 +245,18 @@ def _assess(
     found = torch.empty(len(on), 2)
     whole = [(getattr(p, "of", p), getattr(p, "chosen", None)) for p in parts]  # of a Part no row is copied
     targets = [_targets(data.y, task) for data, _ in whole]
-    sizes = [(len(p), len(data)) for p, (data, _) in zip(parts, whole, strict=True)]
-    at = [(data.x.data_ptr(), y.data_ptr()) for (data, _), y in zip(whole, targets, strict=True)]
+    sizes = [n for p, (data, _) in zip(parts, whole, strict=True) for n in (len(p), len(data))]
+    at = [t.data_ptr() for (data, _), y in zip(whole, targets, strict=True) for t in (data.x, y)]
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         longs(widths),
         (ctypes.c_void_p * len(places))(*places),
         TASKS[task],
         ctypes.c_long(len(on)),
-        longs([size for c in on for size in sizes[c]]),
-        (ctypes.c_void_p * (2 * len(on)))(*[place for c in on for place in at[c]]),
-        pointers([whole[c][1] for c in on]),
+        longs(on),
+        longs(sizes),
+        (ctypes.c_void_p * len(at))(*at),
+        pointers([chosen for _, chosen in whole]),
         pointer(found),
         None if each is None else pointers(each),
     )
