@@ -38,17 +38,28 @@ static void shrink(const rule *h, float *restrict w, const float *restrict cbar,
         for (long i = 0; i < n; i++) w[i] *= keep;
 }
 
-/* One step of the optimiser in n parameters. */
-static void update(const rule *h, float *restrict w, float *restrict m, float *restrict v,
+/* A step of Adam in n parameters by g and the gradients of penalties; `near`: there is a proximal term. */
+INLINE void adam(const rule *h, const int near, float *restrict w, const float *restrict cbar, float *restrict m,
+                 float *restrict v, const float *restrict g, long n) {
+    const float shrink = h->decay + h->lam * h->ubar;
+    for (long i = 0; i < n; i++) {
+        float d = g[i] + shrink * w[i];
+        if (near) d -= h->lam * cbar[i];
+        m[i] = 0.9f * m[i] + 0.1f * d;
+        v[i] = 0.999f * v[i] + 0.001f * d * d;
+        w[i] -= h->rate * m[i] / (sqrtf(v[i] * h->root) + 1e-8f);
+    }
+}
+
+/* A step of the optimiser in n parameters, by the gradient g and those of penalties. */
+static void update(const rule *h, float *restrict w, const float *restrict cbar, float *restrict m, float *restrict v,
                    float *restrict g, long n) {
     if (h->kind == ADAM) {
-        for (long i = 0; i < n; i++) {
-            m[i] = 0.9f * m[i] + 0.1f * g[i];
-            v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
-            w[i] -= h->rate * m[i] / (sqrtf(v[i] * h->root) + 1e-8f);
-        }
+        if (cbar) adam(h, 1, w, cbar, m, v, g, n);
+        else adam(h, 0, w, 0, m, v, g, n);
         return;
     }
+    add_penalties(h, w, cbar, g, n);
     if (h->kind == MOMENTUM)
         for (long i = 0; i < n; i++) g[i] = m[i] = h->momentum * m[i] + g[i];
     for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
@@ -149,8 +160,7 @@ static void step(const net *n, space *m, const rule *h, long p, float *w, const 
             blend(h, w + at, c + at, u + at, v + at, m->g, count * wide);
             continue;
         }
-        add_penalties(h, w + at, c ? c + at : c, m->g, count * wide);
-        update(h, w + at, u ? u + at : u, v ? v + at : v, m->g, count * wide);
+        update(h, w + at, c ? c + at : c, u ? u + at : u, v ? v + at : v, m->g, count * wide);
     }
 }
 
@@ -179,8 +189,8 @@ static void settle(const net *n, space *m, const rule *h, long l, long client) {
             blend(h, w, b, u, v, g, count);
             continue;
         }
-        add_penalties(h, w, b, g, count);
-        if (h->kind != GRADIENT) update(h, w, u, v, g, count);
+        if (h->kind == GRADIENT) add_penalties(h, w, b, g, count);
+        else update(h, w, b, u, v, g, count);
     }
     memset(c->sums, 0, c->s.out * c->taps * sizeof(vec));
     memset(c->bias, 0, sizeof(float) * c->s.out);
