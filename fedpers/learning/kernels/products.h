@@ -92,6 +92,10 @@ INLINE void strip(const int outs, const int vecs, const int end, const float *a,
             u[v] = *(const vec *)(x[s] + j + v * V);
             HELD(u[v]);
             if (s < soon) __builtin_prefetch(next[s] + j + v * V, 0, 2);
+            long then = s * wide + j + (vecs + v) * V;
+            if (end != SET && s < outs) __builtin_prefetch(y + then, 1, 3);
+            if (end == PULL_AND_ADD && s < outs) __builtin_prefetch(h->c + then, 0, 3);
+            if (end == MOVE && s < outs) __builtin_prefetch(h->m + then, 1, 3);
         }
         for (int r = 0; r < outs; r++)
             for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
