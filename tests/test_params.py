@@ -52,18 +52,31 @@ def test_weighted_mean_normalises_and_weighted_sum_does_not():
     torch.testing.assert_close(total["a"], a["a"] + 3 * b["a"])
 
 
-@pytest.mark.parametrize("number", [1, 9])  # of sums: one, and more than are taken at once
 @pytest.mark.parametrize("size", [1, 31, 200])  # columns that fill no register, and some that do
-def test_sums_in_c_and_by_torch_are_those_in_double_precision(way, size, number):
+def test_sums_in_c_and_by_torch_are_those_in_double_precision(way, size):
     g = torch.Generator().manual_seed(size)
     items = torch.randn(5, 1, size, generator=g)
-    w = torch.randn(number, 5, generator=g, dtype=torch.float64)
-    wanted = (w @ items.double().flatten(1)).view(number, 1, size)
-    found = P.weighted_sums([{"a": v} for v in items], w)
-    one = P.weighted_sum([{"a": v} for v in items], w[-1].tolist())["a"]
-    torch.testing.assert_close(torch.stack([f["a"] for f in found]), wanted.float(), rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(one, wanted[-1].float(), rtol=1e-7, atol=1e-7)
-    assert one.dtype == torch.float32
+    w = torch.randn(5, generator=g, dtype=torch.float64)
+    wanted = (w @ items.double().flatten(1)).view(1, size)
+    found = P.weighted_sum([{"a": v} for v in items], w.tolist())["a"]
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-7, atol=1e-7)
+    assert found.dtype == torch.float32
+
+
+@pytest.mark.parametrize("number", [1, 4, 9])  # of sums: as few as are taken where they lie, and more
+@pytest.mark.parametrize("size", [1, 31, 64, 200])  # less than is taken at once, as much, and more
+def test_many_sums_are_those_in_double_precision_to_the_rounding_of_floats(way, size, number):
+    """Each of 7 products and 7 sums rounds by half a unit, 2^-24, of a number no larger than Σ |w| |x|."""
+    g = torch.Generator().manual_seed(size)
+    items = torch.randn(7, size, generator=g)
+    w = torch.randn(number, 7, generator=g, dtype=torch.float64)
+    found = P.weighted_sums([{"a": v, "c": v.flip(0)} for v in items], w)
+    most = 15 * 2**-24 * (w.abs() @ items.double().abs())
+    for name, of in (("a", items), ("c", items.flip(1))):
+        stack = torch.stack([f[name] for f in found])
+        error = (stack.double() - w @ of.double()).abs()
+        assert bool((error <= (most if name == "a" else most.flip(1))).all())
+        assert stack.dtype == torch.float32 and len(found) == number
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 1), (5, 9), (4, 6)])

@@ -11,66 +11,69 @@
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
 typedef double wide __attribute__((vector_size(8 * D)));
 
-/* SIDE * D entries of one item in doubles. Those further on are fetched meanwhile, of many items more than the L1
-   cache holds. */
-INLINE void widen(const float *from, wide *x) {
-    __builtin_prefetch(from + 4 * SIDE * D, 0, 2);
-    if (V == 16) __builtin_prefetch(from + 4 * SIDE * D + 16, 0, 2);
-    for (int v = 0; v < SIDE; v++) x[v] = __builtin_convertvector(*(const part *)(from + v * D), wide);
-}
-
-/* SIDE * D entries of `rows` sums; of the items in `room` where they were widened before */
-INLINE void columns(const int rows, long S, const float **item, long at, const double *weight, float **to,
-                    const wide *room) {
-    wide a[ROWS][SIDE] = {0};
-    for (long s = 0; s < S; s++) {
-        wide own[SIDE];
-        if (!room) widen(item[s] + at, own);
-        const wide *x = room ? room + s * SIDE : own;
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < SIDE; v++) a[r][v] += weight[r * S + s] * x[v];
-    }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < SIDE; v++) *(part *)(to[r] + at + v * D) = __builtin_convertvector(a[r][v], part);
-}
-
-/* to[r][i] = Σ_s weight[r][s] item[s][i] of R sums of S items of n entries, in double precision. Many sums read the
-   items side by side: where they lie, they would push each other out of the cache. */
-static void sums(long R, long S, long n, const float **item, const double *weight, float **to) {
-    wide *room = R > ROWS ? aligned_alloc(sizeof(wide), S * SIDE * sizeof(wide)) : 0;
-    long at = 0, r;
+/* to[i] = Σ_s weight[s] item[s][i] of S items of n entries, in double precision; what is further on is fetched */
+static void sum(long S, long n, const float **item, const double *weight, float *to) {
+    long at = 0;
     for (; at + SIDE * D <= n; at += SIDE * D) {
-        for (long s = 0; room && s < S; s++) widen(item[s] + at, room + s * SIDE);
-        for (r = 0; r + ROWS <= R; r += ROWS) columns(ROWS, S, item, at, weight + r * S, to + r, room);
-        for (; r < R; r++) columns(1, S, item, at, weight + r * S, to + r, room);
-    }
-    for (; at < n; at++)
-        for (r = 0; r < R; r++) {
-            double total = 0;
-            for (long s = 0; s < S; s++) total += weight[r * S + s] * item[s][at];
-            to[r][at] = (float)total;
+        wide a[SIDE] = {0};
+        for (long s = 0; s < S; s++) {
+            const float *from = item[s] + at;
+            __builtin_prefetch(from + 4 * SIDE * D, 0, 2);
+            if (V == 16) __builtin_prefetch(from + 4 * SIDE * D + 16, 0, 2);
+            for (int v = 0; v < SIDE; v++) a[v] += weight[s] * __builtin_convertvector(*(const part *)(from + v * D), wide);
         }
-    free(room);
+        for (int v = 0; v < SIDE; v++) *(part *)(to + at + v * D) = __builtin_convertvector(a[v], part);
+    }
+    for (; at < n; at++) {
+        double total = 0;
+        for (long s = 0; s < S; s++) total += weight[s] * item[s][at];
+        to[at] = (float)total;
+    }
 }
 
-/* The same of L layers of `sizes`: all items of the first layer, then those of the next. */
-void fedpers_sums(long L, const long *sizes, long R, long S, const float **item, const double *weight, float **to) {
-    for (long l = 0; l < L; l++) sums(R, S, sizes[l], item + l * S, weight, to + l * R);
-}
-
-/* The same of G groups of items, `counts` [G] of each and all in a row: one sum, to[l][g], of each group. */
+/* A sum of each of G groups of items, `counts` [G] of each and all in a row, of L layers of `sizes`: to[l][g]. All items
+   of the first layer come first, then those of the next. */
 void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, const float **item,
                        const double *weight, float **to) {
     for (long l = 0; l < L; l++) {
         const double *own = weight;
         for (long g = 0; g < G; own += counts[g], item += counts[g], g++)
-            sums(1, counts[g], sizes[l], item, own, to + l * G + g);
+            sum(counts[g], sizes[l], item, own, to[l * G + g]);
     }
 }
 
-/* to[j] = Σ_s share[j][s] item[s] of J combinations of one client's S items of n entries */
+/* to[j] = Σ_s share[j][s] item[s] of J combinations of S items of n entries, which is whole registers */
+static void combine_some(long J, long S, long n, const float **item, const float *share, float *const *to, int past) {
+    float *y[J];
+    memcpy(y, to, sizeof y);
+    for (long j = 0; j < J; j += 4) some_mixtures(J - j < 4 ? J - j : 4, past, share + j * S, item, S, y + j, n);
+}
+
+/* The same where J is many: a few entries of all items are taken at a time, side by side in `room` [S][SPAN]. Where they
+   lie they could push each other out of the L1 cache. Those further on are fetched meanwhile. */
+static void combine_many(long J, long S, long n, const float **item, const float *share, float *const *to, int past,
+                         vec *room) {
+    const float *x[S];
+    float *y[J];
+    for (long s = 0; s < S; s++) x[s] = (float *)(room + s * SPAN);
+    for (long at = 0, some; at < n; at += some) {
+        some = n - at < SPAN * V ? n - at : SPAN * V;
+        for (long s = 0; s < S; s++)
+            for (long v = 0; v < some / V; v++) {
+                __builtin_prefetch(item[s] + at + (2 * SPAN + v) * V, 0, 2);
+                room[s * SPAN + v] = *(const vec *)(item[s] + at + v * V);
+            }
+        for (long j = 0; j < J; j++) y[j] = to[j] + at;
+        combine_some(J, S, some, x, share, y, past);
+    }
+}
+
+/* The same of any n */
 static void combine(long J, long S, long n, const float **item, const float *share, float **to, int past) {
-    for (long j = 0; j < J; j += 4) some_mixtures(J - j < 4 ? J - j : 4, past, share + j * S, item, S, to + j, n / V * V);
+    vec *room = J > 4 ? aligned_alloc(sizeof(vec), S * SPAN * sizeof(vec)) : 0;
+    if (room) combine_many(J, S, n / V * V, item, share, to, past, room);
+    else combine_some(J, S, n / V * V, item, share, to, past);
+    free(room);
     for (long at = n / V * V; at < n; at++)
         for (long j = 0; j < J; j++) {
             float total = 0;
@@ -80,16 +83,16 @@ static void combine(long J, long S, long n, const float **item, const float *sha
 }
 
 /* The same of L layers of `sizes` and C clients with shares [C][J][S] of their own: of item s, layer l the next client's
-   is hop[l][s] further on, 0 if all share one; to[l][j] [C][n] are the combinations. */
+   is hop[l][s] further on, 0 if all share one; to[l][j] [C][n] are the combinations, of one client to[l] [J][n]. */
 void fedpers_combine(long L, const long *sizes, long C, long J, long S, const float **item, const long *hop,
                      const float *share, float **to) {
     for (long l = 0; l < L; l++)
-        for (long c = 0, n = sizes[l]; c < C; c++) {
+        for (long c = 0, n = sizes[l], stack = n * (C > 1 ? C : J); c < C; c++) {
             const float *own[S];
             float *found[J];
             for (long s = 0; s < S; s++) own[s] = item[l * S + s] + c * hop[l * S + s];
             for (long j = 0; j < J; j++) found[j] = to[l * J + j] + c * n;
-            combine(J, S, n, own, share + c * J * S, found, C * n >= LARGE && aligned(found, J));
+            combine(J, S, n, own, share + c * J * S, found, stack >= LARGE && aligned(found, J));
         }
     written();
 }

@@ -16,24 +16,8 @@ LARGE = 2**20  # numbers: see mixtures.h
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
-def sums(columns: Columns, weights: Tensor) -> list[Tensor] | None:
-    """For each of L layers [R, ...] Σ_s weights[r, s]·items[s], summed in float64 in the order of items.
-
-    Args:
-        columns: S tensors for each layer.
-        weights: [R, S] float64.
-    """
-    if not columns or not all(map(_known, columns)):
-        return None
-    weights, R = weights.contiguous(), len(weights)
-    found = [torch.empty(R, *column[0].shape) for column in columns]
-    sizes = _sizes(columns, *weights.shape)
-    library().fedpers_sums(*sizes, pointers(_flat(columns)), pointer(weights), _rows(found))
-    return found
-
-
 def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float]) -> list[Tensor] | None:
-    """For each of L layers [G, ...] Σ weight·item over each of G groups, summed as by `sums`.
+    """For each of L layers [G, ...] Σ weight·item over each of G groups, in float64 in the order of items.
 
     Args:
         columns: for each layer the tensors of all groups' items, one group after the other.
@@ -57,6 +41,23 @@ def stack_of(items: Sequence[Tensor]) -> Tensor:
     found = torch.empty(len(items), *first.shape)
     sizes = ctypes.c_long(len(items)), ctypes.c_long(first.numel())
     library().fedpers_stack(*sizes, pointers(items), pointer(found))
+    return found
+
+
+def mixtures(columns: Columns, shares: Tensor) -> list[Tensor] | None:
+    """For each of L layers [R, ...] Σ_s shares[r, s]·items[s], summed as floats.
+
+    Args:
+        columns: S tensors for each layer.
+        shares: [R, S] float32.
+    """
+    if not columns or not all(map(_known, columns)):
+        return None
+    shares, (R, S) = shares.contiguous(), shares.shape
+    found = [torch.empty(R, *column[0].shape) for column in columns]
+    sizes = _sizes(columns, 1, R, S)  # as of one client
+    given = pointers(_flat(columns)), longs([0] * S * len(columns)), pointer(shares)
+    library().fedpers_combine(*sizes, *given, _rows(found))
     return found
 
 
