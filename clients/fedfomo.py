@@ -96,7 +96,7 @@ class FedFomoClient(PersonalizedClient):
         old = [s.before for s in states]
         models = [(s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
         asked = [((o, *m), d) for o, m, d in zip(old, models, kept, strict=True)]
-        losses = torch.stack(losses_of_each(self.model.loss, asked))
+        losses = losses_of_each(self.model.loss, asked)
         gain = losses[:, :1] - losses[:, 1:]
         far = distances(old, models, gain).clamp(min=1e-12)
         w = (gain / far).double().clamp(min=0)                                           # [C1]

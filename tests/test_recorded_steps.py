@@ -220,7 +220,6 @@ def test_sums_distances_and_losses_in_a_few_calls():
     model = build_model("mlp", input_shape=(4,), num_outputs=3, task="classification", hidden=[5])
     made = [model.init(seed) for seed in range(70)]
     datas = [Data(torch.randn(6, 4, generator=draw), torch.arange(6) % 3, torch.ones(6)) for _ in made]
-    found = _scored_together(model.loss, made, datas, [30, 40])
-    assert [len(x) for x in found] == [30, 40]
+    found = _scored_together(model.loss, made, datas)
     each = torch.stack([model.loss(w, data) for w, data in zip(made, datas, strict=True)])
-    torch.testing.assert_close(torch.cat(found), each)
+    torch.testing.assert_close(found, each)

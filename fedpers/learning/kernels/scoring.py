@@ -94,8 +94,8 @@ def _rows_scored(loss: Loss, models: Params, data: Data) -> tuple[Plan, Params] 
     return plan, {k: models[k] if k in models else v.expand(rows, *v.shape) for k, v in start.w.items()}
 
 
-def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> list[Tensor]:
-    """Of several clients (models, data) the [J] losses of each one's J models on its samples.
+def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> Tensor:
+    """[C, J] of C clients' (J models, data) the losses of each one's models on its samples.
 
     By the kernel where there is one, in one call, else by torch; no stack's rows.
     """
@@ -105,24 +105,22 @@ def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -
     found = parts_of(loss, ON_DATA, models[0], like) if kernels_allowed() and alike(models) else None
     if found is None or not _scores(*found, loss, datas):
         if not like.is_cpu and alike(models) and len({len(data) for data in datas}) == 1:
-            return _scored_together(loss, models, [data for group, data in asked for _ in group], counts)
-        return [torch.stack([loss(w, data) for w in group]) for group, data in asked]
+            each = [data for group, data in asked for _ in group]
+            return _scored_together(loss, models, each).view(len(asked), -1)
+        return torch.stack([torch.stack([loss(w, data) for w in group]) for group, data in asked])
     plan, start = found
     whole = [start.w | w for w in models] if start.w.keys() - models[0].keys() else models
-    losses = native.assess_each(whole, plan.places, plan.task, datas, counts)[0]
-    return list(losses.split(counts))
+    return native.assess_each(whole, plan.places, plan.task, datas, counts)[0].view(len(asked), -1)
 
 
-def _scored_together(
-    loss: Loss, models: Sequence[Params], datas: Sequence[Data], counts: Sequence[int]
-) -> list[Tensor]:
-    """Losses of models on as many samples each, in groups of `counts`: in a few calls, for a GPU."""
+def _scored_together(loss: Loss, models: Sequence[Params], datas: Sequence[Data]) -> Tensor:
+    """[P] losses of models, each on its own samples, as many for all: in a few calls, for a GPU."""
     found = []
     for i in range(0, len(models), TOGETHER):
         w = {k: torch.stack([m[k] for m in models[i : i + TOGETHER]]) for k in models[0]}
         samples = zip(*((d.x, d.y, d.mask) for d in datas[i : i + TOGETHER]), strict=True)
         found.append(torch.func.vmap(loss)(w, Data(*map(torch.stack, samples))))
-    return list(torch.cat(found).split(list(counts)))
+    return torch.cat(found)
 
 
 def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> bool:
