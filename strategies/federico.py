@@ -60,13 +60,15 @@ class FedeRiCo(PersonalizedStrategy):
         ids, M = self.roster.ids, s.wanted.shape[1]
         if M and not s.models and not self.config.warmup:
             s = s.published(self._rows((yield dict.fromkeys(ids, Join(s.start)))))       # [S1]
-        warm = self.config.warmup
-        orders: Orders = {k: s.order(self.row[k], warm) for k in self.sample(rng)}
+        sampled = self.sample(rng)
+        told = s.orders([self.row[k] for k in sampled], self.config.warmup)
+        orders: Orders = dict(zip(sampled, told, strict=True))
         came = yield orders                                                              # [S2]
         s, replies = self._heard(s, orders, came), collaborators(came)
         if M and replies:
-            sums = sum_by_owner((orders[k].ids, r.g, heavy(r.w, self.config.w_min))
-                                for k, r in replies.items())                             # [S3]
+            w = heavy(torch.stack([r.w for r in replies.values()]), self.config.w_min)
+            sent = [(orders[k].ids, r.g, row) for (k, r), row in zip(replies.items(), w, strict=True)]
+            sums = sum_by_owner(sent, self.plan.device)                                  # [S3]
             lost = orders.keys() - came.keys()
             steps = {ids[b]: Step(*sums[b]) for b in sums if ids[b] not in lost}
             s = s.published(self._rows((yield steps)))                                   # [S4] [S5]

@@ -156,7 +156,7 @@ def _columns(layer: Sequence[Tensor], rows: int = 0) -> Iterator[Tensor]:
 
 
 def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
-    """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; so many in float64 would take half as long again.
+    """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; in float64 so many take half as long again.
 
     Args:
         items: S of the same names and shapes; at least one, if R > 0.

@@ -157,5 +157,6 @@ def _sizes(columns: Columns, *rows: int) -> tuple[Any, ...]:
 
 def _rows(stacks: Sequence[Tensor]) -> Any:
     """Where the rows of new stacks lie, stack after stack."""
-    places = [t.data_ptr() + 4 * t.stride(0) * r for t in stacks for r in range(len(t))]
+    firsts = [(t.data_ptr(), 4 * t.stride(0), len(t)) for t in stacks]
+    places = [first + hop * r for first, hop, rows in firsts for r in range(rows)]
     return (ctypes.c_void_p * len(places))(*places)

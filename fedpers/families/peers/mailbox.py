@@ -1,6 +1,6 @@
 """FedeRiCo's server: models as last published, who wants whose, and who is still warming up."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,25 +22,33 @@ class Mailbox:
     start: Params  # where all models start with start=common
     alone: Tensor  # [K] rounds in which each has trained alone
 
-    def order(self, i: int, warmup: int) -> Forward | Alone | Join:
-        """What client i is to do: try models that it asked for, or what brings it into the mailbox."""
-        new, exchanges, alone = i not in self.models, self.wanted.shape[1] > 0, self.alone.tolist()
-        if exchanges and alone[i] < warmup:
-            return Alone(self.models.get(i, self.start))
-        if exchanges and new:  # it was not there when all were asked
-            return Join(self.start)
-        there = [b for b in self.wanted[i].tolist() if b in self.models and alone[b] >= warmup]
-        return Forward(self._ids(i, there), tuple(self.models[b] for b in there), self.w[i])
+    def orders(self, clients: Sequence[int], warmup: int) -> list[Forward | Alone | Join]:
+        """What each client is to do: try models that it asked for, or what brings it into the mailbox."""
+        alone, exchanges = self.alone.tolist(), self.wanted.shape[1] > 0
+        ready = {b for b in self.models if alone[b] >= warmup}
+        found: list[Forward | Alone | Join] = []
+        for i, wanted, w in zip(clients, self.wanted[clients].tolist(), self.w[clients], strict=True):
+            if exchanges and alone[i] < warmup:
+                found.append(Alone(self.models.get(i, self.start)))
+            elif exchanges and i not in self.models:  # it was not there when all were asked
+                found.append(Join(self.start))
+            else:
+                there = [b for b in wanted if b in ready]
+                found.append(Forward(self._ids(i, there), tuple([self.models[b] for b in there]), w))
+        return found
 
     def came(self, orders: Mapping[int, Any], replies: Mapping[int, Any]) -> "Mailbox":
         """After a round's first replies: weights, wishes, models of those that were alone or late."""
         w, wanted, alone = self.w.clone(), self.wanted.clone(), self.alone.clone()
-        for i, reply in replies.items():
-            if isinstance(reply, WeightedGradients):
-                w[i], wanted[i] = reply.w, reply.wanted
-            elif isinstance(orders[i], Alone):
-                alone[i] += 1
-                w[i] = torch.eye(len(w), dtype=w.dtype, device=w.device)[i]
+        tried = collaborators(replies)
+        if tried:
+            rows = list(tried)
+            w[rows] = torch.stack([reply.w for reply in tried.values()])
+            wanted[rows] = torch.stack([reply.wanted for reply in tried.values()])
+        warm = [i for i in replies if i not in tried and isinstance(orders[i], Alone)]
+        alone[warm] += 1
+        w[warm] = 0
+        w[warm, warm] = 1
         own = {i: r for i, r in replies.items() if isinstance(r, Published)}
         return replace(self.published(own), w=w, wanted=wanted, alone=alone)
 

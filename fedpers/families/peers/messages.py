@@ -77,20 +77,25 @@ class Newcomer:
     w: Tensor  # [K]
 
 
-def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dict[int, tuple[Params, Tensor]]:
+def sum_by_owner(
+    sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]], device: str = "cpu"
+) -> dict[int, tuple[Params, Tensor]]:
     """{owner: (sum of what came for it, sum of the weights in it)}, added in the order of senders.
 
     Args:
         sent: for each sender the owners' numbers, a message for each, and its K weights.
+        device: where the sums of weights are to be.
     """
-    came: dict[int, list[tuple[Params, Tensor]]] = {}
+    came: dict[int, list[Params]] = {}
+    mass: dict[int, float] = {}
     for ids, parts, w in sent:
-        for b, part in zip(ids.tolist(), parts, strict=True):
-            came.setdefault(b, []).append((part, w[b]))
-    sums = {b: found[0] for b, found in came.items() if len(found) == 1}
-    several = {b: tuple(zip(*found, strict=True)) for b, found in came.items() if b not in sums}
+        for b, part, share in zip(ids.tolist(), parts, w[ids].tolist(), strict=True):
+            came.setdefault(b, []).append(part)
+            mass[b] = mass.get(b, 0.0) + share
+    sums = {b: parts[0] for b, parts in came.items() if len(parts) == 1}
+    several = {b: parts for b, parts in came.items() if len(parts) > 1}
     if several:
-        totals = weighted_sum_each([(parts, [1.0] * len(parts)) for parts, _ in several.values()])
-        for (b, (_, weights)), total in zip(several.items(), rows_of(totals), strict=True):
-            sums[b] = total, torch.stack(weights).sum()
-    return dict(sorted(sums.items()))
+        totals = weighted_sum_each([(parts, [1.0] * len(parts)) for parts in several.values()])
+        sums |= zip(several, rows_of(totals), strict=True)
+    weights = torch.tensor([mass[b] for b in sorted(sums)], dtype=torch.float64, device=device).unbind()
+    return {b: (sums[b], weight) for b, weight in zip(sorted(sums), weights, strict=True)}

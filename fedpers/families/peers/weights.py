@@ -107,12 +107,13 @@ def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
 
 def _all_weighted(models: Sequence[tuple[Params, ...]], weights: Sequence[Tensor]) -> tuple[Params, ...]:
     """For each of J models the stack [C, ...] of C clients' own, times their weights [C, J]."""
-    nothing = zeros_like(models[0][0])
+    nothing, J = zeros_like(models[0][0]), len(models[0])
     pairs = list(zip(models, torch.stack(list(weights)).tolist(), strict=True))
-    return tuple(
-        weighted_sum_each([([a[b]], [w[b]]) if w[b] > 0 else ([nothing], [0.0]) for a, w in pairs])
-        for b in range(len(models[0]))
+    whole = weighted_sum_each(
+        [([a[b]], [w[b]]) if w[b] > 0 else ([nothing], [0.0]) for b in range(J) for a, w in pairs]
     )
+    parts = {k: v.unflatten(0, (J, -1)) for k, v in whole.items()}
+    return tuple({k: v[b] for k, v in parts.items()} for b in range(J))
 
 
 def posterior(losses: Tensor, allowed: Tensor) -> Tensor:

@@ -221,10 +221,11 @@ def sample_losses(
     shared = all(t is None or not t.stride(0) for row in rows for t in row)
     # client by client each reads its samples once; model by model each model is packed once
     pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
-    places = [None if t is None else t.data_ptr() + 4 * c * t.stride(0) for c, j in pairs for t in rows[j]]
+    firsts = [[None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in row] for row in rows]
+    places = [at and at[0] + c * at[1] for c, j in pairs for at in firsts[j]]
     found = torch.zeros(len(C), len(J), size)
-    where, widths = [found[c, j] for c, j in pairs], _widths(models[0], names)
-    _assess(places, widths, task, parts, [c for c, _ in pairs], where)
+    where = [found.data_ptr() + 4 * size * (c * len(J) + j) for c, j in pairs]
+    _assess(places, _widths(models[0], names), task, parts, [c for c, _ in pairs], where)
     return found
 
 
@@ -234,13 +235,13 @@ def _assess(
     task: str,
     parts: Sequence[Data],
     on: Sequence[int],
-    each: Sequence[Tensor] | None = None,
+    each: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Of models whose parameters are at `places`, model by model.
 
     Args:
         on: the number of the part whose samples each model is to predict.
-        each: where the losses of these samples go.
+        each: the places where the losses of these samples go.
     """
     found = torch.empty(len(on), 2)
     whole = [(getattr(p, "of", p), getattr(p, "chosen", None)) for p in parts]  # of a Part no row is copied
@@ -258,7 +259,7 @@ def _assess(
         (ctypes.c_void_p * len(at))(*at),
         pointers([chosen for _, chosen in whole]),
         pointer(found),
-        None if each is None else pointers(each),
+        None if each is None else (ctypes.c_void_p * len(each))(*each),
     )
     if failed:
         raise FAILURES[failed]
