@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from fedpers.core import sums as kernels
 from fedpers.core.rng import SameBatches, Stream
 from fedpers.families.peers.messages import sum_by_owner
 from fedpers.families.peers.weights import (
@@ -15,6 +16,7 @@ from fedpers.families.peers.weights import (
     posterior,
     ranks,
     reweighed,
+    scaled_rows,
     weighted,
 )
 from fedpers.learning.mixing import mixture
@@ -181,6 +183,27 @@ def test_the_same_batches_come_again():
     first, second = again.schedule(10, 4, 2, 0), again.schedule(10, 4, 2, 0)
     want = once.schedule(10, 4, 2, 0)
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, second, want, strict=True))
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_rows_times_weights_are_exactly_zero_without_weight(kernel, monkeypatch):
+    """Also of what is no number; of an expanded stack, and of one whose rows are far apart."""
+    if not kernel:
+        monkeypatch.setattr(kernels, "library", lambda: None)
+    elif kernels.library() is None:
+        pytest.skip("no C compiler")
+    g = torch.Generator().manual_seed(0)
+    stacks = [
+        {"a": torch.randn(3, 2, 20, generator=g), "b": torch.randn(3, 4, generator=g)} for _ in range(2)
+    ]
+    stacks[0]["a"] = torch.randn(2, 20, generator=g).expand(3, 2, 20)
+    stacks[1]["b"] = torch.randn(3, 9, generator=g)[:, 2:6]
+    stacks[0]["b"][1] = torch.nan
+    chosen, weights = [(0, 2), (0, 1), (1, 0), (1, 1)], [0.3, 0.0, 1.0, -2.0]
+    found = scaled_rows(stacks, chosen, weights)
+    for k, rows in found.items():
+        for row, (n, c), w in zip(rows, chosen, weights, strict=True):
+            assert torch.equal(row, (stacks[n][k][c].double() * w).float() if w else torch.zeros_like(row))
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -348,10 +348,17 @@ def test_losses_of_samples_are_each_models_own_whether_it_is_everybodys_or_not(s
 
 
 @pytest.mark.parametrize(
-    "rows, shared, copied", [(range(4), True, False), (range(4), False, True), (range(3), True, True)]
+    "rows, shared, copied",
+    [
+        (range(4), True, False),
+        (range(4), False, True),
+        (range(3), True, True),
+        ((0, 2), True, False),  # too far apart for one view of both
+        ((0, 2), False, True),
+    ],
 )
 def test_what_stays_of_a_stack_is_copied_unless_all_of_it_stays(rows, shared, copied):
-    """A row that is kept alone would keep the memory of all."""
+    """A row that is kept alone would keep the memory of all; a stack that was made of rows is theirs."""
     whole = torch.arange(8.0).view(4, 2)
     leaves = [[whole.unbind()[k]] for k in rows]
     columns = Columns(leaves, flatten((leaves[0][0],))[1], "cpu", True, shared)
@@ -360,3 +367,13 @@ def test_what_stays_of_a_stack_is_copied_unless_all_of_it_stays(rows, shared, co
     kept = columns.unchanged(value)
     assert [t.tolist() for t in kept] == whole[list(rows)].tolist()
     assert [t._base is None for t in kept] == [copied] * len(rows)
+    assert all(t.untyped_storage().nbytes() == (1 if copied else len(rows)) * t.nbytes for t in kept)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_number_that_stays_is_no_tensor_afterwards(shared):
+    columns = Columns([[1.5], [2.5]], flatten((1.5,))[1], "cpu", True, shared)
+    value = columns.stacks[0][0]
+    columns.row([value])
+    assert columns.unchanged(value) == [1.5, 2.5]
+    assert all(type(x) is float for x in columns.unchanged(value))

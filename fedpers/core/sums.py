@@ -44,6 +44,35 @@ def stack_of(items: Sequence[Tensor]) -> Tensor:
     return found
 
 
+def scaled_rows(
+    layers: Columns, chosen: Sequence[tuple[int, int]], weights: Sequence[float]
+) -> list[Tensor] | None:
+    """For each of L layers [G, ...] rows of stacks times weights; exactly 0 without weight.
+
+    Args:
+        layers: for each layer N stacks [C, ...].
+        chosen: (n, c) of each row: the stack, and which one of it.
+    """
+    known = library() is not None and unwrapped() and all([_is_plain(t) for layer in layers for t in layer])
+    if not layers or not known:
+        return None
+    stacks = [[with_whole_rows(t) for t in layer] for layer in layers]
+    found = [torch.empty(len(chosen), *layer[0].shape[1:]) for layer in layers]
+    firsts = [[(t.data_ptr(), 4 * t.stride(0)) for t in layer] for layer in stacks]
+    used = [(*row, w) for row, w in zip(chosen, weights, strict=True) if w != 0]
+    places = [layer[n][0] + c * layer[n][1] for layer in firsts for n, c, _ in used]
+    library().fedpers_sums_each(
+        ctypes.c_long(len(layers)),
+        longs([t[0].numel() for t in found]),
+        ctypes.c_long(len(chosen)),
+        longs([w != 0 for w in weights]),
+        (ctypes.c_void_p * len(places))(*places),
+        (ctypes.c_double * len(used))(*[w for _, _, w in used]),
+        _rows(found),
+    )
+    return found
+
+
 def mixtures(columns: Columns, shares: Tensor) -> list[Tensor] | None:
     """For each of L layers [R, ...] Σ_s shares[r, s]·items[s], summed as floats.
 
@@ -136,6 +165,10 @@ def _rows_known(x: Tensor, y: Tensor, M: int) -> bool:
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
     return compiled([SHARED, *(Path(__file__).with_name(f"{name}.c") for name in ("sums", "seeds"))])
+
+
+def _is_plain(t: Tensor) -> bool:
+    return t.is_cpu and t.dtype is torch.float32 and not t.requires_grad
 
 
 def _known(tensors: Sequence[Tensor]) -> bool:

@@ -102,8 +102,12 @@ class Columns:
         if all(x is column[0] for x in column):
             return [own(column[0])] * len(column)
         stack = self.stacks[self.places.index(place)]
-        if self._shared and stack._base is not None and stack.numel() == stack._base.numel():
-            return column  # all that this memory holds: they go on together
+        if self._shared and isinstance(column[0], Tensor):
+            whole = stack._base
+            if whole is None:
+                return list(stack.unbind())  # the copy that was made of them is theirs from now on
+            if stack.numel() == whole.numel():
+                return column  # all that this memory holds: they go on together
         return [own(x) for x in column]
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpers.core import sums
 from fedpers.core.data import Data
-from fedpers.core.params import Params, add, sq_dist_each, weighted_sum_each, zeros_like
+from fedpers.core.params import Params, add, sq_dist_each, weighted_sum_each
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream, Where
-from fedpers.core.vmap import readable, together
+from fedpers.core.vmap import on_stacks, readable
 from fedpers.families.peers.messages import Newcomer
 from fedpers.learning.kernels.scoring import sample_losses_of
 from fedpers.learning.mixing import mixture
@@ -102,18 +103,46 @@ def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
     Args:
         w: [J].
     """
-    return together(_all_weighted, tuple(items), w)  # type: ignore[no-any-return]
+    models = tuple(items)
+    names, J = list(models[0]), len(models)
+
+    def all_clients(w: Tensor, *leaves: Tensor) -> list[Tensor]:
+        chosen = [(b, c) for b in range(J) for c in range(len(w))]
+        found = scaled_rows(_trees(names, leaves), chosen, w.T.flatten().tolist())
+        return [v.unflatten(0, (J, -1))[b] for b in range(J) for v in found.values()]
+
+    return tuple(_trees(names, on_stacks(all_clients, w, *(m[k] for m in models for k in names))))
 
 
-def _all_weighted(models: Sequence[tuple[Params, ...]], weights: Sequence[Tensor]) -> tuple[Params, ...]:
-    """For each of J models the stack [C, ...] of C clients' own, times their weights [C, J]."""
-    nothing, J = zeros_like(models[0][0]), len(models[0])
-    pairs = list(zip(models, torch.stack(list(weights)).tolist(), strict=True))
-    whole = weighted_sum_each(
-        [([a[b]], [w[b]]) if w[b] > 0 else ([nothing], [0.0]) for b in range(J) for a, w in pairs]
-    )
-    parts = {k: v.unflatten(0, (J, -1)) for k, v in whole.items()}
-    return tuple({k: v[b] for k, v in parts.items()} for b in range(J))
+def scaled_rows(
+    stacks: Sequence[Params], chosen: Sequence[tuple[int, int]], weights: Sequence[float]
+) -> Params:
+    """Stacks [G, ...] of rows times weights; exactly 0 without weight, even of what is not finite.
+
+    Args:
+        stacks: N of the same names and shapes [C, ...].
+        chosen: (n, c) of each of G rows: the stack, and which one of it.
+    """
+    names = list(stacks[0])
+    layers = [[stack[k] for stack in stacks] for k in names]
+    found = sums.scaled_rows(layers, chosen, weights)
+    if found is None:
+        n, c = torch.tensor(chosen).T
+        w = torch.tensor(weights, dtype=torch.float64)
+        found = [_scaled(torch.stack(layer), n, c, w) for layer in layers]
+    return dict(zip(names, found, strict=True))
+
+
+def _scaled(whole: Tensor, n: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """[G, ...] w·whole[n, c] of a layer [N, C, ...]."""
+    n, c, w = (t.to(whole.device) for t in (n, c, w.view(-1, *[1] * (whole.dim() - 2))))
+    return torch.where(w != 0, w * whole[n, c].double(), 0.0).to(whole.dtype)
+
+
+def _trees(names: Sequence[str], leaves: Sequence[Tensor]) -> list[Params]:
+    """The parameters that have these leaves, one after the other."""
+    size = len(names)
+    return [dict(zip(names, leaves[i : i + size], strict=True)) for i in range(0, len(leaves), size)]
 
 
 def posterior(losses: Tensor, allowed: Tensor) -> Tensor:
@@ -165,13 +194,16 @@ def model_step(peer: Peer, total: Params, mass: Tensor, normalise: bool) -> Peer
     if not normalise:
         rest = (1 - mass).to(next(iter(total.values())))
         return replace(peer, phi=add(total, peer.phi, rest))
-    return replace(peer, phi=together(_divided, total, mass, peer.phi))
+    names = list(peer.phi)
 
+    def all_clients(mass: Tensor, *leaves: Tensor) -> list[Tensor]:
+        enough = [W >= LEAST_MASS for W in mass.tolist()]
+        chosen = [(0 if good else 1, c) for c, good in enumerate(enough)]
+        shares = [1 / W if good else 1.0 for W, good in zip(mass.tolist(), enough, strict=True)]
+        return list(scaled_rows(_trees(names, leaves), chosen, shares).values())
 
-def _divided(totals: Sequence[Params], masses: Sequence[Tensor], phis: Sequence[Params]) -> Params:
-    """Stacks [C, ...] of total / mass, and phi where the mass is too small."""
-    rows = zip(totals, torch.stack(list(masses)).tolist(), phis, strict=True)
-    return weighted_sum_each([([a], [1 / W]) if W >= LEAST_MASS else ([phi], [1.0]) for a, W, phi in rows])
+    leaves = [w[k] for w in (total, peer.phi) for k in names]
+    return replace(peer, phi=_trees(names, on_stacks(all_clients, mass, *leaves))[0])
 
 
 def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:
