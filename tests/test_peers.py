@@ -178,6 +178,23 @@ def test_sums_go_to_their_owner_in_the_order_of_senders():
     assert {b: round(float(v), 6) for b, (_, v) in sums.items()} == {0: 0.6, 1: 0.5, 2: 0.7}
 
 
+def test_what_came_without_weight_is_read_only_where_nothing_else_came():
+    parts = [{"a": torch.tensor([v])} for v in (1.0, 2.0, 4.0, 0.0)]
+    w = torch.tensor([0.5, 0.0])
+    to_first, to_both = torch.tensor([0]), torch.tensor([1, 0])
+    sums = sum_by_owner(
+        [(to_both, (parts[3], parts[0]), w), (to_first, (parts[1],), w), (to_first, (parts[2],), w)]
+    )
+    assert {b: (float(total["a"]), float(v)) for b, (total, v) in sums.items()} == {
+        0: (7.0, 1.5),
+        1: (0.0, 0.0),
+    }
+    again = sum_by_owner(
+        [(to_first, (parts[0],), w), (to_first, (parts[2],), 0 * w), (to_first, (parts[1],), 0 * w)]
+    )
+    assert again[0][0] is parts[0] and float(again[0][1]) == 0.5
+
+
 def test_the_same_batches_come_again():
     again, once = SameBatches(Stream(1, 2, 3)), Stream(1, 2, 3)
     first, second = again.schedule(10, 4, 2, 0), again.schedule(10, 4, 2, 0)
@@ -217,7 +234,8 @@ def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
 
     def both(a, w, phi):
         stepped = model_step(Peer(phi, init_optimizer(phi, LocalConfig()), None), a, w, True).phi
-        return weighted([phi, a], torch.stack([1 - w, w]))[1], stepped
+        times = weighted([phi, a, a], torch.stack([1 - w, w, torch.zeros_like(w)]))
+        return *times[1:], stepped
 
     each = [
         both(*({k: v[i] for k, v in t.items()} if isinstance(t, dict) else t[i] for t in (a, w, phi)))
@@ -225,8 +243,9 @@ def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
     ]
     stack = torch.vmap(both)(a, w, phi)
     for i, share in enumerate(shares):
-        times, step = each[i] if alone else ({k: v[i] for k, v in t.items()} for t in stack)
+        times, none, step = each[i] if alone else ({k: v[i] for k, v in t.items()} for t in stack)
         for k in a:
+            assert torch.equal(none[k], torch.zeros_like(a[k][i]))
             wanted = share * a[k][i] if share else torch.zeros_like(times[k])
             torch.testing.assert_close(times[k], wanted, rtol=1e-6, atol=0)
             wanted = a[k][i] / share if share >= 1e-3 else phi[k][i]

@@ -82,18 +82,24 @@ def sum_by_owner(
 ) -> dict[int, tuple[Params, Tensor]]:
     """{owner: (sum of what came for it, sum of the weights in it)}, added in the order of senders.
 
+    What came without weight is 0, and is not read.
+
     Args:
         sent: for each sender the owners' numbers, a message for each, and its K weights.
         device: where the sums of weights are to be.
     """
-    came: dict[int, list[Params]] = {}
     mass: dict[int, float] = {}
+    heavy: dict[int, list[Params]] = {}
+    empty: dict[int, Params] = {}
     for ids, parts, w in sent:
         for b, part, share in zip(ids.tolist(), parts, w[ids].tolist(), strict=True):
-            came.setdefault(b, []).append(part)
             mass[b] = mass.get(b, 0.0) + share
-    sums = {b: parts[0] for b, parts in came.items() if len(parts) == 1}
-    several = {b: parts for b, parts in came.items() if len(parts) > 1}
+            if share:
+                heavy.setdefault(b, []).append(part)
+            else:
+                empty[b] = part
+    sums = empty | {b: parts[0] for b, parts in heavy.items()}
+    several = {b: parts for b, parts in heavy.items() if len(parts) > 1}
     if several:
         totals = weighted_sum_each([(parts, [1.0] * len(parts)) for parts in several.values()])
         sums |= zip(several, rows_of(totals), strict=True)

@@ -107,9 +107,15 @@ def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
     names, J = list(models[0]), len(models)
 
     def all_clients(w: Tensor, *leaves: Tensor) -> list[Tensor]:
-        chosen = [(b, c) for b in range(J) for c in range(len(w))]
-        found = scaled_rows(_trees(names, leaves), chosen, w.T.flatten().tolist())
-        return [v.unflatten(0, (J, -1))[b] for b in range(J) for v in found.values()]
+        stacks, C, shares = _trees(names, leaves), len(w), w.T.tolist()
+        found = [{k: torch.zeros_like(v[:1]).expand_as(v) for k, v in stacks[0].items()}] * J
+        used = [b for b in range(J) if any(shares[b])]
+        if used:
+            chosen = [(b, c) for b in used for c in range(C)]
+            rows = scaled_rows(stacks, chosen, [v for b in used for v in shares[b]])
+            for i, b in enumerate(used):
+                found[b] = {k: v[i * C : (i + 1) * C] for k, v in rows.items()}
+        return [v for tree in found for v in tree.values()]
 
     return tuple(_trees(names, on_stacks(all_clients, w, *(m[k] for m in models for k in names))))
 
