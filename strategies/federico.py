@@ -21,7 +21,7 @@ Collaborators", https://arxiv.org/abs/2210.06597, Algorithm 1.
 Client i predicts Σ_j w_ij h_φj(x). The exact algorithm is `num_neighbours=all memory=sum`: B_i is
 everybody else and L̂_ij = Σ_t l_ij, the posterior if Π^(t) = w^(t). `update: steps` (default) trains φ_b
 locally to φ'_b instead: g_ib = w_ib φ'_b is sent, and with W_b = Σ_i w_ib the model φ_b becomes
-φ_b + Σ_i w_ib (φ'_b - φ_b) / W_b (without the division: normalise=false).
+φ_b + Σ_i w_ib (φ'_b - φ_b) / W_b (without the division: normalise=false); with W_b = 0 it stays, unasked.
 
 Readings and deviations: docs/methods/federico.md. Reductions: M = 0 is local training; M = K-1 from
 equal models is FedAvg with equal weights (steps) or FedSGD (grad, rate ηK).
@@ -69,11 +69,13 @@ class FedeRiCo(PersonalizedStrategy):
             w = heavy(torch.stack([r.w for r in replies.values()]), self.config.w_min)
             sent = [(orders[k].ids, r.g, row) for (k, r), row in zip(replies.items(), w, strict=True)]
             sums = sum_by_owner(sent, self.plan.device)                                  # [S3]
-            lost = orders.keys() - came.keys()
-            steps = {ids[b]: Step(*sums[b]) for b in sums if ids[b] not in lost}
+            mass = {b: float(W) for b, (_, W) in sums.items()}
+            lost, still = orders.keys() - came.keys(), self.config.update == "steps"
+            steps = {ids[b]: Step(*sums[b]) for b in sums
+                     if ids[b] not in lost and (mass[b] or not still)}
             s = s.published(self._rows((yield steps)))                                   # [S4] [S5]
-            mass = [float(sums[b][1]) if b in sums else 0.0 for b in range(len(ids))]
-            self.note(mass_min=min(mass), mass_max=max(mass))
+            self.note(mass_min=min(mass.values()) if len(mass) == len(ids) else 0.0,
+                      mass_max=max(mass.values()))
         return s
 
     def _rows(self, replies: Replies) -> Replies:
