@@ -210,12 +210,12 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         },
     ),
     "recurrent": (
-        "Steps of SCD and ASCD",
+        "Steps of the unified framework's methods",
         "Private iterations of 20 clients by the kernel alone, one thread, a sample a step. *Floor*: the "
-        "gradients, at the rate of a matrix product. *Its products*: those of each sample with every model "
-        "that moves by itself, and into every model that a gradient reaches. *Bytes*: a client's own models "
-        "read once and what is wanted written once, at the rate at which a core copies what no cache holds. "
-        "A yardstick, no bound.",
+        "gradients, at the rate of a matrix product. *Its products*: those of each step's sample with every "
+        "model that learns and into it, and of each sample once with what else there is in the points of "
+        "gradients. *Bytes*: a client's own models read once and what is wanted written once, at the rate "
+        "at which a core copies what no cache holds. A yardstick, no bound.",
         {
             "model": "{model}",
             "method": "{method}",

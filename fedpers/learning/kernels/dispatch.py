@@ -142,8 +142,8 @@ def minimise_dense_each(
     def all_clients(*leaves: Tensor) -> list[Tensor]:
         found: list[Tensor] = []
         for start, (index, weight) in zip(*rebuild(form, leaves), strict=True):
-            done = start  # as it stays where no client has a sample
-            if bool(weight.any()):
+            done = start  # of several models there may be some for which no client has a sample
+            if len(given) == 1 or bool(weight.any()):
                 done = native.train(plan, start, *whole_rows(block.parts, index), weight)
             trees = zip((done.w, done.m, done.v), kinds, strict=True)
             found += [*(tree[k] for tree, names in trees for k in names), done.step]
