@@ -97,14 +97,14 @@ class FedFomoClient(PersonalizedClient):
         models = [(s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
         asked = [((o, *m), d) for o, m, d in zip(old, models, kept, strict=True)]
         losses = losses_of_each(self.model.loss, asked)
-        gain = losses[:, :1] - losses[:, 1:]
-        far = distances(old, models, gain).clamp(min=1e-12)
-        w = (gain / far).double().clamp(min=0)                                           # [C1]
-        total, alone = w.sum(1, keepdim=True), torch.eye(1, w.shape[1]).to(w)
-        w = torch.where(total > 0, w / total, alone)                                     # [C2]
-        sent = w.new_zeros(len(orders), len(orders[0].w))
-        sent = sent.scatter(1, torch.stack([o.ids for o in orders]), w)
-        return sums_of_used(models, w), sent                                             # [C3]
+        gain = (losses[:, :1] - losses[:, 1:]).cpu().numpy()
+        far = np.maximum(distances(old, models, gain), 1e-12)
+        w = np.maximum(gain / far, 0)                                                    # [C1]
+        total, alone = w.sum(1, keepdims=True), np.eye(1, w.shape[1])
+        w = np.divide(w, total, out=np.repeat(alone, len(w), 0), where=total > 0)        # [C2]
+        given = torch.zeros(len(orders), len(orders[0].w), dtype=torch.float64)
+        given.scatter_(1, torch.stack([o.ids for o in orders]).cpu(), torch.from_numpy(w))
+        return sums_of_used(models, w), given.to(losses.device)                          # [C3]
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

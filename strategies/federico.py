@@ -70,9 +70,9 @@ class FedeRiCo(PersonalizedStrategy):
             sent = [(orders[k].ids, r.g, row) for (k, r), row in zip(replies.items(), w, strict=True)]
             sums = sum_by_owner(sent, self.plan.device)                                  # [S3]
             mass = {b: float(W) for b, (_, W) in sums.items()}
-            lost, still = orders.keys() - came.keys(), self.config.update == "steps"
+            lost, always = orders.keys() - came.keys(), self.config.update == "grad"
             steps = {ids[b]: Step(*sums[b]) for b in sums
-                     if ids[b] not in lost and (mass[b] or not still)}
+                     if ids[b] not in lost and (always or mass[b])}
             s = s.published(self._rows((yield steps)))                                   # [S4] [S5]
             self.note(mass_min=min(mass.values()) if len(mass) == len(ids) else 0.0,
                       mass_max=max(mass.values()))

@@ -82,7 +82,7 @@ class FedFomo(PersonalizedStrategy):
     def _tensors(self, rows: list[list[int]]) -> Sequence[Tensor]:
         """Each row as a tensor: of one if they are as long, which is quicker."""
         if len({len(row) for row in rows}) == 1:
-            return torch.tensor(rows, device=self.plan.device).unbind()
+            return torch.from_numpy(np.array(rows)).to(self.plan.device).unbind()
         return [torch.tensor(row, device=self.plan.device) for row in rows]
 
     def evaluation_message(self, s: State, k: int) -> None:

@@ -43,15 +43,13 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
 }
 
 /* to[j] = Σ_s share[j][s] item[s] of J combinations of S items of n entries, which is whole registers */
-static void combine_some(long J, long S, long n, const float **item, const float *share, float *const *to, int past) {
-    float *y[J];
-    memcpy(y, to, sizeof y);
-    for (long j = 0; j < J; j += 4) some_mixtures(J - j < 4 ? J - j : 4, past, share + j * S, item, S, y + j, n);
+static void combine_some(long J, long S, long n, const float **item, const float *share, float **to, int past) {
+    for (long j = 0; j < J; j += 4) some_mixtures(J - j < 4 ? J - j : 4, past, share + j * S, item, S, to + j, n);
 }
 
 /* The same where J is many: a few entries of all items are taken at a time, side by side in `room` [S][SPAN]. Where they
    lie they could push each other out of the L1 cache. Those further on are fetched meanwhile. */
-static void combine_many(long J, long S, long n, const float **item, const float *share, float *const *to, int past,
+static void combine_many(long J, long S, long n, const float **item, const float *share, float **to, int past,
                          vec *room) {
     const float *x[S];
     float *y[J];

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -224,15 +225,16 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
 
 
-def distances(old: Sequence[Params], models: Sequence[Sequence[Params]], gain: Tensor) -> Tensor:
+def distances(old: Sequence[Params], models: Sequence[Sequence[Params]], gain: np.ndarray) -> np.ndarray:
     """[C, J] distances of C clients' J models from their old ones; 1 where there is no gain: nobody asks."""
-    better = gain > 0
+    better, found = gain > 0, np.ones(gain.shape)
     pairs = [(w, phi) for w, group, row in zip(old, models, better.tolist(), strict=True)
              for phi, asked in zip(group, row, strict=True) if asked]  # fmt: skip
-    return torch.ones_like(gain).masked_scatter(better, sq_dist_each(pairs).sqrt().to(gain))
+    found[better] = np.sqrt(sq_dist_each(pairs).numpy())
+    return found
 
 
-def sums_of_used(models: Sequence[Sequence[Params]], weights: Tensor) -> Params:
+def sums_of_used(models: Sequence[Sequence[Params]], weights: np.ndarray) -> Params:
     """Stacks [C, ...], the weighted sums of C clients' J models; those without weight [C, J] are not read."""
     pairs = [zip(group, w, strict=True) for group, w in zip(models, weights.tolist(), strict=True)]
     used = [[(phi, v) for phi, v in row if v] for row in pairs]
