@@ -165,6 +165,37 @@ def test_leaves_of_a_state_that_stay_are_not_copied_and_none_holds_a_stack(runne
         assert state.number == n
 
 
+class Publisher(PersonalizedClient):
+    """Keeps what it sends, and something else before and behind it."""
+
+    def initial_state(self, params, data, rng):
+        return {"before": torch.zeros(2), "sent": torch.zeros(4), "behind": torch.zeros(3)}
+
+    def answer(self, order, state, data, rng):
+        new = order.params["head.bias"] * len(data)
+        kept = {"before": new[:2] + 1, "sent": new, "behind": new[:3] + 2}
+        return Weights({"other": new - 1, "head.bias": new}), kept
+
+
+@pytest.mark.parametrize("all_asked", [True, False])
+def test_what_is_sent_and_kept_is_one_tensor_only_where_stacks_are_kept(all_asked):
+    """A state that is kept alone has memory of its own; no leaf takes another's place."""
+    fed, store = toy_federation(4, (9,) * 4, dim=4), RamStore()
+    cohort = Cohort(
+        Publisher(FedAvgConfig(), net(4, ())), fed, store, Plan(seed=1), RunnerConfig("stack", chunk=4)
+    )
+    orders = [Weights({"head.bias": torch.full((4,), k / 4.0)}) for k in range(4)]
+    asked = range(4 if all_asked else 3)
+    for k, a in enumerate(cohort.handle([Request(k, orders[k], Header("train", 1, 0)) for k in asked])):
+        new, state = orders[k].params["head.bias"] * len(fed.client(k).train), store.states[k]
+        assert torch.equal(a.body.params["head.bias"], new) and torch.equal(a.body.params["other"], new - 1)
+        assert torch.equal(state["sent"], new)
+        assert torch.equal(state["before"], new[:2] + 1) and torch.equal(state["behind"], new[:3] + 2)
+        same = state["sent"].data_ptr() == a.body.params["head.bias"].data_ptr()
+        alone = state["sent"].untyped_storage().nbytes() == state["sent"].nbytes
+        assert (same, alone) == (all_asked, not all_asked)
+
+
 class Counter(PersonalizedClient):
     """Keeps a sum, and says where what it was given lies."""
 

@@ -161,6 +161,7 @@ class _Work:
         self.blocks = [Block.of_clients(data, at, sizes[at], scratch[at]) for at in splits]
         self.specs: list[TreeSpec] = []  # of reply, state and metrics
         self.old: list[list[Tensor] | None] = []  # leaves of the state as it was, where they did not change
+        self.sent: list[int | None] = []  # which leaf of the reply each of the state is
 
     def __call__(self, i: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         order, state = self.given.row(rows)
@@ -171,7 +172,10 @@ class _Work:
         self.specs = [spec_of(*each, numbers=False) for each in flats]
         reply, kept, metrics = ([x for x in flat if isinstance(x, Tensor)] for flat, _ in flats)
         self.old = [self.given.unchanged(x) for x in kept]
-        return *reply, *(x for x, old in zip(kept, self.old, strict=True) if old is None), *metrics
+        places = {id(x): i for i, x in enumerate(reply)}
+        self.sent = [places.get(id(x)) for x in kept]
+        made = [x for x, *known in zip(kept, self.old, self.sent, strict=True) if known == [None, None]]
+        return *reply, *made, *metrics
 
     def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
         """(reply, state, metrics)."""
@@ -198,9 +202,17 @@ class _Work:
         """
         stacks, evaluated = iter(flat), self.header.kind == "evaluate"
         reply, kept, metrics = self.specs
+        sent = [next(stacks) for _ in reply.tensors]
+        rows = [_rows(stack, torch.unbind) for stack in sent]
+
+        def kept_rows(old: list[Tensor] | None, place: int | None) -> Sequence[Tensor]:
+            if old is not None or place is None:
+                return old or _rows(next(stacks), keep)
+            return rows[place] if keep is torch.unbind else _rows(sent[place], keep)
+
         columns = [
-            reply.unstack([_rows(next(stacks), torch.unbind) for _ in reply.tensors], len(requests)),
-            kept.unstack([old or _rows(next(stacks), keep) for old in self.old], len(requests)),
+            reply.unstack(rows, len(requests)),
+            kept.unstack(list(map(kept_rows, self.old, self.sent)), len(requests)),
             metrics.unstack([next(stacks).double().tolist() for _ in metrics.tensors], len(requests)),
         ]
         number = next(NUMBERS)
