@@ -234,7 +234,7 @@ def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
 
     def both(a, w, phi):
         stepped = model_step(Peer(phi, init_optimizer(phi, LocalConfig()), None), a, w, True).phi
-        times = weighted([phi, a, a], torch.stack([1 - w, w, torch.zeros_like(w)]))
+        times = weighted([phi, a, a], torch.stack([1 - w, torch.zeros_like(w), w]))
         return *times[1:], stepped
 
     each = [
@@ -243,7 +243,7 @@ def test_weights_and_steps_of_a_stack_are_those_of_each_client(alone):
     ]
     stack = torch.vmap(both)(a, w, phi)
     for i, share in enumerate(shares):
-        times, none, step = each[i] if alone else ({k: v[i] for k, v in t.items()} for t in stack)
+        none, times, step = each[i] if alone else ({k: v[i] for k, v in t.items()} for t in stack)
         for k in a:
             assert torch.equal(none[k], torch.zeros_like(a[k][i]))
             wanted = share * a[k][i] if share else torch.zeros_like(times[k])

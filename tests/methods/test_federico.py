@@ -504,6 +504,33 @@ def test_the_mailbox_never_mixes_owners(update):
     assert not sums and len(published) == 5
 
 
+@pytest.mark.parametrize("update", ["grad", "steps"])
+def test_owners_of_models_without_weight_are_asked_only_where_a_step_moves_them(update):
+    """One of five tries three others; on a gradient of 0 Adam's moments still move a model."""
+    plan = {"clients_per_round": 1}
+    adam = {"owner": "adam"} if update == "grad" else {}
+    strategy, cohort, _ = run(6, update=update, num_neighbours=3, w_min=0.2, epsilon=1.0, plan=plan, **adam)
+    mass, asked, idle = {}, {}, 0
+    for t, k, order, reply in cohort.log:
+        if isinstance(order, Forward):
+            w = reply.w[order.ids]
+            for b, v in zip(order.ids.tolist(), torch.where(w >= 0.2, w, 0.0).tolist(), strict=True):
+                mass.setdefault(t, {})[b] = mass.get(t, {}).get(b, 0.0) + v
+        elif isinstance(order, Step):
+            asked.setdefault(t, set()).add(k)
+            assert float(order.weight) == pytest.approx(mass[t][k])
+    for t, came in mass.items():
+        heavy = {b for b, v in came.items() if v}
+        assert asked[t] == (set(came) if update == "grad" else heavy)
+        idle += len(came) - len(heavy)
+    assert idle > 0
+    last = [mass[6].get(b, 0.0) for b in range(5)]
+    assert strategy.round_log.extra["mass_min"] == pytest.approx(min(last))
+    assert strategy.round_log.extra["mass_max"] == pytest.approx(max(last))
+    few = run(2, update=update, num_neighbours=3, plan=plan)[0].round_log.extra  # one of five is not there
+    assert few["mass_min"] == 0 < few["mass_max"]
+
+
 @pytest.mark.parametrize("M", [0, 1, 4])
 def test_messages_are_counted(M):
     """Down: M models and one sum a client; up: M+1 gradients and one model. Nothing without M."""
