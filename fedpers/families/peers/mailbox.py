@@ -43,8 +43,8 @@ class Mailbox:
         tried = collaborators(replies)
         if tried:
             rows = list(tried)
-            w[rows] = torch.stack([reply.w for reply in tried.values()])
-            wanted[rows] = torch.stack([reply.wanted for reply in tried.values()])
+            w[rows] = torch.stack([reply.w for reply in tried.values()]).to(w.device)
+            wanted[rows] = torch.stack([reply.wanted for reply in tried.values()]).to(wanted.device)
         warm = [i for i in replies if i not in tried and isinstance(orders[i], Alone)]
         alone[warm] += 1
         w[warm] = 0
