@@ -68,14 +68,13 @@ class FedeRiCo(PersonalizedStrategy):
         if M and replies:
             w = heavy(torch.stack([r.w for r in replies.values()]), self.config.w_min)
             sent = [(orders[k].ids, r.g, row) for (k, r), row in zip(replies.items(), w, strict=True)]
-            sums = sum_by_owner(sent, self.plan.device)                                  # [S3]
-            mass = {b: float(W) for b, (_, W) in sums.items()}
+            sums = sum_by_owner(sent)                                                    # [S3]
+            mass = [W for _, W in sums.values()]
             lost, always = orders.keys() - came.keys(), self.config.update == "grad"
-            steps = {ids[b]: Step(*sums[b]) for b in sums
-                     if ids[b] not in lost and (always or mass[b])}
+            steps = {ids[b]: Step(G, s.w.new_tensor(W)) for b, (G, W) in sums.items()
+                     if ids[b] not in lost and (always or W)}
             s = s.published(self._rows((yield steps)))                                   # [S4] [S5]
-            self.note(mass_min=min(mass.values()) if len(mass) == len(ids) else 0.0,
-                      mass_max=max(mass.values()))
+            self.note(mass_min=min(mass) if len(mass) == len(ids) else 0.0, mass_max=max(mass))
         return s
 
     def _rows(self, replies: Replies) -> Replies:

@@ -26,11 +26,8 @@ def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float])
     """
     if not columns or not all(map(_known, columns)):
         return None
-    found = [torch.empty(len(counts), *column[0].shape) for column in columns]
-    factors = (ctypes.c_double * len(weights))(*weights)
-    sizes = _sizes(columns, len(counts))
-    library().fedpers_sums_each(*sizes, longs(counts), pointers(_flat(columns)), factors, _rows(found))
-    return found
+    shapes = [column[0].shape for column in columns]
+    return _sums_at(pointers(_flat(columns)), shapes, counts, weights)
 
 
 def stack_of(items: Sequence[Tensor]) -> Tensor:
@@ -57,19 +54,21 @@ def scaled_rows(
     if not layers or not known:
         return None
     stacks = [[with_whole_rows(t) for t in layer] for layer in layers]
-    found = [torch.empty(len(chosen), *layer[0].shape[1:]) for layer in layers]
     firsts = [[(t.data_ptr(), 4 * t.stride(0)) for t in layer] for layer in stacks]
     used = [(*row, w) for row, w in zip(chosen, weights, strict=True) if w != 0]
     places = [layer[n][0] + c * layer[n][1] for layer in firsts for n, c, _ in used]
-    library().fedpers_sums_each(
-        ctypes.c_long(len(layers)),
-        longs([t[0].numel() for t in found]),
-        ctypes.c_long(len(chosen)),
-        longs([w != 0 for w in weights]),
-        (ctypes.c_void_p * len(places))(*places),
-        (ctypes.c_double * len(used))(*[w for _, _, w in used]),
-        _rows(found),
-    )
+    shapes, counts = [layer[0].shape[1:] for layer in layers], [w != 0 for w in weights]
+    return _sums_at((ctypes.c_void_p * len(places))(*places), shapes, counts, [w for _, _, w in used])
+
+
+def _sums_at(
+    places: Any, shapes: Sequence[torch.Size], counts: Sequence[int], weights: Sequence[float]
+) -> list[Tensor]:
+    """`sums_each` of items at these places, layer after layer."""
+    found = [torch.empty(len(counts), *shape) for shape in shapes]
+    sizes = ctypes.c_long(len(shapes)), longs([shape.numel() for shape in shapes]), ctypes.c_long(len(counts))
+    factors = (ctypes.c_double * len(weights))(*weights)
+    library().fedpers_sums_each(*sizes, longs(counts), places, factors, _rows(found))
     return found
 
 

@@ -174,7 +174,8 @@ class _Work:
         self.old = [self.given.unchanged(x) for x in kept]
         places = {id(x): i for i, x in enumerate(reply)}
         self.sent = [places.get(id(x)) for x in kept]
-        made = [x for x, *known in zip(kept, self.old, self.sent, strict=True) if known == [None, None]]
+        rest = zip(kept, self.old, self.sent, strict=True)
+        made = [x for x, old, place in rest if old is None and place is None]
         return *reply, *made, *metrics
 
     def _one(self, i: Tensor, order: Any, state: Any, rng: Stream) -> tuple[Any, Any, Any]:
@@ -206,8 +207,10 @@ class _Work:
         rows = [_rows(stack, torch.unbind) for stack in sent]
 
         def kept_rows(old: list[Tensor] | None, place: int | None) -> Sequence[Tensor]:
-            if old is not None or place is None:
-                return old or _rows(next(stacks), keep)
+            if old is not None:
+                return old
+            if place is None:
+                return _rows(next(stacks), keep)
             return rows[place] if keep is torch.unbind else _rows(sent[place], keep)
 
         columns = [

@@ -5,7 +5,6 @@ Peers are numbered by their place in the roster.
 
 from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from fedpers.core.params import Params, rows_of, weighted_sum_each
@@ -77,16 +76,13 @@ class Newcomer:
     w: Tensor  # [K]
 
 
-def sum_by_owner(
-    sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]], device: str = "cpu"
-) -> dict[int, tuple[Params, Tensor]]:
+def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dict[int, tuple[Params, float]]:
     """{owner: (sum of what came for it, sum of the weights in it)}, added in the order of senders.
 
     What came without weight is 0, and is not read.
 
     Args:
         sent: for each sender the owners' numbers, a message for each, and its K weights.
-        device: where the sums of weights are to be.
     """
     mass: dict[int, float] = {}
     heavy: dict[int, list[Params]] = {}
@@ -103,5 +99,4 @@ def sum_by_owner(
     if several:
         totals = weighted_sum_each([(parts, [1.0] * len(parts)) for parts in several.values()])
         sums |= zip(several, rows_of(totals), strict=True)
-    weights = torch.tensor([mass[b] for b in sorted(sums)], dtype=torch.float64, device=device).unbind()
-    return {b: (sums[b], weight) for b, weight in zip(sorted(sums), weights, strict=True)}
+    return {b: (sums[b], mass[b]) for b in sorted(sums)}

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpers.core import sums
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, sq_dist_each, weighted_sum_each
-from fedpers.core.pytree import record
+from fedpers.core.pytree import flatten, rebuild, record
 from fedpers.core.rng import Stream, Where
 from fedpers.core.vmap import on_stacks, readable
 from fedpers.families.peers.messages import Newcomer
@@ -105,10 +105,10 @@ def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
         w: [J].
     """
     models = tuple(items)
-    names, J = list(models[0]), len(models)
+    (leaves, form), J = flatten(models), len(models)
 
     def all_clients(w: Tensor, *leaves: Tensor) -> list[Tensor]:
-        stacks, C, shares = _trees(names, leaves), len(w), w.T.tolist()
+        stacks, C, shares = rebuild(form, leaves), len(w), w.T.tolist()
         found = [{k: torch.zeros_like(v[:1]).expand_as(v) for k, v in stacks[0].items()}] * J
         used = [b for b in range(J) if any(shares[b])]
         if used:
@@ -116,9 +116,9 @@ def weighted(items: Iterable[Params], w: Tensor) -> tuple[Params, ...]:
             rows = scaled_rows(stacks, chosen, [v for b in used for v in shares[b]])
             for i, b in enumerate(used):
                 found[b] = {k: v[i * C : (i + 1) * C] for k, v in rows.items()}
-        return [v for tree in found for v in tree.values()]
+        return flatten(found)[0]
 
-    return tuple(_trees(names, on_stacks(all_clients, w, *(m[k] for m in models for k in names))))
+    return rebuild(form, on_stacks(all_clients, w, *leaves))  # type: ignore[no-any-return]
 
 
 def scaled_rows(
@@ -144,12 +144,6 @@ def _scaled(whole: Tensor, n: Tensor, c: Tensor, w: Tensor) -> Tensor:
     """[G, ...] w·whole[n, c] of a layer [N, C, ...]."""
     n, c, w = (t.to(whole.device) for t in (n, c, w.view(-1, *[1] * (whole.dim() - 2))))
     return torch.where(w != 0, w * whole[n, c].double(), 0.0).to(whole.dtype)
-
-
-def _trees(names: Sequence[str], leaves: Sequence[Tensor]) -> list[Params]:
-    """The parameters that have these leaves, one after the other."""
-    size = len(names)
-    return [dict(zip(names, leaves[i : i + size], strict=True)) for i in range(0, len(leaves), size)]
 
 
 def posterior(losses: Tensor, allowed: Tensor) -> Tensor:
@@ -201,16 +195,13 @@ def model_step(peer: Peer, total: Params, mass: Tensor, normalise: bool) -> Peer
     if not normalise:
         rest = (1 - mass).to(next(iter(total.values())))
         return replace(peer, phi=add(total, peer.phi, rest))
-    names = list(peer.phi)
+    leaves, form = flatten([peer.phi, total])
 
     def all_clients(mass: Tensor, *leaves: Tensor) -> list[Tensor]:
-        enough = [W >= LEAST_MASS for W in mass.tolist()]
-        chosen = [(0 if good else 1, c) for c, good in enumerate(enough)]
-        shares = [1 / W if good else 1.0 for W, good in zip(mass.tolist(), enough, strict=True)]
-        return list(scaled_rows(_trees(names, leaves), chosen, shares).values())
+        rows = [((1, c), 1 / W) if W >= LEAST_MASS else ((0, c), 1.0) for c, W in enumerate(mass.tolist())]
+        return list(scaled_rows(rebuild(form, leaves), *zip(*rows, strict=True)).values())
 
-    leaves = [w[k] for w in (total, peer.phi) for k in names]
-    return replace(peer, phi=_trees(names, on_stacks(all_clients, mass, *leaves))[0])
+    return replace(peer, phi=dict(zip(peer.phi, on_stacks(all_clients, mass, *leaves), strict=True)))
 
 
 def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> Tensor:
