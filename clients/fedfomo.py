@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpers.core.items import Items
 from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
-from fedpers.families.peers.messages import Forward
 from fedpers.families.peers.weights import distances, sums_of_used
 from fedpers.learning.kernels.scoring import losses_of_each
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
@@ -35,11 +35,18 @@ class FedFomoConfig:
 
 
 @record
+class Candidates:
+    """Order: the models of others, M or as many as there are."""
+
+    models: tuple[Params, ...]
+
+
+@record
 class TrainedAndWeighed:
     """Reply: the client's model after its training, and the weights it gave."""
 
     phi: Params
-    w: Tensor                             # [K]
+    w: Tensor                             # [1+M] to its own model first; 0 beyond those that came
 
 
 @record
@@ -81,7 +88,7 @@ class FedFomoClient(PersonalizedClient):
         return ClientState(params, params)
 
     def answer(
-        self, order: Forward, state: ClientState, data: Data, rng: Stream
+        self, order: Candidates, state: ClientState, data: Data, rng: Stream
     ) -> tuple[TrainedAndWeighed, ClientState]:
         """Weigh the models that came and the own one, combine them, train."""
         fit, kept = keep_back(data, self.config.valid_fraction)
@@ -90,21 +97,19 @@ class FedFomoClient(PersonalizedClient):
         return TrainedAndWeighed(new, row), ClientState(phi, new)                        # [C5]
 
     def _combined(
-        self, orders: Sequence[Forward], states: Sequence[ClientState], kept: Sequence[Data]
+        self, orders: Sequence[Candidates], states: Sequence[ClientState], kept: Sequence[Data]
     ) -> tuple[Params, Tensor]:
-        """(mixtures, [C, K] weights) of C clients, stacks, by their samples that were kept back."""
-        old = [s.before for s in states]
-        models = [(s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
-        asked = [((o, *m), d) for o, m, d in zip(old, models, kept, strict=True)]
-        losses = losses_of_each(self.model.loss, asked)
+        """(mixtures, [C, 1+M] weights) of C clients, stacks, by their samples that were kept back."""
+        groups = [(s.before, s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
+        models = Items([phi for group in groups for phi in group])
+        losses = losses_of_each(self.model.loss, models, kept)
         gain = (losses[:, :1] - losses[:, 1:]).cpu().numpy()
-        far = np.maximum(distances(old, models, gain), 1e-12)
+        far = np.maximum(distances(models, gain), 1e-12)
         w = np.maximum(gain / far, 0)                                                    # [C1]
-        total, alone = w.sum(1, keepdims=True), np.eye(1, w.shape[1])
-        w = np.divide(w, total, out=np.repeat(alone, len(w), 0), where=total > 0)        # [C2]
-        given = torch.zeros(len(orders), len(orders[0].w), dtype=torch.float64)
-        given.scatter_(1, torch.stack([o.ids for o in orders]).cpu(), torch.from_numpy(w))
-        return sums_of_used(models, w), given.to(losses.device)                          # [C3]
+        total, given = w.sum(1, keepdims=True), np.zeros((len(w), 1 + self.config.num_neighbours))
+        given[:, 0] = 1                                # if none is better
+        w = np.divide(w, total, out=given[:, :w.shape[1]], where=total > 0)              # [C2]
+        return sums_of_used(models, w), torch.from_numpy(given).to(losses.device)        # [C3]
 
     def personal(self, shared: None, state: ClientState) -> Params:
         """The client's own model."""

@@ -21,15 +21,13 @@ Deviations: if no model does better than φ°_i, all weights being 0, the client
 Reductions: M = 0 is local training on the samples that are not kept back.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.fedfomo import FedFomoConfig
-from fedpers.families.peers.messages import Forward
+from fedpers.clients.fedfomo import Candidates, FedFomoConfig
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -57,11 +55,11 @@ class FedFomo(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round."""
         chosen = self._choose(s, [self.row[k] for k in self.sample(rng)], rng)           # [S1]
-        replies = yield {self.roster.ids[i]: Forward(                                    # [S2]
-            place, tuple([s.mailbox[j] for j in others]), s.w[i])
-            for (i, *others), place in zip(chosen, self._tensors(chosen), strict=True)}
+        asked = {self.roster.ids[row[0]]: row for row in chosen}
+        replies = yield {k: Candidates(tuple([s.mailbox[j] for j in others]))            # [S2]
+                         for k, (_, *others) in asked.items()}
         sent = torch.tensor([self.row[k] for k in replies], device=self.plan.device)
-        given = torch.stack([reply.w for reply in replies.values()]) if replies else s.w[:0]
+        given = self._given([asked[k] for k in replies], [reply.w for reply in replies.values()])
         w, affinity = s.w.index_copy(0, sent, given), s.affinity.index_add(0, sent, given)  # [S3]
         mailbox = s.mailbox | {self.row[k]: reply.phi for k, reply in replies.items()}
         self.note(own_weight=float(w.trace()) / len(w))
@@ -79,11 +77,12 @@ class FedFomo(PersonalizedStrategy):
         return [[i, *order[:min(M, len(s.mailbox) - (i in s.mailbox))]]
                 for i, order in zip(rows, orders[:, :M].tolist(), strict=True)]
 
-    def _tensors(self, rows: list[list[int]]) -> Sequence[Tensor]:
-        """Each row as a tensor: of one if they are as long, which is quicker."""
-        if len({len(row) for row in rows}) == 1:
-            return torch.from_numpy(np.array(rows)).to(self.plan.device).unbind()
-        return [torch.tensor(row, device=self.plan.device) for row in rows]
+    def _given(self, asked: list[list[int]], w: list[Tensor]) -> Tensor:
+        """[R, K] the weights w [1+M] of R clients by whom they were given to; what is 0 fills up to M."""
+        width, K = 1 + self.config.num_neighbours, len(self.roster.ids)
+        whose = torch.tensor([row + row[:1] * (width - len(row)) for row in asked], device=self.plan.device)
+        given = torch.stack(w)
+        return given.new_zeros(len(w), K).scatter_add(1, whose, given)
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedpers.core import params as P
 from fedpers.core import sums
 from fedpers.core.errors import FedpersError
+from fedpers.core.items import Items, sq_dist_each, weighted_sum_each
 
 
 def tree(seed=0, dtype=torch.float64):
@@ -127,21 +128,37 @@ def test_many_sums_and_distances_are_those_of_pairs(size, way, monkeypatch):
 def test_sums_and_distances_of_groups_are_those_of_each(size, way):
     """Groups of unequal sizes; entries that fill no register, and more than are in the cache together."""
     items = [tree(i, torch.float32) | {"c": i + torch.arange(size) / 7} for i in range(6)]
-    groups = [(items[:3], [0.5, -2.0, 1.0]), (items[4:5], [0.1]), (items[2:], [1.0, 0.0, 3.0, -1.0])]
-    found = P.rows_of(P.weighted_sum_each(groups))
+    groups = [([0, 1, 2], [0.5, -2.0, 1.0]), ([4], [0.1]), ([5, 2, 3, 4], [1.0, 0.0, 3.0, -1.0])]
+    chosen, weights = ([x for group in groups for x in group[at]] for at in (0, 1))
+    counts, whole = [len(group) for group, _ in groups], Items(items)
+    found = P.rows_of(weighted_sum_each(whole, chosen, weights, counts))
     assert len(found) == 3
-    for row, group in zip(found, groups, strict=True):
-        for name, value in P.weighted_sum(*group).items():
+    for row, (group, factors) in zip(found, groups, strict=True):
+        for name, value in P.weighted_sum([items[i] for i in group], factors).items():
             torch.testing.assert_close(row[name], value, rtol=0, atol=0)
-    pairs = [(items[0], items[5]), (items[3], items[3]), (items[2], items[1])]
-    wanted = torch.tensor([float(P.sq_dist(a, b)) for a, b in pairs]).double()
-    torch.testing.assert_close(P.sq_dist_each(pairs), wanted, rtol=1e-6, atol=1e-6)
+    a, b = [0, 3, 2], [5, 3, 1]
+    wanted = torch.tensor([float(P.sq_dist(items[i], items[j])) for i, j in zip(a, b, strict=True)]).double()
+    torch.testing.assert_close(sq_dist_each(whole, a, b), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_items_are_looked_at_once_and_must_have_the_same_names(way):
+    items = Items([tree(i, torch.float32) for i in range(3)])
+    assert len(items) == 3 and items.like is items.models[0]["a"]
+    assert (items.places is not None) == (way == "C")
+    if way == "C":
+        assert items.places["b"] == [w["b"].data_ptr() for w in items.models]
+    for other in ({"b": torch.zeros(2, 2)}, {"b": torch.zeros(1).double()}):
+        assert Items([tree(0, torch.float32), tree(0, torch.float32) | other]).places is None
+    with pytest.raises(FedpersError, match="do not match: a on one side"):
+        Items([tree(0), {"b": torch.zeros(1)}])
+    with pytest.raises(FedpersError, match="nothing to aggregate"):
+        weighted_sum_each(items, [1], [1.0], [0, 1])
 
 
 def test_of_nothing_there_are_no_sums_and_no_distances():
     a = [{"w": torch.ones(2)}]
     assert P.weighted_sums([], torch.zeros(0, 0)) == P.weighted_sums(a, torch.zeros(0, 1)) == []
-    assert P.sq_dist_each([]).shape == (0,)
+    assert sq_dist_each(Items(a), [], []).shape == (0,)
     assert P.sq_dists([], a).shape == (0, 1) and P.sq_dists(a, []).shape == (1, 0)
 
 

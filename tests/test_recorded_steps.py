@@ -1,7 +1,6 @@
 """Steps that are recorded: here what a graph would play is run again, which a CPU can do, too."""
 
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,8 @@ import torch
 
 from fedpers.checks.case import run
 from fedpers.core.data import Data
-from fedpers.core.params import _group_sums, _pair_distances, _products, weighted_sum, weighted_sum_each
+from fedpers.core.items import Items, _group_sums, _pair_distances, weighted_sum_each
+from fedpers.core.params import _products, weighted_sum
 from fedpers.core.pytree import leaves
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.runner import RunnerConfig
@@ -205,8 +205,7 @@ def test_sums_distances_and_losses_in_a_few_calls():
     models = [{k: torch.randn(*s, generator=draw) for k, s in shapes.items()} for _ in range(7)]
     models[3]["b"][0] = torch.inf  # stays in its own group
     counts, factors = [2, 1, 3, 1], [0.5, -1.0, 2.0, 1.0, 0.25, 0.125, 3.0]
-    groups = [(models[i:j], factors[i:j]) for i, j in pairwise([0, 2, 3, 6, 7])]
-    sums = weighted_sum_each(groups)
+    sums = weighted_sum_each(Items(models), range(7), factors, counts)
     for k, v in sums.items():
         torch.testing.assert_close(_group_sums([m[k] for m in models], counts, factors), v)
         wide = torch.tensor([factors], dtype=torch.float64)

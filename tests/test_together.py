@@ -7,6 +7,7 @@ import torch
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgConfig, Weights
 from fedpers.core.data import Data
+from fedpers.core.items import Items
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, record
 from fedpers.core.rng import Stream, Where
@@ -316,13 +317,15 @@ def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypa
     assess = native._assess
     monkeypatch.setattr(native, "_assess", lambda *args: calls.append(1) or assess(*args))
     with torch.no_grad():
-        found = losses_of_each(loss, list(zip(models, datas, strict=True)))
+        found = losses_of_each(loss, Items([w for group in models for w in group]), datas)
         assert len(calls) == (native.library() is not None)
         for group, data, losses in zip(models, datas, found, strict=True):
             wanted = torch.stack([loss(w, data) for w in group])
             torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
             with autograd_only():
-                torch.testing.assert_close(losses_of_each(loss, [(group, data)])[0], wanted, rtol=0, atol=0)
+                torch.testing.assert_close(
+                    losses_of_each(loss, Items(group), [data])[0], wanted, rtol=0, atol=0
+                )
 
 
 @pytest.mark.parametrize(("dim", "hidden"), [(32, ()), (33, ()), (32, (16,)), (48, (32, 5)), (16, (40,))])
@@ -334,7 +337,7 @@ def test_losses_on_parts_are_those_of_their_copies(dim, hidden):
     parts = [fed.client(c).train.part(lambda n, rows=rows: np.array(rows)) for c, rows in enumerate(picked)]
     models = [[model.init(3 * c + j) for j in range(2)] for c in range(3)]
     with torch.no_grad():
-        found = losses_of_each(model.loss, list(zip(models, parts, strict=True)))
+        found = losses_of_each(model.loss, Items([w for group in models for w in group]), parts)
         for group, c, rows, losses in zip(models, range(3), picked, found, strict=True):
             whole = fed.client(c).train
             copy = Data(whole.x[rows], whole.y[rows], whole.mask[rows])
@@ -351,7 +354,7 @@ def test_a_row_that_is_no_sample_is_refused(row):
     if native.library() is None:
         pytest.skip("no C compiler")
     with torch.no_grad(), pytest.raises(IndexError, match="no sample"):
-        losses_of_each(model.loss, [([model.init(0)], part)])
+        losses_of_each(model.loss, Items([model.init(0)]), [part])
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -43,12 +43,12 @@ IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (
-        "_sums_at",
+        "sums_at",
         "mixtures",
         "combine_stacks",
         "stack_of",
         "distances",
-        "distances_each",
+        "distances_at",
         "class_sums",
     ),
 }

@@ -68,7 +68,12 @@ def with_whole_rows(stack: Tensor) -> Tensor:
 
 def pointers(tensors: Sequence[Tensor | None]) -> Any:
     """An array of where each tensor's numbers lie."""
-    return (ctypes.c_void_p * len(tensors))(*[None if t is None else t.data_ptr() for t in tensors])
+    return addresses([None if t is None else t.data_ptr() for t in tensors])
+
+
+def addresses(places: Sequence[int | None]) -> Any:
+    """An array of places in memory."""
+    return (ctypes.c_void_p * len(places))(*places)
 
 
 def pointer(t: Tensor | None) -> ctypes.c_void_p:

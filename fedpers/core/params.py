@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
-from fedpers.core.sums import combined, distances, distances_each, mixtures, sums_each
+from fedpers.core.sums import combined, distances, mixtures, sums_each
 
 Params = dict[str, Tensor]
 
 
-def _same_names(a: Params, *others: Params) -> None:
+def same_names(a: Params, *others: Params) -> None:
+    """Raise FedpersError unless all have the same entries."""
     names = a.keys()
     for b in others:
         if b.keys() != names:
@@ -25,7 +26,7 @@ def _same_names(a: Params, *others: Params) -> None:
 
 def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
     """a + scale * b."""
-    _same_names(a, b)
+    same_names(a, b)
     if isinstance(scale, Tensor):  # one pass over memory, not two
         return {k: torch.addcmul(a[k], scale, b[k]) for k in a}
     return {k: torch.add(a[k], b[k], alpha=scale) for k in a}
@@ -33,7 +34,7 @@ def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
 
 def sub(a: Params, b: Params) -> Params:
     """a - b."""
-    _same_names(a, b)
+    same_names(a, b)
     return {k: torch.sub(a[k], b[k]) for k in a}
 
 
@@ -44,7 +45,7 @@ def scale(a: Params, factor: float | Tensor) -> Params:
 
 def blend(a: Params, b: Params, share: float | Tensor) -> Params:
     """(1 - share) * a + share * b."""
-    _same_names(a, b)
+    same_names(a, b)
     return {k: torch.lerp(a[k], b[k], share) for k in a}
 
 
@@ -60,7 +61,7 @@ def zeros_like(a: Params) -> Params:
 
 def dot(a: Params, b: Params) -> Tensor:
     """Inner product over all entries, a scalar tensor."""
-    _same_names(a, b)
+    same_names(a, b)
     return torch.stack([(a[k] * b[k]).sum() for k in a]).sum()
 
 
@@ -86,42 +87,11 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
         raise FedpersError("nothing to aggregate: no client replied")
     if len(whole) != len(factors):
         raise FedpersError(f"{len(whole)} items cannot be summed with {len(factors)} weights")
-    _same_names(*whole)
+    same_names(*whole)
     columns = _layers(whole)
     found = sums_each(columns, [len(factors)], factors)
     totals = [_column_sum(c, factors) for c in columns] if found is None else [row[0] for row in found]
     return dict(zip(whole[0], totals, strict=True))
-
-
-def weighted_sum_each(groups: Sequence[tuple[Sequence[Params], Sequence[float]]]) -> Params:
-    """Stacks [G, ...], `weighted_sum` of each of G groups of (items, weights): by a kernel in one call.
-
-    Args:
-        groups: at least one, of at least one item each; items of all groups have the same names and shapes.
-    """
-    whole = [item for items, _ in groups for item in items]
-    factors = [w for _, weights in groups for w in weights]
-    counts = [len(items) for items, _ in groups]
-    _same_names(*whole)
-    found = sums_each(_layers(whole), counts, factors) if min(counts) else None
-    if found is None and min(counts) and not next(iter(whole[0].values())).is_cpu:
-        found = [_group_sums(layer, counts, factors) for layer in _layers(whole)]
-    if found is None:
-        rows = [weighted_sum(items, weights) for items, weights in groups]
-        found = [torch.stack(column) for column in _layers(rows)]
-    return dict(zip(whole[0], found, strict=True))
-
-
-def _group_sums(layer: Sequence[Tensor], counts: Sequence[int], factors: Sequence[float]) -> Tensor:
-    """[G, ...] of G groups of items, one after the other in `layer`: in a few calls, for a GPU."""
-    like, ends = layer[0], torch.tensor(counts).cumsum(0)
-    place = torch.arange(max(counts)).expand(len(counts), -1)
-    padded = place >= torch.tensor(counts).unsqueeze(1)  # by a group's first item, of weight 0
-    index = (ends - torch.tensor(counts)).unsqueeze(1) + place.masked_fill(padded, 0)
-    w = torch.tensor(factors, dtype=torch.float64)[index].masked_fill(padded, 0)
-    index, w = index.to(like.device), w.to(like.device).unsqueeze(1)
-    rows = torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in _columns(layer, w.numel())], 1)
-    return rows.view(len(counts), *like.shape)
 
 
 def rows_of(stacks: Params) -> list[Params]:
@@ -148,7 +118,7 @@ AT_ONCE = 4096  # entries of each item that are in a CPU's cache together
 ON_GPU = 2**24  # entries of all items that a GPU takes together
 
 
-def _columns(layer: Sequence[Tensor], rows: int = 0) -> Iterator[Tensor]:
+def in_doubles(layer: Sequence[Tensor], rows: int = 0) -> Iterator[Tensor]:
     """[S, c] float64: c entries of a layer of S items at a time, fewer if so many `rows` are made of them."""
     at_once = AT_ONCE if layer[0].is_cpu else max(AT_ONCE, ON_GPU // max(len(layer), rows))
     for parts in zip(*(t.reshape(-1).split(at_once) for t in layer), strict=True):
@@ -175,7 +145,7 @@ def _products(weights: Tensor, layer: Sequence[Tensor]) -> Tensor:
     """[R, ...] Σ_s weights[r, s]·layer[s], by matrix products."""
     like = layer[0]
     w = weights.to(like.device, torch.float64)
-    rows = torch.cat([(w @ part).to(like.dtype) for part in _columns(layer)], 1)
+    rows = torch.cat([(w @ part).to(like.dtype) for part in in_doubles(layer)], 1)
     return rows.view(len(w), *like.shape)
 
 
@@ -193,27 +163,10 @@ def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
         return found
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=layers[0][0][0].device)
     for layer, other in zip(*layers, strict=True):
-        for x, y in zip(_columns(layer), _columns(other), strict=True):
+        for x, y in zip(in_doubles(layer), in_doubles(other), strict=True):
             sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
             total += torch.addmm(sizes, x, y.T, alpha=-2)
     return total.clamp(min=0).cpu()
-
-
-def sq_dist_each(pairs: Sequence[tuple[Params, Params]]) -> Tensor:
-    """[P] float64 ‖a - b‖² of each of P pairs, rounded as by `sq_dists`, but for a GPU's last digits."""
-    if not pairs:
-        return torch.zeros(0, dtype=torch.float64)
-    layers = [_layers(items) for items in zip(*pairs, strict=True)]
-    found = distances_each(*layers)
-    if found is None and not layers[0][0][0].is_cpu:
-        return _pair_distances(*layers).cpu()
-    return torch.cat([sq_dists([a], [b])[0] for a, b in pairs]) if found is None else found
-
-
-def _pair_distances(a: Sequence[Sequence[Tensor]], b: Sequence[Sequence[Tensor]]) -> Tensor:
-    """[P] float64 of layers [layer][pair]: in a few calls, for a GPU."""
-    columns = [zip(_columns(x), _columns(y), strict=True) for x, y in zip(a, b, strict=True)]
-    return torch.stack([(x - y).square().sum(1) for layer in columns for x, y in layer]).sum(0)
 
 
 def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:
@@ -248,7 +201,7 @@ def combinations(items: Sequence[Params], shares: Tensor) -> list[Params]:
         items: S of the same names, shapes and dtype.
         shares: [J, S].
     """
-    _same_names(*items)
+    same_names(*items)
     layers, J = _layers(items), len(shares)
     shares = shares.to(layers[0][0].dtype)
     found = combined(layers, shares)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import SHARED, compiled, hops, longs, pointer, pointers, with_whole_rows
+from fedpers.core.compiled import SHARED, addresses, compiled, hops, longs, pointer, pointers, with_whole_rows
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
 LARGE = 2**20  # numbers: see mixtures.h
@@ -24,16 +24,16 @@ def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float])
         counts: [G] items of each group.
         weights: of all items.
     """
-    if not columns or not all(map(_known, columns)):
+    if not columns or not all(map(known, columns)):
         return None
     shapes = [column[0].shape for column in columns]
-    return _sums_at(pointers(_flat(columns)), shapes, counts, weights)
+    return sums_at([t.data_ptr() for t in _flat(columns)], shapes, counts, weights)
 
 
 def stack_of(items: Sequence[Tensor]) -> Tensor:
     """`torch.stack`; a large one is written past the caches, so that its memory is not read first."""
     first = items[0]
-    if len(items) * first.numel() < LARGE or not _known(items):
+    if len(items) * first.numel() < LARGE or not known(items):
         return torch.stack(items)  # type: ignore[arg-type]
     found = torch.empty(len(items), *first.shape)
     sizes = ctypes.c_long(len(items)), ctypes.c_long(first.numel())
@@ -50,25 +50,25 @@ def scaled_rows(
         layers: for each layer N stacks [C, ...].
         chosen: (n, c) of each row: the stack, and which one of it.
     """
-    known = library() is not None and unwrapped() and all([_is_plain(t) for layer in layers for t in layer])
-    if not layers or not known:
+    plain = library() is not None and unwrapped() and all([_is_plain(t) for layer in layers for t in layer])
+    if not layers or not plain:
         return None
     stacks = [[with_whole_rows(t) for t in layer] for layer in layers]
     firsts = [[(t.data_ptr(), 4 * t.stride(0)) for t in layer] for layer in stacks]
     used = [(*row, w) for row, w in zip(chosen, weights, strict=True) if w != 0]
     places = [layer[n][0] + c * layer[n][1] for layer in firsts for n, c, _ in used]
     shapes, counts = [layer[0].shape[1:] for layer in layers], [w != 0 for w in weights]
-    return _sums_at((ctypes.c_void_p * len(places))(*places), shapes, counts, [w for _, _, w in used])
+    return sums_at(places, shapes, counts, [w for _, _, w in used])
 
 
-def _sums_at(
-    places: Any, shapes: Sequence[torch.Size], counts: Sequence[int], weights: Sequence[float]
+def sums_at(
+    places: Sequence[int], shapes: Sequence[torch.Size], counts: Sequence[int], weights: Sequence[float]
 ) -> list[Tensor]:
     """`sums_each` of items at these places, layer after layer."""
     found = [torch.empty(len(counts), *shape) for shape in shapes]
     sizes = ctypes.c_long(len(shapes)), longs([shape.numel() for shape in shapes]), ctypes.c_long(len(counts))
     factors = (ctypes.c_double * len(weights))(*weights)
-    library().fedpers_sums_each(*sizes, longs(counts), places, factors, _rows(found))
+    library().fedpers_sums_each(*sizes, longs(counts), addresses(places), factors, _rows(found))
     return found
 
 
@@ -79,7 +79,7 @@ def mixtures(columns: Columns, shares: Tensor) -> list[Tensor] | None:
         columns: S tensors for each layer.
         shares: [R, S] float32.
     """
-    if not columns or not all(map(_known, columns)):
+    if not columns or not all(map(known, columns)):
         return None
     shares, (R, S) = shares.contiguous(), shares.shape
     found = [torch.empty(R, *column[0].shape) for column in columns]
@@ -117,7 +117,7 @@ def distances(a: Columns, b: Columns) -> Tensor | None:
 
     Differences are float32, their sum float64.
     """
-    if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
+    if not a or not all(known([*x, *y]) for x, y in zip(a, b, strict=True)):
         return None
     found = torch.zeros(len(a[0]), len(b[0]), dtype=torch.float64)
     library().fedpers_distances(
@@ -126,14 +126,16 @@ def distances(a: Columns, b: Columns) -> Tensor | None:
     return found
 
 
-def distances_each(a: Columns, b: Columns) -> Tensor | None:
-    """[P] float64 ‖a_p - b_p‖² over all layers, as by `distances`."""
-    if not a or not all(_known([*x, *y]) for x, y in zip(a, b, strict=True)):
-        return None
-    found = torch.zeros(len(a[0]), dtype=torch.float64)
-    library().fedpers_distances_each(
-        *_sizes(a, len(found)), pointers(_flat(a)), pointers(_flat(b)), pointer(found)
-    )
+def distances_at(numbers: Sequence[int], a: Sequence[int], b: Sequence[int]) -> Tensor:
+    """[P] float64 ‖a_p - b_p‖² over all layers, as by `distances`, of items whose layers lie at these places.
+
+    Args:
+        numbers: [L] in each layer.
+        a, b: the places [L · P], layer after layer.
+    """
+    found = torch.zeros(len(a) // len(numbers), dtype=torch.float64)
+    sizes = ctypes.c_long(len(numbers)), longs(numbers), ctypes.c_long(len(found))
+    library().fedpers_distances_each(*sizes, addresses(a), addresses(b), pointer(found))
     return found
 
 
@@ -157,7 +159,7 @@ def class_sums(x: Sequence[Tensor], y: Sequence[Tensor], K: int) -> tuple[Tensor
 def _rows_known(x: Tensor, y: Tensor, M: int) -> bool:
     """Whether x are plain float32 [n, M], and y so many plain whole numbers."""
     plain = y.is_cpu and y.dtype is torch.int64 and y.is_contiguous()
-    return plain and x.shape == (*y.shape, M) and y.dim() == 1 and _known([x])
+    return plain and x.shape == (*y.shape, M) and y.dim() == 1 and known([x])
 
 
 @lru_cache(maxsize=1)
@@ -170,11 +172,12 @@ def _is_plain(t: Tensor) -> bool:
     return t.is_cpu and t.dtype is torch.float32 and not t.requires_grad
 
 
-def _known(tensors: Sequence[Tensor]) -> bool:
+def known(tensors: Sequence[Tensor]) -> bool:
     """Whether all are plain float32 in the CPU's memory, of one shape, and nobody differentiates."""
     shape, kind = tensors[0].shape, torch.float32
     plain = all([t.is_cpu and t.dtype is kind and t.shape == shape and t.is_contiguous() for t in tensors])
-    return plain and unwrapped() and not any([t.requires_grad for t in tensors]) and library() is not None
+    differentiates = torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
+    return plain and unwrapped() and not differentiates and library() is not None
 
 
 def _flat(columns: Columns) -> list[Tensor]:
@@ -191,4 +194,4 @@ def _rows(stacks: Sequence[Tensor]) -> Any:
     """Where the rows of new stacks lie, stack after stack."""
     firsts = [(t.data_ptr(), 4 * t.stride(0), len(t)) for t in stacks]
     places = [first + hop * r for first, hop, rows in firsts for r in range(rows)]
-    return (ctypes.c_void_p * len(places))(*places)
+    return addresses(places)

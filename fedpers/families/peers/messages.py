@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from fedpers.core.params import Params, rows_of, weighted_sum_each
+from fedpers.core.items import Items, weighted_sum_each
+from fedpers.core.params import Params, rows_of
 from fedpers.core.pytree import record
 
 
@@ -97,6 +98,10 @@ def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dic
     sums = empty | {b: parts[0] for b, parts in heavy.items()}
     several = {b: parts for b, parts in heavy.items() if len(parts) > 1}
     if several:
-        totals = weighted_sum_each([(parts, [1.0] * len(parts)) for parts in several.values()])
+        items, counts = (
+            Items([part for parts in several.values() for part in parts]),
+            map(len, several.values()),
+        )
+        totals = weighted_sum_each(items, range(len(items)), [1.0] * len(items), list(counts))
         sums |= zip(several, rows_of(totals), strict=True)
     return {b: (sums[b], mass[b]) for b in sorted(sums)}

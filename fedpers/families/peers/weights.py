@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedpers.core import sums
 from fedpers.core.data import Data
-from fedpers.core.params import Params, add, sq_dist_each, weighted_sum_each
+from fedpers.core.items import Items, sq_dist_each, weighted_sum_each
+from fedpers.core.params import Params, add
 from fedpers.core.pytree import flatten, rebuild, record
 from fedpers.core.rng import Stream, Where
 from fedpers.core.vmap import on_stacks, readable
@@ -216,17 +217,27 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
 
 
-def distances(old: Sequence[Params], models: Sequence[Sequence[Params]], gain: np.ndarray) -> np.ndarray:
-    """[C, J] distances of C clients' J models from their old ones; 1 where there is no gain: nobody asks."""
-    better, found = gain > 0, np.ones(gain.shape)
-    pairs = [(w, phi) for w, group, row in zip(old, models, better.tolist(), strict=True)
-             for phi, asked in zip(group, row, strict=True) if asked]  # fmt: skip
-    found[better] = np.sqrt(sq_dist_each(pairs).numpy())
+def distances(items: Items, gain: np.ndarray) -> np.ndarray:
+    """[C, J] how far C clients' J models are from their old ones; 1 where there is no gain: nobody asks.
+
+    Args:
+        items: for each client the old model, then the others.
+        gain: [C, J].
+    """
+    C, J = gain.shape
+    found, (c, j) = np.ones((C, J)), np.nonzero(gain > 0)
+    old = c * (J + 1)
+    found[c, j] = np.sqrt(sq_dist_each(items, old.tolist(), (old + 1 + j).tolist()).numpy())
     return found
 
 
-def sums_of_used(models: Sequence[Sequence[Params]], weights: np.ndarray) -> Params:
-    """Stacks [C, ...], the weighted sums of C clients' J models; those without weight [C, J] are not read."""
-    pairs = [zip(group, w, strict=True) for group, w in zip(models, weights.tolist(), strict=True)]
-    used = [[(phi, v) for phi, v in row if v] for row in pairs]
-    return weighted_sum_each([([phi for phi, _ in row], [v for _, v in row]) for row in used])
+def sums_of_used(items: Items, w: np.ndarray) -> Params:
+    """Stacks [C, ...], the sums of C clients' J models, the old one left out, by weights [C, J].
+
+    What has no weight is not read.
+    """
+    c, j = np.nonzero(w)
+    counts = np.bincount(c, minlength=len(w))
+    return weighted_sum_each(
+        items, (c * (w.shape[1] + 1) + 1 + j).tolist(), w[c, j].tolist(), counts.tolist()
+    )

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import hops, longs, pointer, pointers, with_whole_rows
+from fedpers.core.compiled import addresses, hops, longs, pointer, pointers, with_whole_rows
 from fedpers.core.data import Data
+from fedpers.core.items import Items
 from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
@@ -195,13 +196,16 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
 
 
 def assess_each(
-    models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], counts: Sequence[int]
+    models: Items, names: Sequence[str], task: str, parts: Sequence[Data]
 ) -> tuple[Tensor, Tensor]:
-    """As `assess`, of models of the same shapes, counts[0] of them on the first part, and so on."""
-    tensors = [w[name].contiguous() if name in w else None for w in models for name in names]
-    places = [None if t is None else t.data_ptr() for t in tensors]
-    on = [c for c, count in enumerate(counts) for _ in range(count)]
-    return _assess(places, _widths(models[0], names), task, parts, on)
+    """As `assess`, [C, J] each, of models that lie anywhere, client by client; they must have `places`."""
+    assert models.places is not None
+    C, J = len(parts), len(models) // len(parts)
+    none, on = [None] * len(models), [c for c in range(C) for _ in range(J)]
+    rows = zip(*[models.places.get(name, none) for name in names], strict=True)
+    places = [at for row in rows for at in row]
+    losses, right = _assess(places, _widths(models.models[0], names), task, parts, on)
+    return losses.view(C, J), right.view(C, J)
 
 
 def sample_losses(
@@ -251,15 +255,15 @@ def _assess(
     failed = library().fedpers_assess(
         ctypes.c_long(len(widths) - 1),
         longs(widths),
-        (ctypes.c_void_p * len(places))(*places),
+        addresses(places),
         TASKS[task],
         ctypes.c_long(len(on)),
         longs(on),
         longs(sizes),
-        (ctypes.c_void_p * len(at))(*at),
+        addresses(at),
         pointers([chosen for _, chosen in whole]),
         pointer(found),
-        None if each is None else (ctypes.c_void_p * len(each))(*each),
+        None if each is None else addresses(each),
     )
     if failed:
         raise FAILURES[failed]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
+from fedpers.core.items import Items
 from fedpers.core.params import Params, alike
 from fedpers.core.vmap import on_stacks, readable
 from fedpers.learning.kernels import native
@@ -94,23 +95,23 @@ def _rows_scored(loss: Loss, models: Params, data: Data) -> tuple[Plan, Params] 
     return plan, {k: models[k] if k in models else v.expand(rows, *v.shape) for k, v in start.w.items()}
 
 
-def losses_of_each(loss: Loss, asked: Sequence[tuple[Sequence[Params], Data]]) -> Tensor:
-    """[C, J] of C clients' (J models, data) the losses of each one's models on its samples.
+def losses_of_each(loss: Loss, models: Items, datas: Sequence[Data]) -> Tensor:
+    """[C, J] losses of C clients' J models, client by client, each on its client's samples.
 
     By the kernel where there is one, in one call, else by torch; no stack's rows.
     """
-    models, datas = [w for group, _ in asked for w in group], [data for _, data in asked]
-    counts = [len(group) for group, _ in asked]
-    like = next(iter(models[0].values()))
-    found = parts_of(loss, ON_DATA, models[0], like) if kernels_allowed() and alike(models) else None
-    if found is None or not _scores(*found, loss, datas):
-        if not like.is_cpu and alike(models) and len({len(data) for data in datas}) == 1:
-            each = [data for group, data in asked for _ in group]
-            return _scored_together(loss, models, each).view(len(asked), -1)
-        return torch.stack([torch.stack([loss(w, data) for w in group]) for group, data in asked])
-    plan, start = found
-    whole = [start.w | w for w in models] if start.w.keys() - models[0].keys() else models
-    return native.assess_each(whole, plan.places, plan.task, datas, counts)[0].view(len(asked), -1)
+    C, like = len(datas), models.like
+    found = parts_of(loss, ON_DATA, models.models[0], like) if kernels_allowed() and models.places else None
+    if found is not None and _scores(*found, loss, datas):
+        plan, start = found
+        more = start.w.keys() - models.layers.keys()
+        whole = Items([start.w | w for w in models.models]) if more else models
+        if whole.places is not None:
+            return native.assess_each(whole, plan.places, plan.task, datas)[0]
+    each = [data for data in datas for _ in range(len(models) // C)]
+    if not like.is_cpu and alike(models.models) and len({len(data) for data in datas}) == 1:
+        return _scored_together(loss, models.models, each).view(C, -1)
+    return torch.stack([loss(w, data) for w, data in zip(models.models, each, strict=True)]).view(C, -1)
 
 
 def _scored_together(loss: Loss, models: Sequence[Params], datas: Sequence[Data]) -> Tensor:

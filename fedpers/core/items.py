@@ -1,0 +1,95 @@
+"""Many models that are summed, compared and scored in turn, and looked at once for all of it."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from fedpers.core.params import Params, in_doubles, same_names, sq_dists, weighted_sum
+from fedpers.core.sums import distances_at, known, sums_at
+
+
+class Items:
+    """Models of the same names and shapes, known by their place.
+
+    Raises:
+        FedpersError: they do not have the same names.
+    """
+
+    def __init__(self, models: Sequence[Params]) -> None:
+        same_names(*models)
+        self.models = models
+        self.layers = {k: [w[k] for w in models] for k in models[0]}
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of their kind."""
+        return next(iter(self.layers.values()))[0]
+
+    @cached_property
+    def places(self) -> dict[str, list[int]] | None:
+        """Where in memory they lie, layer by layer; None if no kernel may read them."""
+        if not all(map(known, self.layers.values())):
+            return None
+        return {k: [t.data_ptr() for t in layer] for k, layer in self.layers.items()}
+
+
+def weighted_sum_each(
+    items: Items, chosen: Sequence[int], weights: Sequence[float], counts: Sequence[int]
+) -> Params:
+    """Stacks [G, ...], `weighted_sum` of each of G groups of items: by a kernel in one call.
+
+    Args:
+        chosen: the items of all groups, one group after the other.
+        weights: of these.
+        counts: [G] how many each group has, at least one.
+    """
+    layers, names = items.layers.values(), items.layers.keys()
+    if items.places is not None and min(counts):
+        at = [places[i] for places in items.places.values() for i in chosen]
+        found = sums_at(at, [layer[0].shape for layer in layers], counts, weights)
+    elif not items.like.is_cpu and min(counts):
+        found = [_group_sums([layer[i] for i in chosen], counts, weights) for layer in layers]
+    else:
+        groups = [slice(*ends) for ends in pairwise([0, *accumulate(counts)])]
+        rows = [weighted_sum([items.models[i] for i in chosen[g]], weights[g]) for g in groups]
+        found = [torch.stack([row[k] for row in rows]) for k in names]
+    return dict(zip(names, found, strict=True))
+
+
+def _group_sums(layer: Sequence[Tensor], counts: Sequence[int], factors: Sequence[float]) -> Tensor:
+    """[G, ...] of G groups of items, one after the other in `layer`: in a few calls, for a GPU."""
+    like, ends = layer[0], torch.tensor(counts).cumsum(0)
+    place = torch.arange(max(counts)).expand(len(counts), -1)
+    padded = place >= torch.tensor(counts).unsqueeze(1)  # by a group's first item, of weight 0
+    index = (ends - torch.tensor(counts)).unsqueeze(1) + place.masked_fill(padded, 0)
+    w = torch.tensor(factors, dtype=torch.float64)[index].masked_fill(padded, 0)
+    index, w = index.to(like.device), w.to(like.device).unsqueeze(1)
+    parts = in_doubles(layer, w.numel())
+    return torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in parts], 1).view(
+        len(counts), *like.shape
+    )
+
+
+def sq_dist_each(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
+    """[P] float64 ‖items[a_p] - items[b_p]‖², rounded as by `sq_dists`, but for a GPU's last digits."""
+    if not len(a):
+        return torch.zeros(0, dtype=torch.float64)
+    if items.places is not None:
+        sides = [[places[i] for places in items.places.values() for i in side] for side in (a, b)]
+        return distances_at([layer[0].numel() for layer in items.layers.values()], *sides)
+    if not items.like.is_cpu:
+        layers = [[[layer[i] for i in side] for layer in items.layers.values()] for side in (a, b)]
+        return _pair_distances(*layers).cpu()
+    return torch.cat([sq_dists([items.models[i]], [items.models[j]])[0] for i, j in zip(a, b, strict=True)])
+
+
+def _pair_distances(a: Sequence[Sequence[Tensor]], b: Sequence[Sequence[Tensor]]) -> Tensor:
+    """[P] float64 of layers [layer][pair]: in a few calls, for a GPU."""
+    columns = [zip(in_doubles(x), in_doubles(y), strict=True) for x, y in zip(a, b, strict=True)]
+    return torch.stack([(x - y).square().sum(1) for layer in columns for x, y in layer]).sum(0)
