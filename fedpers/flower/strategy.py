@@ -169,8 +169,10 @@ class PersonalizedStrategy(Strategy, ABC):
         self.transport.timeout = timeout
         with settled():
             for t in range(self.rounds_done + 1, num_rounds + 1):
-                replies = self.transport.send(self.configure_train(t, arrays, train_config or config, grid))
-                arrays, train_metrics = self.aggregate_train(t, replies)
+                # messages without names, which would keep them until the next round's replies are there
+                arrays, train_metrics = self.aggregate_train(
+                    t, self.transport.send(self.configure_train(t, arrays, train_config or config, grid))
+                )
                 result.train_metrics_clientapp[t] = train_metrics
                 observer.on_round(t, self.round_log)
                 orders = self.configure_evaluate(t, arrays, evaluate_config or config, grid)
