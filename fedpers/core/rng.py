@@ -25,11 +25,11 @@ class Stream:
     """What one client draws in one exchange. The generator is made at the first draw."""
 
     ragged = False  # whether some steps of a schedule may hold no sample
+    place: tuple[np.ndarray, int] | None = None  # where kernels that drew stopped, [N, 6], and its own row
+    _generator: np.random.Generator | None = None
 
     def __init__(self, seed: int, t: int, client: int, exchange: int = 0) -> None:
         self.key = [seed, CLIENT, t, client, exchange]
-        self._generator: np.random.Generator | None = None
-        self.place: np.ndarray | None = None  # [6] where a kernel that drew from it stopped: see seeds.c
 
     @property
     def generator(self) -> np.random.Generator:
@@ -38,7 +38,8 @@ class Stream:
             if self.place is None:
                 self._generator = np.random.default_rng(_entropy(self.key))
             else:
-                self._generator = _generator_at(self.place)
+                places, row = self.place
+                self._generator = _generator_at(places[row])
         return self._generator
 
     @property
@@ -104,7 +105,7 @@ class Stream:
 
 
 def _generator_at(place: np.ndarray) -> np.random.Generator:
-    """NumPy's generator that goes on where a kernel stopped."""
+    """NumPy's generator that goes on where a kernel stopped, at `place` [6]: see seeds.c."""
     low, high, add_low, add_high, word, half = map(int, place)
     bits = np.random.PCG64(0)
     bits.state = {

@@ -68,10 +68,11 @@ def _known(streams: Sequence[Stream]) -> Streams | None:
     if keys.min() < 0 or keys.max() >= 2**32:  # which takes two words
         return None
     places = np.zeros((len(keys), PLACE), dtype=np.uint64)
-    for s, place in zip(streams, places, strict=True):
+    for i, s in enumerate(streams):
         if s.place is not None:
-            place[:] = s.place
-        s.place = place
+            before, row = s.place
+            places[i] = before[row]
+        s.place = places, i
     return Streams(keys.astype(np.uint32), places)
 
 
