@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.cfl import AllClusters, CFLConfig, MemberModel
-from fedpers.core.params import add, sq_norm, weighted_mean
+from fedpers.core.params import add, sq_dists, sq_norm, weighted_mean, zeros_like
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
@@ -40,10 +40,6 @@ class State:
 
     clusters: tuple[Members, ...]
     params: tuple[Params, ...]
-
-
-def _length(change: Params) -> float:
-    return float(sq_norm(change)) ** 0.5
 
 
 class CFL(PersonalizedStrategy):
@@ -83,9 +79,10 @@ class CFL(PersonalizedStrategy):
         return weighted_mean([deltas[k].params for k in there], n) if there else {}
 
     def _stalled(self, members: Members, mean: Params, deltas: dict[int, Any]) -> bool:
-        if len(members) < 2 or not mean or not _length(mean) < self.config.eps1:
+        if len(members) < 2 or not mean or not float(sq_norm(mean)) ** 0.5 < self.config.eps1:
             return False
-        return max(_length(deltas[k].params) for k in members if k in deltas) > self.config.eps2   # [S3]
+        longest = sq_dists([deltas[k].params for k in members if k in deltas], [zeros_like(mean)]).max()
+        return float(longest) ** 0.5 > self.config.eps2                                  # [S3]
 
     def _cut(self, members: Members, deltas: dict[int, Any]) -> tuple[Members, ...]:
         if any(k not in deltas for k in members):
