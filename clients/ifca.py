@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import nearest_center, pick
@@ -54,7 +54,7 @@ class IFCAClient(PersonalizedClient):
     ) -> tuple[Choice, None]:
         """The identity and one local training, or one gradient."""
         j = nearest_center(self.model, order.centers, data)
-        identity = one_hot(j, len(order.centers)).to(data.mask)                          # [C1]
+        identity = (torch.arange(len(order.centers), device=j.device) == j).to(data.mask)    # [C1]
         w = pick(order.centers, j)
         if self.config.averaging == "model":
             update = minimise(self.model.loss, w, data, rng, self.config.local)          # [C2]

@@ -56,7 +56,8 @@ class FedProto(PersonalizedStrategy):
         n = torch.stack([r.n for r in replies.values()]).double()
         sent = torch.stack([r.C for r in replies.values()]).double()
         total = n.sum(0)
-        mean = (n[:, :, None] * sent).sum(0) / total.clamp(min=1)[:, None]                  # [S3]
+        sums = (n.T[:, None] @ sent.transpose(0, 1)).squeeze(1)         # of each class, over the clients
+        mean = sums / total.clamp(min=1)[:, None]                                        # [S3]
         seen = total > 0
         C = torch.where(seen[:, None], mean.to(s.C), s.C)
         return Prototypes(C, torch.where(seen, total.to(s.n), s.n))

@@ -9,7 +9,9 @@ from torch.nn.functional import one_hot
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, combine, weighted_mean
-from fedpers.learning.kernels.scoring import sample_losses_of
+from fedpers.core.pytree import flatten, rebuild
+from fedpers.core.vmap import on_stacks
+from fedpers.learning.kernels.scoring import mean_losses_of, sample_losses_of
 from fedpers.learning.model import Model
 
 
@@ -30,13 +32,25 @@ def center_losses(model: Model, centers: Sequence[Params], data: Data) -> Tensor
 
 def nearest_center(model: Model, centers: Sequence[Params], data: Data) -> Tensor:
     """The number of the center of least mean loss, a scalar int64; ties go to the first."""
-    return (center_losses(model, centers, data) * data.mask).sum(1).argmin()
+    return mean_losses_of(model, centers, data).argmin()
 
 
 def pick(centers: Sequence[Params], number: Tensor) -> Params:
     """One of the centers, by a number that is a scalar int64; under vmap each client's own."""
-    stacks = {k: torch.stack([c[k] for c in centers]) for k in centers[0]}
-    return {k: v.index_select(0, number.reshape(1)).squeeze(0) for k, v in stacks.items()}
+    leaves, form = flatten(list(centers))
+
+    def all_clients(number: Tensor, *leaves: Tensor) -> list[Tensor]:
+        stacks = rebuild(form, leaves)
+        return [_rows([stack[k] for stack in stacks], number) for k in stacks[0]]
+
+    return dict(zip(centers[0], on_stacks(all_clients, number, *leaves), strict=True))
+
+
+def _rows(layer: Sequence[Tensor], number: Tensor) -> Tensor:
+    """[C, ...] row c of stack number[c]; what all clients share is not stacked for each."""
+    if not any(stack.stride(0) for stack in layer):
+        return torch.stack([stack[0] for stack in layer])[number]
+    return torch.stack(list(layer))[number, torch.arange(len(number), device=number.device)]
 
 
 def nearest_shares(model: Model, centers: Sequence[Params], data: Data) -> Tensor:

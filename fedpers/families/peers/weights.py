@@ -16,7 +16,7 @@ from fedpers.core.pytree import flatten, rebuild, record
 from fedpers.core.rng import Stream, Where
 from fedpers.core.vmap import on_stacks, readable
 from fedpers.families.peers.messages import Newcomer
-from fedpers.learning.kernels.scoring import sample_losses_of
+from fedpers.learning.kernels.scoring import mean_losses_of
 from fedpers.learning.mixing import mixture
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -86,8 +86,7 @@ def reweighed(old: Scores, ids: Tensor, losses: Tensor, beta: float | None, mask
 
 def score(model: Model, phis: Sequence[Params], data: Data, kappa: float | None) -> Tensor:
     """[J] float64, κ times the mean loss of each of J models, or its sum over samples (None)."""
-    losses, n = sample_losses_of(model, phis, data), data.num
-    return (n if kappa is None else kappa) * (losses.double() * data.mask).sum(1) / n
+    return (data.num if kappa is None else kappa) * mean_losses_of(model, phis, data)
 
 
 def of_weight(w: Tensor, rng: Stream) -> dict[int, Stream]:

@@ -174,7 +174,7 @@ static void list(const float **to, const float *x, long hop, const int64_t *rows
    the last model's was is packed once for both. `each` [C] is null, or says where the losses of the samples go.
    Returns 0, 1 without memory, 2 for a label that is no class, 3 for a row that is no sample. */
 int fedpers_assess(long L, const long *width, const float **from, int task, long C, const long *on,
-                   const long (*size)[2], const void *(*data)[2], const int64_t **rows, float (*out)[2], float **each) {
+                   const long (*size)[2], const void *(*data)[2], const int64_t **rows, double (*out)[2], float **each) {
     long all = V, widest = 0;
     int failed = 0;
     for (long l = 0; l < L; l++) {
@@ -227,7 +227,7 @@ int fedpers_assess(long L, const long *width, const float **from, int task, long
             }
             failed = score(task, z[(L - 1) % 2], wide, mine[1], picked, at, n, width[L], sums, each ? each[c] : 0);
         }
-        for (int i = 0; i < 2; i++) out[c][i] = (float)(sums[i] / used);
+        for (int i = 0; i < 2; i++) out[c][i] = sums[i] / used;
     }
     free(space);
     return failed;

@@ -191,8 +191,8 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
     rows = [t if t is None or t[0, 0].is_contiguous() else t.contiguous() for t in map(w.get, names)]
     first = [None if t is None else (t.data_ptr(), 4 * t.stride(0), 4 * t.stride(1)) for t in rows]
     places = [at and at[0] + c * at[1] + j * at[2] for c in range(C) for j in range(J) for at in first]
-    losses, right = _assess(places, _widths(w, names), task, parts, [c for c in range(C) for _ in range(J)])
-    return losses.view(C, J), right.view(C, J)
+    found = _assess(places, _widths(w, names), task, parts, [c for c in range(C) for _ in range(J)])
+    return found.float().view(C, J, 2).unbind(2)  # type: ignore[return-value]
 
 
 def assess_each(
@@ -204,8 +204,15 @@ def assess_each(
     none, on = [None] * len(models), [c for c in range(C) for _ in range(J)]
     rows = zip(*[models.places.get(name, none) for name in names], strict=True)
     places = [at for row in rows for at in row]
-    losses, right = _assess(places, _widths(models.models[0], names), task, parts, on)
-    return losses.view(C, J), right.view(C, J)
+    found = _assess(places, _widths(models.models[0], names), task, parts, on)
+    return found.float().view(C, J, 2).unbind(2)  # type: ignore[return-value]
+
+
+def mean_losses(models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data]) -> Tensor:
+    """[C, J] float64 mean losses of C clients' samples under J models, as `sample_losses`."""
+    shared, pairs, places = _pairs(models, names, parts)
+    found = _assess(places, _widths(models[0], names), task, parts, [c for c, _ in pairs])[:, 0]
+    return found.view(len(models), -1).T if shared else found.view(len(parts), -1)
 
 
 def sample_losses(
@@ -220,17 +227,26 @@ def sample_losses(
     Raises:
         IndexError: a label is no class.
     """
+    _, pairs, places = _pairs(models, names, parts)
+    found = torch.zeros(len(parts), len(models), size)
+    where = [found.data_ptr() + 4 * size * (c * len(models) + j) for c, j in pairs]
+    _assess(places, _widths(models[0], names), task, parts, [c for c, _ in pairs], where)
+    return found
+
+
+def _pairs(
+    models: Sequence[Params], names: Sequence[str], parts: Sequence[Data]
+) -> tuple[bool, list[tuple[int, int]], list[int | None]]:
+    """(whether all clients share each model, pairs of client and model, where the parameters of each lie).
+
+    Client by client each reads its samples once; model by model, if they are shared, each is packed once.
+    """
     rows = [[_rows(w.get(name)) for name in names] for w in models]
     C, J = range(len(parts)), range(len(models))
     shared = all(t is None or not t.stride(0) for row in rows for t in row)
-    # client by client each reads its samples once; model by model each model is packed once
     pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
     firsts = [[None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in row] for row in rows]
-    places = [at and at[0] + c * at[1] for c, j in pairs for at in firsts[j]]
-    found = torch.zeros(len(C), len(J), size)
-    where = [found.data_ptr() + 4 * size * (c * len(J) + j) for c, j in pairs]
-    _assess(places, _widths(models[0], names), task, parts, [c for c, _ in pairs], where)
-    return found
+    return shared, pairs, [at and at[0] + c * at[1] for c, j in pairs for at in firsts[j]]
 
 
 def _assess(
@@ -240,14 +256,14 @@ def _assess(
     parts: Sequence[Data],
     on: Sequence[int],
     each: Sequence[int] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Of models whose parameters are at `places`, model by model.
+) -> Tensor:
+    """[n, 2] float64 mean loss and accuracy of models whose parameters are at `places`, model by model.
 
     Args:
         on: the number of the part whose samples each model is to predict.
         each: the places where the losses of these samples go.
     """
-    found = torch.empty(len(on), 2)
+    found = torch.empty(len(on), 2, dtype=torch.float64)
     whole = [(getattr(p, "of", p), getattr(p, "chosen", None)) for p in parts]  # of a Part no row is copied
     targets = [_targets(data.y, task) for data, _ in whole]
     sizes = [n for p, (data, _) in zip(parts, whole, strict=True) for n in (len(p), len(data))]
@@ -267,8 +283,7 @@ def _assess(
     )
     if failed:
         raise FAILURES[failed]
-    losses, right = found.unbind(1)
-    return losses, right
+    return found
 
 
 def _targets(y: Tensor, task: str) -> Tensor:

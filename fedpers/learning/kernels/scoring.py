@@ -1,6 +1,6 @@
 """Losses and right answers of models that nobody trains here: by a kernel in one call, else by torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -51,16 +51,35 @@ def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tens
 
     By the kernel where there is one, in one call for all clients of a stack, else by torch.
     """
-    found = _scored_by(model, models[0], data) if alike(models) else None
+    found = _by_kernel(native.sample_losses, model, models, data, len(data))
     if found is None:
         return torch.stack([model.sample_losses(model(w, data.x), data.y) for w in models])
+    return found
+
+
+def mean_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
+    """[J] float64 the mean loss of a client's samples under J models, as by `sample_losses_of`."""
+    found = _by_kernel(native.mean_losses, model, models, data)
+    if found is None:
+        losses = sample_losses_of(model, models, data).double()
+        return torch.where(data.mask > 0, losses, 0.0).sum(1) / data.num
+    return found
+
+
+def _by_kernel(
+    score: Callable[..., Tensor], model: Model, models: Sequence[Params], data: Data, *more: int
+) -> Tensor | None:
+    """A client's row of what `score` makes of all clients' stacks; None if there is no kernel for it."""
+    found = _scored_by(model, models[0], data) if alike(models) else None
+    if found is None:
+        return None
     places, w = found
     block, names = data.block, list(w)
 
     def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
         given = iter(leaves)
         stacks = [{k: next(given) for k in names} for _ in models]
-        return [native.sample_losses(stacks, places, model.task, block.parts, len(data))]
+        return [score(stacks, places, model.task, block.parts, *more)]
 
     return on_stacks(all_clients, data.num, *(w[k] for w in models for k in names))[0]
 
