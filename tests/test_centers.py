@@ -1,5 +1,7 @@
 """Several models of one shape: starts, measurements, means; proximal terms; draws; exact solutions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,14 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.params import combine, sq_dist
 from fedpers.core.sampling import draw
-from fedpers.families.clustered.centers import center_losses, nearest_shares, new_centers, new_mean
+from fedpers.families.clustered.centers import (
+    center_losses,
+    nearest_center,
+    nearest_shares,
+    new_centers,
+    new_mean,
+    pick,
+)
 from fedpers.families.clustered.least_squares import least_squares, require_least_squares
 from fedpers.flower.evaluation import measure_centers
 from fedpers.learning.gradients import grad
@@ -76,6 +85,33 @@ def test_losses_and_shares_of_centers():
     data = part([[1.0]] * 3, [1.0, 3.0, 2.0])
     assert center_losses(model, centers, data).tolist() == [[1, 9, 4], [9, 1, 4]]
     np.testing.assert_allclose(nearest_shares(model, centers, data), [2 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_picked_center_is_the_clients_own_or_everybodys(own):
+    """Alone, under vmap with centers that all clients share, and with centers of each client's own."""
+    centers = [tree(1, 2), tree(3, 5), tree(-1, 0.5)]
+    assert all(torch.equal(v, centers[2][k]) for k, v in pick(centers, torch.tensor(2)).items())
+    factor = torch.arange(1.0, 5).double() if own else torch.ones(4).double()
+
+    def one(number, c):
+        return pick([{k: c * v for k, v in w.items()} for w in centers] if own else centers, number)
+
+    numbers = torch.tensor([2, 0, 0, 1])
+    found = torch.vmap(one)(numbers, factor)
+    for i, (number, c) in enumerate(zip(numbers.tolist(), factor, strict=True)):
+        for k, v in found.items():
+            torch.testing.assert_close(v[i], c * centers[number][k], rtol=0, atol=0)
+
+
+def test_the_nearest_center_is_that_of_the_least_mean_loss_without_padding():
+    model = linear(1)
+    centers = [{"head.weight": torch.tensor([[c]]).double()} for c in (0.0, 4.0)]
+    data = part([[1.0]] * 3, [2.0, 2.0, 4.0])
+    assert int(nearest_center(model, centers, data)) == 1
+    for y in (4.0, torch.nan):  # of padding; what is left is as far from both, and the first is taken
+        padded = replace(data, y=data.y.new_tensor([2.0, 2.0, y]), mask=data.mask.new_tensor([1.0, 1.0, 0.0]))
+        assert int(nearest_center(model, centers, padded)) == 0
 
 
 def test_means_of_those_that_replied():

@@ -22,7 +22,7 @@ from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.kernels.scoring import losses_of_each, sample_losses_of
+from fedpers.learning.kernels.scoring import losses_of_each, mean_losses_of, sample_losses_of
 from fedpers.learning.local_training import minimise, minimise_each
 from fedpers.learning.losses import Frozen, soft_proximal
 from tests.test_dense import LOCALS, SGD, both, close, net
@@ -370,15 +370,22 @@ def test_losses_of_samples_are_each_models_own_whether_it_is_everybodys_or_not(s
     def inside(i, *leaves):
         values = iter(leaves)
         models = [{k: next(values) for k in names} for _ in range(2)]
-        return [sample_losses_of(model, models, StackedData.of(i, block))]
+        data = StackedData.of(i, block)
+        return [sample_losses_of(model, models, data), mean_losses_of(model, models, data)]
 
     with stacked(), torch.no_grad():
-        (found,) = over_rows(inside, torch.arange(3), *rows)
+        found, means = over_rows(inside, torch.arange(3), *rows)
+        with autograd_only():
+            found_by_torch, by_torch = over_rows(inside, torch.arange(3), *rows)
+        assert means.dtype == by_torch.dtype == torch.float64
+        torch.testing.assert_close(means, by_torch, rtol=1e-6, atol=1e-7)
         for c, n in enumerate(block.sizes):
             data = fed.client(c).train
             for j in range(2):
                 wanted = model.sample_losses(model(given[j][c], data.x), data.y)
                 torch.testing.assert_close(found[c, j, :n], wanted, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(found_by_torch[c, j, :n], wanted, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(means[c, j], wanted.double().mean(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
