@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpers.clients.scaffold import ModelAndControl, ScaffoldConfig
 from fedpers.core.params import weighted_sum, zeros_like
-from fedpers.method import Params, PersonalizedStrategy, Roster, Round, add, mean
+from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
 class Scaffold(PersonalizedStrategy):
@@ -38,10 +38,11 @@ class Scaffold(PersonalizedStrategy):
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         replies = yield dict.fromkeys(selected, s)                                       # [S2]
+        S, N = len(replies), len(self.roster.ids)
         dx, dc = [r.x for r in replies.values()], [r.c for r in replies.values()]
-        x = add(s.x, mean(dx), self.config.eta_g)                                        # [S3]
-        N = len(self.roster.ids)
-        return ModelAndControl(x, add(s.c, weighted_sum(dc, [1 / N] * len(dc))))         # [S4]
+        x = weighted_sum([s.x, *dx], [1.0] + [self.config.eta_g / S] * S)                # [S3]
+        c = weighted_sum([s.c, *dc], [1.0] + [1 / N] * S)                                # [S4]
+        return ModelAndControl(x, c)
 
     def evaluation_message(self, s: ModelAndControl, k: int) -> ModelAndControl:
         """The global model."""
