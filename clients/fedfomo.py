@@ -104,10 +104,9 @@ class FedFomoClient(PersonalizedClient):
         models = Items([phi for group in groups for phi in group])
         losses = losses_of_each(self.model.loss, models, kept)
         gain = (losses[:, :1] - losses[:, 1:]).cpu().numpy()
-        far = np.maximum(distances(models, gain), 1e-12)
-        w = np.maximum(gain / far, 0)                                                    # [C1]
+        w = np.maximum(gain / np.maximum(distances(models, gain), 1e-12), 0)             # [C1]
         total, given = w.sum(1, keepdims=True), np.zeros((len(w), 1 + self.config.num_neighbours))
-        given[:, 0] = 1                                # if none is better
+        given[:, 0] = 1                                                # where none is better
         w = np.divide(w, total, out=given[:, :w.shape[1]], where=total > 0)              # [C2]
         return sums_of_used(models, w), torch.from_numpy(given).to(losses.device)        # [C3]
 

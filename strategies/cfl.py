@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.cfl import AllClusters, CFLConfig, MemberModel
-from fedpers.core.params import add, sq_dists, sq_norm, weighted_mean, zeros_like
+from fedpers.core.items import Items, sq_dists
+from fedpers.core.params import add, weighted_mean, zeros_like
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
@@ -79,10 +80,11 @@ class CFL(PersonalizedStrategy):
         return weighted_mean([deltas[k].params for k in there], n) if there else {}
 
     def _stalled(self, members: Members, mean: Params, deltas: dict[int, Any]) -> bool:
-        if len(members) < 2 or not mean or not float(sq_norm(mean)) ** 0.5 < self.config.eps1:
+        if len(members) < 2 or not mean:
             return False
-        longest = sq_dists([deltas[k].params for k in members if k in deltas], [zeros_like(mean)]).max()
-        return float(longest) ** 0.5 > self.config.eps2                                  # [S3]
+        changes = Items([zeros_like(mean), mean, *(deltas[k].params for k in members if k in deltas)])
+        whole, *each = sq_dists(changes, [0], range(1, len(changes)))[0].sqrt().tolist()
+        return whole < self.config.eps1 and max(each) > self.config.eps2                 # [S3]
 
     def _cut(self, members: Members, deltas: dict[int, Any]) -> tuple[Members, ...]:
         if any(k not in deltas for k in members):

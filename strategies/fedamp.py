@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.fedamp import CloudModel, FedAMPConfig
-from fedpers.core.params import sq_dists, weighted_sums
+from fedpers.core.items import Items, sq_dists, weighted_sums
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -50,29 +50,25 @@ class FedAMP(PersonalizedStrategy):
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         rows = [self.row[k] for k in self.sample(rng)]                                   # [S1]
-        xi = s.xi.clone()
-        xi[rows] = self._weights(s, rows)                                                # [S2]
-        mixed = zip(rows, self._mixtures(s, rows, xi[rows]), strict=True)
+        place = {j: i for i, j in enumerate(sorted({*s.models, *rows}))}
+        every, xi = Items([s.models.get(j, s.start) for j in place]), s.xi.clone()
+        xi[rows] = self._weights(s, rows, every, place)                                  # [S2]
+        mixed = zip(rows, weighted_sums(every, xi[rows][:, list(place)]), strict=True)
         self.round_log.pairs = 2 * len(rows) * len(s.models)
         replies = yield {self.roster.ids[i]: CloudModel(u) for i, u in mixed}            # [S3]
         models = s.models | {self.row[k]: reply.w for k, reply in replies.items()}       # [S4]
         return replace(s, models=models, xi=xi)
 
-    def _weights(self, s: State, rows: list[int]) -> Tensor:
-        """[R, N] ξ_ij for the R clients `rows`."""
+    def _weights(self, s: State, rows: list[int], every: Items, place: dict[int, int]) -> Tensor:
+        """[R, N] ξ_ij for the R clients `rows`; client j's model has this place among all."""
         h, xi, own = self.config, np.zeros((len(rows), len(s.xi))), (np.arange(len(rows)), rows)
         if s.models:
-            far = sq_dists([s.models.get(i, s.start) for i in rows], list(s.models.values())).numpy()
+            far = sq_dists(every, [place[i] for i in rows], [place[j] for j in s.models]).numpy()
             xi[:, list(s.models)] = h.alpha / h.sigma * np.exp(-far / h.sigma)
         xi[own] = 0
         xi /= np.maximum(xi.sum(1, keepdims=True), 1)
         xi[own] = np.maximum(1 - xi.sum(1), 0)
         return torch.from_numpy(xi)
-
-    def _mixtures(self, s: State, rows: list[int], xi: Tensor) -> list[Params]:
-        """u_i for the clients `rows`."""
-        there = sorted({*s.models, *rows})
-        return weighted_sums([s.models.get(j, s.start) for j in there], xi[:, there])
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with their own models."""

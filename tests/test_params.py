@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from fedpers.core import params as P
 from fedpers.core import sums
 from fedpers.core.errors import FedpersError
-from fedpers.core.items import Items, sq_dist_each, weighted_sum_each
+from fedpers.core.items import Items, sq_dist_each, sq_dists, weighted_sum_each, weighted_sums
+
+
+def sq_dists_of(a, b):
+    return sq_dists(Items([*a, *b]), range(len(a)), range(len(a), len(a) + len(b)))
 
 
 def tree(seed=0, dtype=torch.float64):
@@ -71,7 +75,7 @@ def test_many_sums_are_those_in_double_precision_to_the_rounding_of_floats(way, 
     g = torch.Generator().manual_seed(size)
     items = torch.randn(7, size, generator=g)
     w = torch.randn(number, 7, generator=g, dtype=torch.float64)
-    found = P.weighted_sums([{"a": v, "c": v.flip(0)} for v in items], w)
+    found = weighted_sums(Items([{"a": v, "c": v.flip(0)} for v in items]), w)
     most = 15 * 2**-24 * (w.abs() @ items.double().abs())
     for name, of in (("a", items), ("c", items.flip(1))):
         stack = torch.stack([f[name] for f in found])
@@ -86,7 +90,7 @@ def test_distances_in_c_and_by_torch_are_those_of_pairs(way, size, a, b):
     items = torch.randn(a + b, size, generator=torch.Generator().manual_seed(size))
     left, right = items[:a], items[a:]
     wanted = (left[:, None].double() - right.double()).square().sum(2)
-    found = P.sq_dists([{"a": v, "c": v[:2]} for v in left], [{"a": v, "c": v[:2]} for v in right])
+    found = sq_dists_of([{"a": v, "c": v[:2]} for v in left], [{"a": v, "c": v[:2]} for v in right])
     wanted += (left[:, None, :2].double() - right[:, :2].double()).square().sum(2)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
 
@@ -115,12 +119,12 @@ def test_many_sums_and_distances_are_those_of_pairs(size, way, monkeypatch):
     monkeypatch.setattr(P, "AT_ONCE", 7)
     items = [tree(i, torch.float32) | {"c": torch.full((size,), 1.0 + i)} for i in range(4)]
     w = torch.tensor([[1.0, 0.0, -2.0, 0.5], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
-    for found, row in zip(P.weighted_sums(items, w), w.tolist(), strict=True):
+    for found, row in zip(weighted_sums(Items(items), w), w.tolist(), strict=True):
         for name, value in P.weighted_sum(items, row).items():
             torch.testing.assert_close(found[name], value)
     wanted = [[float(P.sq_dist(a, b)) for b in items] for a in items[:2]]
     torch.testing.assert_close(
-        P.sq_dists(items[:2], items), torch.tensor(wanted).double(), rtol=1e-6, atol=1e-10
+        sq_dists(Items(items), [0, 1], range(4)), torch.tensor(wanted).double(), rtol=1e-6, atol=1e-10
     )
 
 
@@ -155,18 +159,26 @@ def test_items_are_looked_at_once_and_must_have_the_same_names(way):
         weighted_sum_each(items, [1], [1.0], [0, 1])
 
 
+def test_sides_of_unequal_lengths_come_in_equal_pieces_off_the_cpu(monkeypatch):
+    monkeypatch.setattr(P, "AT_ONCE", 7)
+    monkeypatch.setattr(P, "ON_GPU", 100)
+    few, many = ([torch.empty(50, device="meta")] * count for count in (2, 5))
+    pieces = [[part.shape[1] for part in P.in_doubles(side, 5)] for side in (few, many)]
+    assert pieces[0] == pieces[1] == [20, 20, 10]
+
+
 def test_of_nothing_there_are_no_sums_and_no_distances():
     a = [{"w": torch.ones(2)}]
-    assert P.weighted_sums([], torch.zeros(0, 0)) == P.weighted_sums(a, torch.zeros(0, 1)) == []
+    assert weighted_sums(Items([]), torch.zeros(0, 0)) == weighted_sums(Items(a), torch.zeros(0, 1)) == []
     assert sq_dist_each(Items(a), [], []).shape == (0,)
-    assert P.sq_dists([], a).shape == (0, 1) and P.sq_dists(a, []).shape == (1, 0)
+    assert sq_dists(Items(a), [], [0]).shape == (0, 1) and sq_dists(Items(a), [0], []).shape == (1, 0)
 
 
 def test_the_distance_of_near_models_survives_its_rounding(way):
     a = {"w": torch.randn(10_000, generator=torch.Generator().manual_seed(0))}
     b = {"w": a["w"] + 1e-4}
     wanted = float(P.sq_dist({"w": a["w"].double()}, {"w": b["w"].double()}))
-    assert float(P.sq_dists([a], [b])) == pytest.approx(wanted, rel=1e-5)
+    assert float(sq_dists(Items([a, b]), [0], [1])) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_split_and_merge_are_inverse():

@@ -9,7 +9,7 @@ import torch
 from fedpers.checks.case import run
 from fedpers.core.data import Data
 from fedpers.core.items import Items, _group_sums, _pair_distances, weighted_sum_each
-from fedpers.core.params import _products, weighted_sum
+from fedpers.core.params import products, weighted_sum
 from fedpers.core.pytree import leaves
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.runner import RunnerConfig
@@ -210,7 +210,7 @@ def test_sums_distances_and_losses_in_a_few_calls():
         torch.testing.assert_close(_group_sums([m[k] for m in models], counts, factors), v)
         wide = torch.tensor([factors], dtype=torch.float64)
         torch.testing.assert_close(
-            _products(wide, [m[k] for m in models])[0], weighted_sum(models, factors)[k]
+            products(wide, [m[k] for m in models])[0], weighted_sum(models, factors)[k]
         )
     pairs = [(models[i], models[j]) for i, j in ((0, 1), (1, 2), (4, 4), (0, 6))]
     layers = [[[m[k] for m in side] for k in ("a", "b")] for side in zip(*pairs, strict=True)]

@@ -48,7 +48,7 @@ IN_C = {  # functions whose time is the kernels', by their file
         "combine_stacks",
         "stack_of",
         "distances",
-        "distances_at",
+        "distances_each",
         "class_sums",
     ),
 }

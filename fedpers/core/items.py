@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from fedpers.core.params import Params, in_doubles, same_names, sq_dists, weighted_sum
-from fedpers.core.sums import distances_at, known, sums_at
+from fedpers.core.params import Params, in_doubles, products, same_names, weighted_sum
+from fedpers.core.sums import distances, distances_each, known, mixtures, sums_at
 
 
 class Items:
@@ -19,9 +19,10 @@ class Items:
     """
 
     def __init__(self, models: Sequence[Params]) -> None:
-        same_names(*models)
+        if models:
+            same_names(*models)
         self.models = models
-        self.layers = {k: [w[k] for w in models] for k in models[0]}
+        self.layers = {k: [w[k] for w in models] for k in models[0]} if models else {}
 
     def __len__(self) -> int:
         return len(self.models)
@@ -38,6 +39,32 @@ class Items:
             return None
         return {k: [t.data_ptr() for t in layer] for k, layer in self.layers.items()}
 
+    def at(self, chosen: Sequence[int]) -> list[int]:
+        """The `places` of some of them, layer after layer."""
+        assert self.places is not None
+        return [places[i] for places in self.places.values() for i in chosen]
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """Of the layers."""
+        return [layer[0].shape for layer in self.layers.values()]
+
+
+def weighted_sums(items: Items, weights: Tensor) -> list[Params]:
+    """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; in float64 so many take half as long again.
+
+    Args:
+        items: S of them.
+        weights: [R, S].
+    """
+    if not len(weights):
+        return []
+    if items.places is not None:
+        whole = mixtures(items.at(range(len(items))), items.shapes, weights.to(torch.float32))
+    else:
+        whole = [products(weights, layer) for layer in items.layers.values()]
+    return [dict(zip(items.layers, rows, strict=True)) for rows in zip(*whole, strict=True)]
+
 
 def weighted_sum_each(
     items: Items, chosen: Sequence[int], weights: Sequence[float], counts: Sequence[int]
@@ -51,8 +78,7 @@ def weighted_sum_each(
     """
     layers, names = items.layers.values(), items.layers.keys()
     if items.places is not None and min(counts):
-        at = [places[i] for places in items.places.values() for i in chosen]
-        found = sums_at(at, [layer[0].shape for layer in layers], counts, weights)
+        found = sums_at(items.at(chosen), items.shapes, counts, weights)
     elif not items.like.is_cpu and min(counts):
         found = [_group_sums([layer[i] for i in chosen], counts, weights) for layer in layers]
     else:
@@ -71,9 +97,28 @@ def _group_sums(layer: Sequence[Tensor], counts: Sequence[int], factors: Sequenc
     w = torch.tensor(factors, dtype=torch.float64)[index].masked_fill(padded, 0)
     index, w = index.to(like.device), w.to(like.device).unsqueeze(1)
     parts = in_doubles(layer, w.numel())
-    return torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in parts], 1).view(
-        len(counts), *like.shape
-    )
+    rows = torch.cat([(w @ part[index]).squeeze(1).to(like.dtype) for part in parts], 1)
+    return rows.view(len(counts), *like.shape)
+
+
+def sq_dists(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
+    """[R, S] float64 ‖items[a_r] - items[b_s]‖², to some 1e-7 of each.
+
+    Without a kernel it is ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64, which rounds by 1e-15 of ‖a_r‖² + ‖b_s‖²:
+    less than what float32 items are rounded by.
+    """
+    if not len(a) or not len(b):
+        return torch.zeros(len(a), len(b), dtype=torch.float64)
+    if items.places is not None:
+        return distances(items.shapes, items.at(a), items.at(b))
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=items.like.device)
+    most = max(len(a), len(b))  # so that both sides come in pieces of one length
+    for layer in items.layers.values():
+        sides = [in_doubles([layer[i] for i in side], most) for side in (a, b)]
+        for x, y in zip(*sides, strict=True):
+            sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
+            total += torch.addmm(sizes, x, y.T, alpha=-2)
+    return total.clamp(min=0).cpu()
 
 
 def sq_dist_each(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
@@ -81,12 +126,11 @@ def sq_dist_each(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
     if not len(a):
         return torch.zeros(0, dtype=torch.float64)
     if items.places is not None:
-        sides = [[places[i] for places in items.places.values() for i in side] for side in (a, b)]
-        return distances_at([layer[0].numel() for layer in items.layers.values()], *sides)
+        return distances_each(items.shapes, items.at(a), items.at(b))
     if not items.like.is_cpu:
         layers = [[[layer[i] for i in side] for layer in items.layers.values()] for side in (a, b)]
         return _pair_distances(*layers).cpu()
-    return torch.cat([sq_dists([items.models[i]], [items.models[j]])[0] for i, j in zip(a, b, strict=True)])
+    return torch.cat([sq_dists(items, [i], [j])[0] for i, j in zip(a, b, strict=True)])
 
 
 def _pair_distances(a: Sequence[Sequence[Tensor]], b: Sequence[Sequence[Tensor]]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
-from fedpers.core.sums import combined, distances, mixtures, sums_each
+from fedpers.core.sums import combined, sums_each
 
 Params = dict[str, Tensor]
 
@@ -39,7 +39,9 @@ def sub(a: Params, b: Params) -> Params:
 
 
 def scale(a: Params, factor: float | Tensor) -> Params:
-    """factor * a."""
+    """factor * a; of the number 1 `a` itself."""
+    if isinstance(factor, float) and factor == 1:
+        return a
     return {k: factor * v for k, v in a.items()}
 
 
@@ -107,7 +109,7 @@ def _layers(items: Sequence[Params]) -> list[list[Tensor]]:
 
 def _column_sum(column: list[Tensor], factors: list[float]) -> Tensor:
     if not column[0].is_cpu:  # an operation for each client would cost more than the sum
-        return _products(torch.tensor([factors], dtype=torch.float64), column)[0]
+        return products(torch.tensor([factors], dtype=torch.float64), column)[0]
     total = torch.zeros_like(column[0], dtype=torch.float64)
     for v, factor in zip(column, factors, strict=True):
         total.add_(v, alpha=factor)
@@ -125,48 +127,12 @@ def in_doubles(layer: Sequence[Tensor], rows: int = 0) -> Iterator[Tensor]:
         yield torch.stack(parts).double()
 
 
-def weighted_sums(items: Sequence[Params], weights: Tensor) -> list[Params]:
-    """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; in float64 so many take half as long again.
-
-    Args:
-        items: S of the same names and shapes; at least one, if R > 0.
-        weights: [R, S].
-    """
-    if not len(weights):
-        return []
-    layers = _layers(items)
-    whole = mixtures(layers, weights.to(torch.float32))
-    if whole is None:
-        whole = [_products(weights, layer) for layer in layers]
-    return [dict(zip(items[0], rows, strict=True)) for rows in zip(*whole, strict=True)]
-
-
-def _products(weights: Tensor, layer: Sequence[Tensor]) -> Tensor:
+def products(weights: Tensor, layer: Sequence[Tensor]) -> Tensor:
     """[R, ...] Σ_s weights[r, s]·layer[s], by matrix products."""
     like = layer[0]
     w = weights.to(like.device, torch.float64)
     rows = torch.cat([(w @ part).to(like.dtype) for part in in_doubles(layer)], 1)
     return rows.view(len(w), *like.shape)
-
-
-def sq_dists(a: Sequence[Params], b: Sequence[Params]) -> Tensor:
-    """[R, S] float64 ‖a_r - b_s‖² of R and S items.
-
-    Without a kernel it is ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64, which rounds by 1e-15 of ‖a_r‖² + ‖b_s‖²:
-    less than what float32 items are rounded by.
-    """
-    if not a or not b:
-        return torch.zeros(len(a), len(b), dtype=torch.float64)
-    layers = _layers(a), _layers(b)
-    found = distances(*layers)
-    if found is not None:
-        return found
-    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=layers[0][0][0].device)
-    for layer, other in zip(*layers, strict=True):
-        for x, y in zip(in_doubles(layer), in_doubles(other), strict=True):
-            sizes = x.square().sum(1, keepdim=True) + y.square().sum(1)
-            total += torch.addmm(sizes, x, y.T, alpha=-2)
-    return total.clamp(min=0).cpu()
 
 
 def weighted_mean(items: Sequence[Params], weights: Sequence[float | Tensor]) -> Params:

@@ -72,20 +72,18 @@ def sums_at(
     return found
 
 
-def mixtures(columns: Columns, shares: Tensor) -> list[Tensor] | None:
+def mixtures(places: Sequence[int], shapes: Sequence[torch.Size], shares: Tensor) -> list[Tensor]:
     """For each of L layers [R, ...] Σ_s shares[r, s]·items[s], summed as floats.
 
     Args:
-        columns: S tensors for each layer.
+        places: where the layers of S items lie, layer after layer.
+        shapes: of the layers.
         shares: [R, S] float32.
     """
-    if not columns or not all(map(known, columns)):
-        return None
     shares, (R, S) = shares.contiguous(), shares.shape
-    found = [torch.empty(R, *column[0].shape) for column in columns]
-    sizes = _sizes(columns, 1, R, S)  # as of one client
-    given = pointers(_flat(columns)), longs([0] * S * len(columns)), pointer(shares)
-    library().fedpers_combine(*sizes, *given, _rows(found))
+    found = [torch.empty(R, *shape) for shape in shapes]
+    given = addresses(places), longs([0] * len(places)), pointer(shares)
+    library().fedpers_combine(*_sizes(shapes, 1, R, S), *given, _rows(found))  # as of one client
     return found
 
 
@@ -112,30 +110,26 @@ def combine_stacks(shares: Tensor, *items: Tensor) -> list[Tensor]:
     return found
 
 
-def distances(a: Columns, b: Columns) -> Tensor | None:
+def distances(shapes: Sequence[torch.Size], a: Sequence[int], b: Sequence[int]) -> Tensor:
     """[R, S] float64 ‖a_r - b_s‖² over all layers, to some 1e-7 of each.
 
     Differences are float32, their sum float64.
+
+    Args:
+        shapes: of the layers.
+        a, b: where the layers of R and S items lie, layer after layer.
     """
-    if not a or not all(known([*x, *y]) for x, y in zip(a, b, strict=True)):
-        return None
-    found = torch.zeros(len(a[0]), len(b[0]), dtype=torch.float64)
-    library().fedpers_distances(
-        *_sizes(a, *found.shape), pointers(_flat(a)), pointers(_flat(b)), pointer(found)
-    )
+    found = torch.zeros(len(a) // len(shapes), len(b) // len(shapes), dtype=torch.float64)
+    given = addresses(a), addresses(b), pointer(found)
+    library().fedpers_distances(*_sizes(shapes, *found.shape), *given)
     return found
 
 
-def distances_at(numbers: Sequence[int], a: Sequence[int], b: Sequence[int]) -> Tensor:
-    """[P] float64 ‖a_p - b_p‖² over all layers, as by `distances`, of items whose layers lie at these places.
-
-    Args:
-        numbers: [L] in each layer.
-        a, b: the places [L · P], layer after layer.
-    """
-    found = torch.zeros(len(a) // len(numbers), dtype=torch.float64)
-    sizes = ctypes.c_long(len(numbers)), longs(numbers), ctypes.c_long(len(found))
-    library().fedpers_distances_each(*sizes, addresses(a), addresses(b), pointer(found))
+def distances_each(shapes: Sequence[torch.Size], a: Sequence[int], b: Sequence[int]) -> Tensor:
+    """[P] float64 ‖a_p - b_p‖² over all layers, as by `distances`."""
+    found = torch.zeros(len(a) // len(shapes), dtype=torch.float64)
+    given = addresses(a), addresses(b), pointer(found)
+    library().fedpers_distances_each(*_sizes(shapes, len(found)), *given)
     return found
 
 
@@ -184,10 +178,10 @@ def _flat(columns: Columns) -> list[Tensor]:
     return [t for column in columns for t in column]
 
 
-def _sizes(columns: Columns, *rows: int) -> tuple[Any, ...]:
-    """What all functions are told first: how many layers and their sizes, how many items on each side."""
-    sizes = longs([column[0].numel() for column in columns])
-    return ctypes.c_long(len(columns)), sizes, *map(ctypes.c_long, rows)
+def _sizes(shapes: Sequence[torch.Size], *rows: int) -> tuple[Any, ...]:
+    """What these functions are told first: how many layers and their sizes, how many items on each side."""
+    sizes = longs([shape.numel() for shape in shapes])
+    return ctypes.c_long(len(shapes)), sizes, *map(ctypes.c_long, rows)
 
 
 def _rows(stacks: Sequence[Tensor]) -> Any:

@@ -17,6 +17,7 @@ def class_means(model: Model, w: Params, data: Data, K: int) -> tuple[Tensor, Te
 
     On a CPU each client of a stack reads its own samples: once read, they are not worth a stack.
     """
+    w = {k: v for k, v in w.items() if not model.is_head(k)}
     if data.like.is_cpu:
         sums, n = together(lambda *given: _sums_each(model, *given), w, data.apart, K)
     else:
