@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedpers.checks.contract import CHECKS, run
-from fedpers.clients.cfl import CFLClient, CFLConfig
+from fedpers.clients.cfl import CFLClient, CFLConfig, ModelChange
+from fedpers.core.params import weighted_mean
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
@@ -41,6 +42,21 @@ def test_cosines():
     ]
     want = [[1, 0, -1, 0], [0, 1, 0, 0], [-1, 0, 1, 0], [0, 0, 0, 0]]
     np.testing.assert_allclose(cosines(items).numpy(), want, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "stalled"),
+    [((2.0, -1.5, 0.1), True), ((1.5, -1.5, 0.1), False), ((2.0, 0.1, 0.1), False), ((2.0,), False)],
+)
+def test_a_cluster_has_stalled_where_its_mean_change_is_short_and_one_members_is_long(lengths, stalled):
+    """ε1 = 0.4 and ε2 = 1.6, over all layers together; client 7 has sent nothing."""
+    strategy = CFL(CFLConfig(), MODEL, Plan())
+    deltas = {k: ModelChange({"a": torch.tensor([0.6 * v]), "b": torch.tensor([[0.8 * v]])})
+              for k, v in enumerate(lengths)}  # fmt: skip
+    mean = weighted_mean([change.params for change in deltas.values()], [1.0] * len(deltas))
+    members = (*deltas, 7) if len(deltas) > 1 else tuple(deltas)
+    assert strategy._stalled(members, mean, deltas) is stalled
+    assert not strategy._stalled((*deltas, 7), {}, {})
 
 
 @pytest.mark.parametrize("seed", range(12))
