@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpers.core.items import Items
 from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
+from fedpers.families.peers.messages import Candidates
 from fedpers.families.peers.weights import distances, sums_of_used
 from fedpers.learning.kernels.scoring import losses_of_each
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
@@ -32,13 +33,6 @@ class FedFomoConfig:
             ("num_neighbours", "0, 1, ...", self.num_neighbours >= 0),
             ("epsilon", "[0, 1]", 0 <= self.epsilon <= 1),
             ("valid_fraction", "(0, 1)", 0 < self.valid_fraction < 1)) if not good]
-
-
-@record
-class Candidates:
-    """Order: the models of others, M or as many as there are."""
-
-    models: tuple[Params, ...]
 
 
 @record
@@ -105,7 +99,7 @@ class FedFomoClient(PersonalizedClient):
         losses = losses_of_each(self.model.loss, models, kept)
         gain = (losses[:, :1] - losses[:, 1:]).cpu().numpy()
         w = np.maximum(gain / np.maximum(distances(models, gain), 1e-12), 0)             # [C1]
-        total, given = w.sum(1, keepdims=True), np.zeros((len(w), 1 + self.config.num_neighbours))
+        total, given = w.sum(1, keepdims=True), np.zeros((len(w), orders[0].weights))
         given[:, 0] = 1                                                # where none is better
         w = np.divide(w, total, out=given[:, :w.shape[1]], where=total > 0)              # [C2]
         return sums_of_used(models, w), torch.from_numpy(given).to(losses.device)        # [C3]

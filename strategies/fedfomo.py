@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.clients.fedfomo import Candidates, FedFomoConfig
+from fedpers.clients.fedfomo import FedFomoConfig
+from fedpers.families.peers.messages import Candidates
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -56,7 +57,8 @@ class FedFomo(PersonalizedStrategy):
         """One round."""
         chosen = self._choose(s, [self.row[k] for k in self.sample(rng)], rng)           # [S1]
         asked = {self.roster.ids[row[0]]: row for row in chosen}
-        replies = yield {k: Candidates(tuple([s.mailbox[j] for j in others]))            # [S2]
+        M = self.config.num_neighbours
+        replies = yield {k: Candidates(tuple([s.mailbox[j] for j in others]), 1 + M)     # [S2]
                          for k, (_, *others) in asked.items()}
         sent = torch.tensor([self.row[k] for k in replies], device=self.plan.device)
         given = self._given([asked[k] for k in replies], [reply.w for reply in replies.values()])

@@ -31,7 +31,7 @@ from fedpers.engines.shared_memory import PackedTrees, unpack_trees
 from fedpers.engines.stack import run_chunk
 from fedpers.engines.stacked_data import padded_size
 from fedpers.engines.workers import balance
-from fedpers.families.peers.messages import Forward
+from fedpers.families.peers.messages import Candidates
 from fedpers.families.split_models.client import SharedPart
 from fedpers.flower import transport
 from fedpers.flower.messages import Header, Request
@@ -421,7 +421,7 @@ def test_answers_of_one_stack_are_to_orders_that_are_alike():
     c = cohort(RunnerConfig("stack"), "equal", "logistic")
     client = FedFomoClient(FedFomoConfig(), c.client.model)
     peers = Cohort(client, c.federation, RamStore(), c.plan, c.runner.config)
-    orders = [Forward(torch.arange(1 + m), (c.params,) * m, torch.zeros(7)) for m in (2, 2, 1, 1)]
+    orders = [Candidates((c.params,) * m, 6) for m in (2, 2, 1, 1)]
     found = peers.handle([Request(k, order, Header("train", 1)) for k, order in enumerate(orders)])
     one, same_one, other, same_other = (a.stack for a in found)
     assert one == same_one > 0 and other == same_other > 0 and one != other
@@ -805,7 +805,7 @@ def test_an_order_is_taken_apart_once(runner, monkeypatch):
     address = transport.Transport.address
 
     def counted(tree):
-        apart.extend([tree] if type(tree) is Forward else [])
+        apart.extend([tree] if type(tree) is Candidates else [])
         return flatten(tree)
 
     def addressed(self, header, given, counts):
@@ -819,5 +819,5 @@ def test_an_order_is_taken_apart_once(runner, monkeypatch):
     monkeypatch.setattr(runner_module, "flatten", counted)
     monkeypatch.setattr(transport.Transport, "address", addressed)
     run(case, case.cohort(runner=RunnerConfig(runner)))
-    trained = [order for order in orders if type(order) is Forward]
+    trained = [order for order in orders if type(order) is Candidates]
     assert trained and list(map(id, apart)) == list(map(id, trained))

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedfomo import Candidates, ClientState, FedFomoClient, FedFomoConfig, keep_back
+from fedpers.clients.fedfomo import ClientState, FedFomoClient, FedFomoConfig, keep_back
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.core.data import ClientData, Data
+from fedpers.families.peers.messages import Candidates
 from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan, Stream
 from fedpers.simulate import simulate
@@ -43,7 +44,7 @@ def test_a_client_equals_the_numpy_restatement(others):
     local = LocalConfig(lr=0.3, batch_size=0)
     client = FedFomoClient(FedFomoConfig(local=local), MODEL)
     data = FED.client(0).train
-    order = Candidates(tuple(model(s, 3.0) for s in others))
+    order = Candidates(tuple(model(s, 3.0) for s in others), 6)
     reply, memory = client.answer(order, ClientState(model(1), model(2)), data, Stream(0, 1, 0))
     fit, back = keep_back(data, 0.2)
     mixed, trained, w = fedfomo_client(
@@ -70,7 +71,7 @@ def test_a_client_goes_on_from_its_own_model_if_none_is_better():
         good = {k: (v - 0.5 * d).detach() for (k, v), d in zip(leaf.items(), g, strict=True)}
     worse = {k: -v for k, v in good.items()}
     client = FedFomoClient(FedFomoConfig(local=LocalConfig(lr=0.0)), MODEL)
-    order = Candidates((worse,))
+    order = Candidates((worse,), 6)
     reply, _ = client.answer(order, ClientState(good, worse), data, Stream(0, 1, 0))
     assert reply.w.tolist() == [1, 0, 0, 0, 0, 0]
     assert all(torch.equal(v, worse[k]) for k, v in reply.phi.items())

@@ -42,6 +42,19 @@ class Forward:
     w: Tensor  # [K] its weights as last heard; the prior at the start
 
 
+@record("peers.Candidates")
+class Candidates:
+    """Order: weigh these models of others."""
+
+    models: tuple[Params, ...]  # M, or as many as there are
+    weights: int  # 1+M: how many come back, the own model's first, 0 beyond the models
+
+    @property
+    def expects(self) -> dict[str, tuple[int, ...]]:
+        """The shape of the weights in a reply."""
+        return {"w": (self.weights,)}
+
+
 @record("peers.WeightedGradients")
 class WeightedGradients:
     """Reply: one weighted gradient (or trained model) for each of `ids`."""
