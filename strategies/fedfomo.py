@@ -81,10 +81,10 @@ class FedFomo(PersonalizedStrategy):
 
     def _given(self, asked: list[list[int]], w: list[Tensor]) -> Tensor:
         """[R, K] the weights w [1+M] of R clients by whom they were given to; what is 0 fills up to M."""
-        width, K = 1 + self.config.num_neighbours, len(self.roster.ids)
-        whose = torch.tensor([row + row[:1] * (width - len(row)) for row in asked], device=self.plan.device)
         given = torch.stack(w)
-        return given.new_zeros(len(w), K).scatter_add(1, whose, given)
+        R, width = given.shape
+        whose = torch.tensor([row + row[:1] * (width - len(row)) for row in asked], device=given.device)
+        return given.new_zeros(R, len(self.roster.ids)).scatter_add(1, whose, given)
 
     def evaluation_message(self, s: State, k: int) -> None:
         """Clients predict with what they have."""

@@ -43,7 +43,7 @@ IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (
-        "sums_at",
+        "sums_each",
         "mixtures",
         "combine_stacks",
         "stack_of",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import Params, in_doubles, products, same_names, weighted_sum
-from fedpers.core.sums import distances, distances_each, known, mixtures, sums_at
+from fedpers.core.sums import distances, distances_each, known, mixtures, sums_each
 
 
 class Items:
@@ -78,7 +78,7 @@ def weighted_sum_each(
     """
     layers, names = items.layers.values(), items.layers.keys()
     if items.places is not None and min(counts):
-        found = sums_at(items.at(chosen), items.shapes, counts, weights)
+        found = sums_each(items.at(chosen), items.shapes, counts, weights)
     elif not items.like.is_cpu and min(counts):
         found = [_group_sums([layer[i] for i in chosen], counts, weights) for layer in layers]
     else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import FedpersError
-from fedpers.core.sums import combined, sums_each
+from fedpers.core.sums import combined, known, sums_each
 
 Params = dict[str, Tensor]
 
@@ -91,8 +91,11 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
         raise FedpersError(f"{len(whole)} items cannot be summed with {len(factors)} weights")
     same_names(*whole)
     columns = _layers(whole)
-    found = sums_each(columns, [len(factors)], factors)
-    totals = [_column_sum(c, factors) for c in columns] if found is None else [row[0] for row in found]
+    if columns and all(map(known, columns)):
+        places, shapes = [t.data_ptr() for column in columns for t in column], [c[0].shape for c in columns]
+        totals = [row[0] for row in sums_each(places, shapes, [len(factors)], factors)]
+    else:
+        totals = [_column_sum(column, factors) for column in columns]
     return dict(zip(whole[0], totals, strict=True))
 
 

@@ -16,20 +16,6 @@ LARGE = 2**20  # numbers: see mixtures.h
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
-def sums_each(columns: Columns, counts: Sequence[int], weights: Sequence[float]) -> list[Tensor] | None:
-    """For each of L layers [G, ...] Σ weight·item over each of G groups, in float64 in the order of items.
-
-    Args:
-        columns: for each layer the tensors of all groups' items, one group after the other.
-        counts: [G] items of each group.
-        weights: of all items.
-    """
-    if not columns or not all(map(known, columns)):
-        return None
-    shapes = [column[0].shape for column in columns]
-    return sums_at([t.data_ptr() for t in _flat(columns)], shapes, counts, weights)
-
-
 def stack_of(items: Sequence[Tensor]) -> Tensor:
     """`torch.stack`; a large one is written past the caches, so that its memory is not read first."""
     first = items[0]
@@ -58,17 +44,24 @@ def scaled_rows(
     used = [(*row, w) for row, w in zip(chosen, weights, strict=True) if w != 0]
     places = [layer[n][0] + c * layer[n][1] for layer in firsts for n, c, _ in used]
     shapes, counts = [layer[0].shape[1:] for layer in layers], [w != 0 for w in weights]
-    return sums_at(places, shapes, counts, [w for _, _, w in used])
+    return sums_each(places, shapes, counts, [w for _, _, w in used])
 
 
-def sums_at(
+def sums_each(
     places: Sequence[int], shapes: Sequence[torch.Size], counts: Sequence[int], weights: Sequence[float]
 ) -> list[Tensor]:
-    """`sums_each` of items at these places, layer after layer."""
+    """For each of L layers [G, ...] Σ weight·item over each of G groups, in float64 in the order of items.
+
+    Args:
+        places: where the items of all groups lie, one group after the other, layer after layer.
+        shapes: of the layers.
+        counts: [G] items of each group.
+        weights: of all items.
+    """
     found = [torch.empty(len(counts), *shape) for shape in shapes]
-    sizes = ctypes.c_long(len(shapes)), longs([shape.numel() for shape in shapes]), ctypes.c_long(len(counts))
     factors = (ctypes.c_double * len(weights))(*weights)
-    library().fedpers_sums_each(*sizes, longs(counts), addresses(places), factors, _rows(found))
+    given = longs(counts), addresses(places), factors, _rows(found)
+    library().fedpers_sums_each(*_sizes(shapes, len(counts)), *given)
     return found
 
 
@@ -94,7 +87,7 @@ def combined(columns: Columns, shares: Tensor) -> Sequence[Tensor] | None:
         columns: S tensors for each layer, rows of stacks or not.
         shares: [J, S] float32.
     """
-    flat = [shares, *_flat(columns)]
+    flat = [shares, *(t for column in columns for t in column)]
     plain = all([t.is_cpu and t.dtype is torch.float32 for t in flat])
     return on_stacks(combine_stacks, *flat) if plain and mapped_once() and library() is not None else None
 
@@ -172,10 +165,6 @@ def known(tensors: Sequence[Tensor]) -> bool:
     plain = all([t.is_cpu and t.dtype is kind and t.shape == shape and t.is_contiguous() for t in tensors])
     differentiates = torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
     return plain and unwrapped() and not differentiates and library() is not None
-
-
-def _flat(columns: Columns) -> list[Tensor]:
-    return [t for column in columns for t in column]
 
 
 def _sizes(shapes: Sequence[torch.Size], *rows: int) -> tuple[Any, ...]:
