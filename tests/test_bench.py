@@ -303,6 +303,26 @@ def test_the_page_says_what_a_round_costs_beside_its_clients():
     assert "is {} ms a round on logistic regression and {} ms on the MLP".format(*own) in page
 
 
+def test_the_page_says_what_a_round_costs_without_its_kernel():
+    root = Path(__file__).resolve().parents[1]
+    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
+    content = json.loads((root / "benchmarks/results/exchange.json").read_text())
+    assert "EPYC" in content["machine"]["cpu"]
+    rows = {r["way"]: r for r in content["rows"] if r["clients"] == 20}
+    ways = "a round", "no step, a loop", "no step"
+    whole, loop, nothing = (f"{rows[way]['rest'] * 1e3:.1f} ms" for way in ways)
+    assert f"all but the kernel takes {whole} on an EPYC without AVX-512" in page
+    assert f"without memory, it takes {loop} as well, and after nothing {nothing}" in page
+    assert 0.7 < rows["no step"]["rest"] / rows["a round"]["rest"] < 0.8  # a quarter
+    kernel = rows["a round"]["inner"] / rows["a round"]["floor"]
+    exchange = rows["no training, a loop"]["times"]
+    assert f"the kernel takes {kernel:.1f} floors" in page
+    assert f"in a round as long, {exchange:.1f} more" in page
+    assert kernel + exchange > 2.5
+    cpu, methods = rows_of(root / "benchmarks/results/zen3", "logistic-20")
+    assert cpu == content["machine"]["cpu"] and len(methods) == 40
+
+
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():
     fed, model = (
         toy_federation(),

@@ -227,6 +227,23 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "its products and bytes": _times("least"),
         },
     ),
+    "exchange": (
+        "A round without its kernel",
+        "FedAvg on logistic regression, so many of 100 clients a round, CPU time of one process and thread; "
+        "ways take turns of eight rounds. *A loop*: on registers, which touches no memory, for as long as "
+        "the kernel takes. *No step*: the kernel makes none, and all around it is as ever. *No training*: "
+        "clients answer with what they got. *Floor*: the gradients, at the rate of a matrix product "
+        "measured in between.",
+        {
+            "clients a round": "{clients}",
+            "way": "{way}",
+            "kernel or loop, ms": _ms("inner"),
+            "the rest, ms": _ms("rest"),
+            "floor, ms": _ms("floor"),
+            "the rest, times the floor": _times("times"),
+            "round, times the floor": _times("total"),
+        },
+    ),
     "gpu": (
         "One GPU",
         "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "

@@ -18,6 +18,7 @@ SCRIPTS = {
     "unified_overhead": "python benchmarks/unified_overhead.py",
     "convolutions": "python benchmarks/convolutions.py",
     "recurrent": "python benchmarks/recurrent.py",
+    "exchange": "python benchmarks/exchange.py",
 }  # tables with a command of their own
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 
