@@ -177,7 +177,7 @@ class Site:
             "--node-config", " ".join([node, *options]),
         )  # fmt: skip
 
-    def fedpers(self, *words: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+    def fedpers(self, *words: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
         """A command on the server's host."""
         return subprocess.run(
             self.command(SERVER, str(BIN / "fedpers"), *words),
