@@ -4,8 +4,8 @@ Rounds of five ways in turns, in one process and thread: as they are; with a ker
 with a loop on registers in place of these, which touches no memory, for as long as the kernel takes; without
 any training, clients answering with what they got, again with such a loop or nothing. *Floor* as in
 `fedpers bench methods --profile`. If the rest of a round is as slow after a loop on registers as after the
-kernel, what makes it slow is not what the kernel does to the caches, but what others do meanwhile to those
-that they share with us.
+kernel, what makes it slow is not what the kernel does to the caches, but that time passes: others may fill
+those that they share with us.
 
     python benchmarks/exchange.py [--clients 20 100]
 """
