@@ -18,9 +18,11 @@ import torch
 
 from fedpers.app.run import execute as run_inside
 from fedpers.config.compose import load
+from fedpers.core import sums
 from fedpers.core.pytree import leaves
 from fedpers.deploy import keys
 from fedpers.deploy.deal import deal
+from fedpers.learning.kernels import library as kernels
 from fedpers.results import checkpoint
 
 BIN = Path(sys.executable).parent
@@ -100,6 +102,15 @@ class Network:
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
 
+def lend_kernels(home: Path) -> None:
+    """Give a host the kernels that are compiled here: all hosts at once took minutes to compile their own."""
+    for made in (sums.library(), kernels.library()):
+        if made is not None:
+            folder = home / ".cache" / "fedpers"
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(made._name, folder)
+
+
 class Site:
     """One server, three devices, a spare one and a stranger's host, with TLS, keys and proxy."""
 
@@ -109,6 +120,7 @@ class Site:
         self.names = [f"site-{k}" for k in range(3)]
         for host in (SERVER, *self.names, SPARE, "stranger"):
             self.network.add(host)
+            lend_kernels(folder / host)
         self.keys = folder / "keys"
         keys.init(self.keys, [SERVER, self.network.addresses[SERVER]])
         for name in (*self.names, SPARE):
