@@ -66,12 +66,13 @@ class FedeRiCo(PersonalizedStrategy):
         came = yield orders                                                              # [S2]
         s, replies = self._heard(s, orders, came), collaborators(came)
         if M and replies:
-            w = heavy(torch.stack([r.w for r in replies.values()]), self.config.w_min)
+            w = heavy(torch.stack([r.w for r in replies.values()]), self.config.w_min).tolist()
             sent = [(orders[k].ids, r.g, row) for (k, r), row in zip(replies.items(), w, strict=True)]
             sums = sum_by_owner(sent)                                                    # [S3]
             mass = [W for _, W in sums.values()]
+            weights = dict(zip(sums, s.w.new_tensor(mass), strict=True))
             lost, always = orders.keys() - came.keys(), self.config.update == "grad"
-            steps = {ids[b]: Step(G, s.w.new_tensor(W)) for b, (G, W) in sums.items()
+            steps = {ids[b]: Step(G, weights[b]) for b, (G, W) in sums.items()
                      if ids[b] not in lost and (always or W)}
             s = s.published(self._rows((yield steps)))                                   # [S4] [S5]
             self.note(mass_min=min(mass) if len(mass) == len(ids) else 0.0, mass_max=max(mass))

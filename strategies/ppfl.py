@@ -58,9 +58,10 @@ class PPFL(MixtureStrategy):
                             else self._algorithm_3(s, t, eta_2, rng)))
 
     def _algorithm_3(self, s: State, t: int, eta_2: float, rng: np.random.Generator) -> Round:
-        a = self.pull(s)                                                                 # [S1]
-        w = yield {k: BothBlocks(s.theta, s.C[i], a[i], self.p(k), eta_2)                # [S2]
-                   for k in self.sample(rng) for i in [self.row[k]]}
+        a, selected = self.pull(s), self.sample(rng)                                     # [S1]
+        rows = [self.row[k] for k in selected]
+        w = yield {k: BothBlocks(s.theta, c_k, a_k, self.p(k), eta_2)                    # [S2]
+                   for k, c_k, a_k in zip(selected, s.C[rows], a[rows], strict=True)}
         theta = self.mean(w)                                                             # [S3]
         C = with_rows(s.C, {self.row[k]: w[k].c for k in w})                             # [S4]
         self.note(entropy=spread(C, t, self.config.eta_2))

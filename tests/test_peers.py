@@ -171,7 +171,7 @@ def test_sums_go_to_their_owner_in_the_order_of_senders():
     def g(v):
         return {"a": torch.tensor([float(v)])}
 
-    w = [torch.tensor([0.1, 0.2, 0.7]), torch.tensor([0.5, 0.5, 0.0])]
+    w = [0.1, 0.2, 0.7], [0.5, 0.5, 0.0]
     sent = [(torch.tensor([0, 2]), (g(1), g(10)), w[0]), (torch.tensor([1, 0]), (g(100), g(1000)), w[1])]
     sums = sum_by_owner(sent)
     assert {b: float(total["a"]) for b, (total, _) in sums.items()} == {0: 1001, 1: 100, 2: 10}
@@ -180,7 +180,7 @@ def test_sums_go_to_their_owner_in_the_order_of_senders():
 
 def test_what_came_without_weight_is_read_only_where_nothing_else_came():
     parts = [{"a": torch.tensor([v])} for v in (1.0, 2.0, 4.0, 0.0)]
-    w = torch.tensor([0.5, 0.0])
+    w, none = [0.5, 0.0], [0.0, 0.0]
     to_first, to_both = torch.tensor([0]), torch.tensor([1, 0])
     sums = sum_by_owner(
         [(to_both, (parts[3], parts[0]), w), (to_first, (parts[1],), w), (to_first, (parts[2],), w)]
@@ -190,7 +190,7 @@ def test_what_came_without_weight_is_read_only_where_nothing_else_came():
         1: (0.0, 0.0),
     }
     again = sum_by_owner(
-        [(to_first, (parts[0],), w), (to_first, (parts[2],), 0 * w), (to_first, (parts[1],), 0 * w)]
+        [(to_first, (parts[0],), w), (to_first, (parts[2],), none), (to_first, (parts[1],), none)]
     )
     assert again[0][0] is parts[0] and float(again[0][1]) == 0.5
 

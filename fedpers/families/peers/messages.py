@@ -90,7 +90,9 @@ class Newcomer:
     w: Tensor  # [K]
 
 
-def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dict[int, tuple[Params, float]]:
+def sum_by_owner(
+    sent: Iterable[tuple[Tensor, Sequence[Params], Sequence[float]]],
+) -> dict[int, tuple[Params, float]]:
     """{owner: (sum of what came for it, sum of the weights in it)}, added in the order of senders.
 
     What came without weight is 0, and is not read.
@@ -102,7 +104,8 @@ def sum_by_owner(sent: Iterable[tuple[Tensor, Sequence[Params], Tensor]]) -> dic
     heavy: dict[int, list[Params]] = {}
     empty: dict[int, Params] = {}
     for ids, parts, w in sent:
-        for b, part, share in zip(ids.tolist(), parts, w[ids].tolist(), strict=True):
+        for b, part in zip(ids.tolist(), parts, strict=True):
+            share = w[b]
             mass[b] = mass.get(b, 0.0) + share
             if share:
                 heavy.setdefault(b, []).append(part)
