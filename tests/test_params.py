@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedpers.core import params as P
 from fedpers.core import sums
+from fedpers.core.compiled import with_whole_rows
 from fedpers.core.errors import FedpersError
 from fedpers.core.items import Items, sq_dist_each, sq_dists, weighted_sum_each, weighted_sums
 
@@ -258,3 +259,22 @@ def test_a_stack_is_torchs(way, size):
     turned = list(whole.movedim(2, 1).contiguous().movedim(1, 2))  # no row lies side by side
     for items in (list(whole.flip(0)), list(whole.double()), list(whole.half()), turned, [whole[3]] * 20):
         assert torch.equal(sums.stack_of(items), torch.stack(items))
+
+
+@pytest.mark.parametrize(
+    ("stack", "copied"),
+    [
+        (torch.randn(3, 4, 5), False),
+        (torch.randn(1, 4, 5).expand(3, 4, 5), False),
+        (torch.randn(9, 4, 5)[::3], False),
+        (torch.randn(3, 5, 1).mT, False),  # a row of one line: its strides say nothing
+        (torch.tensor(1.0).expand(3), False),
+        (torch.randn(3, 5, 4).mT, True),
+        (torch.randn(3, 8, 5)[:, ::2], True),
+        (torch.randn(5).expand(3, 4, 5), True),
+    ],
+)
+def test_a_stack_is_copied_only_if_its_rows_are_not_whole(stack, copied):
+    found = with_whole_rows(stack)
+    assert (found is not stack) == copied and torch.equal(found, stack)
+    assert all(row.is_contiguous() for row in found)

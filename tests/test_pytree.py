@@ -9,7 +9,17 @@ import torch
 
 from fedpers.checks.case import same
 from fedpers.core.errors import FedpersError
-from fedpers.core.pytree import LEAF, flatten, in_place_of, neighbours, rebuild, record, spec_of, tree_map
+from fedpers.core.pytree import (
+    LEAF,
+    changed,
+    flatten,
+    in_place_of,
+    neighbours,
+    rebuild,
+    record,
+    spec_of,
+    tree_map,
+)
 from fedpers.engines.memory.row_file import read_row, row_size, take_apart
 
 
@@ -32,6 +42,13 @@ def test_trees_are_alike_up_to_the_values_of_tensors_and_numbers():
         assert spec(a) != spec({**a, name: other})  # True == 1, but is not the same
     assert pickle.loads(pickle.dumps(spec(a))) == spec(a)
     assert (spec(a).nbytes, spec(a).max_dim, spec({}).max_dim) == (24, 2, 0)
+
+
+def test_a_changed_record_is_a_new_one_with_other_fields():
+    before = Dense(({}, "a"), [1])
+    after = changed(before, rest=[2])
+    assert (type(after), after.layers, after.rest, before.rest) == (Dense, before.layers, [2], [1])
+    assert after.layers is before.layers and after != before and changed(before) == before
 
 
 def test_columns_become_trees():

@@ -11,7 +11,20 @@ from fedpers.core.items import Items
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, record
 from fedpers.core.rng import Stream, Where
-from fedpers.core.vmap import Apart, one_by_one, over_rows, stack_of, together
+from fedpers.core.vmap import (
+    Apart,
+    numbers,
+    on_stacks,
+    one_by_one,
+    outside,
+    over_rows,
+    readable,
+    scalar,
+    shared,
+    stack_of,
+    together,
+    unwrapped,
+)
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
@@ -39,6 +52,65 @@ def test_over_rows_is_vmap():
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     with pytest.raises(RuntimeError, match="random"):
         over_rows(lambda x: [torch.rand_like(x)], a)
+
+
+@pytest.mark.parametrize("opened", ["inference", "vmap", "gradient"])
+def test_what_is_shared_is_a_plain_tensor_wherever_it_is_first_asked_for(opened):
+    made, found = [], []
+
+    @shared
+    def ones(count):
+        made.append(count)
+        return torch.ones(count)
+
+    def ask(x):
+        found.append(ones(3))
+        return (x * found[0]).sum()
+
+    x = torch.tensor([1.0, 2.0, 4.0])
+    if opened == "inference":
+        with torch.inference_mode():
+            ask(x)
+    elif opened == "vmap":
+        assert over_rows(lambda row: [ask(row)], x.expand(2, 3))[0].tolist() == [7.0, 7.0]
+    else:
+        assert torch.func.grad(ask)(x).tolist() == [1.0, 1.0, 1.0]
+    again = ones(3)
+    assert again is found[0] and made == [3]
+    assert readable(again) and unwrapped() and not again.is_inference() and not again.requires_grad
+    with torch.enable_grad():  # autograd may keep it
+        w = x.clone().requires_grad_()
+        assert torch.autograd.grad((w * again).sum(), w)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_shared_numbers_have_their_type_and_one_object_each():
+    half, one = scalar(0.5, torch.float64), scalar(1.0, torch.float32)
+    assert (half.shape, half.dtype, float(half)) == ((), torch.float64, 0.5)
+    assert (one.dtype, float(one)) == (torch.float32, 1.0)
+    assert scalar(0.5, torch.float64) is half and scalar(0.5, torch.float32) is not half
+    assert numbers(4, "cpu").tolist() == [0, 1, 2, 3] and numbers(0, "cpu").shape == (0,)
+
+
+def test_outside_nothing_is_open_and_afterwards_all_is_again():
+    """Within a gradient within a vmap; also where what is done there fails."""
+    seen = []
+
+    def fails():
+        seen.append(unwrapped())
+        raise ValueError("there")
+
+    def loss(x):
+        with pytest.raises(ValueError, match="there"):
+            outside(fails)
+        assert outside(lambda a, b: (unwrapped(), a - b), 5, 3) == (True, 2) and not unwrapped()
+        return (x * x).sum()
+
+    found = over_rows(lambda row: [torch.func.grad(loss)(row)], torch.tensor([[1.0, 2.0], [3.0, 4.0]]))[0]
+    assert found.tolist() == [[2.0, 4.0], [6.0, 8.0]]
+    assert seen == [True] and unwrapped()
+    with pytest.raises(ValueError, match="there"):
+        over_rows(lambda row: on_stacks(lambda stack: fails(), row), torch.ones(2, 1))
+    assert unwrapped()
 
 
 def test_values_that_are_apart_and_rows_of_stacks_are_read_side_by_side():
@@ -91,14 +163,20 @@ def test_a_share_of_the_samples_of_stacked_clients_is_each_ones_own_draw(share):
         assert {tuple(row) for row in own.x.tolist()} <= {tuple(row) for row in part.x.tolist()}
 
 
-def test_a_number_by_size_is_each_clients_own():
-    fed = toy_federation(4, (9, 13, 6, 9), dim=4)
-    parts = [fed.client(k).train for k in range(4)]
-    block = Block(parts, 13)
-    (found,) = over_rows(lambda i: [StackedData.of(i, block).by_size(lambda n: 1 / n)], torch.arange(4))
-    assert found.dtype is parts[0].mask.dtype
+@pytest.mark.parametrize("sizes", [(9, 13, 6, 9), (9, 9)], ids=str)
+def test_a_number_by_size_is_each_clients_own(sizes):
+    fed = toy_federation(len(sizes), sizes, dim=4)
+    parts = [fed.client(k).train for k in range(len(sizes))]
+    block, clients = Block(parts, max(sizes)), torch.arange(len(sizes))
+
+    def inside(i):
+        data = StackedData.of(i, block)
+        return data.by_size(lambda n: 1 / n), data.num
+
+    found, num = over_rows(inside, clients)
+    assert found.dtype is num.dtype is parts[0].mask.dtype
     assert torch.equal(found, torch.stack([p.by_size(lambda n: 1 / n) for p in parts]))
-    assert torch.equal(found, torch.tensor([1 / 9, 1 / 13, 1 / 6, 1 / 9]))
+    assert torch.equal(found, torch.tensor([1 / n for n in sizes])) and num.tolist() == list(sizes)
 
 
 @pytest.mark.parametrize("sizes", [(9, 13, 6), (9, 9)], ids=str)

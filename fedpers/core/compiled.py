@@ -3,12 +3,14 @@
 import ctypes
 import hashlib
 import logging
+import math
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,14 @@ def hops(stacks: Sequence[Tensor | None]) -> Any:
 
 def with_whole_rows(stack: Tensor) -> Tensor:
     """A stack whose rows are contiguous; an expanded one is not copied."""
-    return stack if stack.is_contiguous() or stack[0].is_contiguous() else stack.contiguous()
+    plain = stack.is_contiguous() or stack.stride()[1:] == _strides(stack.shape[1:])
+    return stack if plain or stack[0].is_contiguous() else stack.contiguous()
+
+
+@lru_cache(256)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of a contiguous tensor: asking for a row takes several times as long."""
+    return tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
 
 
 def pointers(tensors: Sequence[Tensor | None]) -> Any:
@@ -76,6 +85,12 @@ def addresses(places: Sequence[int | None]) -> Any:
     return (ctypes.c_void_p * len(places))(*places)
 
 
-def pointer(t: Tensor | None) -> ctypes.c_void_p:
+def pointer(t: Tensor | None = None) -> ctypes.c_void_p:
     """Where a tensor's numbers lie; a null pointer without one."""
     return ctypes.c_void_p(None if t is None else t.data_ptr())
+
+
+def place(stack: tuple[Tensor, ...]) -> tuple[Any, Any]:
+    """Where a (stack,) with whole rows lies, and numbers from one row to the next; nulls of ()."""
+    rows = [with_whole_rows(t) for t in stack]
+    return pointer(*rows), ctypes.c_long(*[t.stride(0) for t in rows])

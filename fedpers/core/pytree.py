@@ -239,6 +239,11 @@ def _join(structure: Any, columns: Iterator[Sequence[Any]], count: int) -> list[
     return named if kind is dict else [_made(kind, fields) for fields in named]
 
 
+def changed(tree: T, **fields: Any) -> T:
+    """`dataclasses.replace` of a record, without a call for each of its fields."""
+    return _made(type(tree), tree.__dict__ | fields)  # type: ignore[no-any-return]
+
+
 def _made(kind: type, fields: dict[str, Any]) -> Any:
     """A record with these fields, set at once: a frozen dataclass sets them one by one."""
     made: Any = object.__new__(kind)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpers.core.vmap import shared
+
 SERVER = 0  # first key of the server's streams
 CLIENT = 1  # first key of the clients' streams
 NOISE = 2  # first key of the streams of privacy's noise
@@ -187,3 +189,17 @@ def batch_weight(n: int, batch_size: int, steps: int) -> np.ndarray:
     weight = np.resize(one_pass, (steps, size))
     weight.flags.writeable = False
     return weight
+
+
+@shared
+def equal_weights(count: int, n: int, batch_size: int, steps: int) -> Tensor:
+    """[C, steps, B] `batch_weight` of so many clients of n samples, in one memory."""
+    weight = torch.from_numpy(batch_weight(n, batch_size, steps).copy())
+    return weight.expand(count, *weight.shape)
+
+
+def beside(like: Tensor, index: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and weights on the device of `like`, weights of its type."""
+    if (index.device, weight.device, weight.dtype) == (like.device, like.device, like.dtype):
+        return index, weight  # under vmap `to` takes long, also where there is nothing to do
+    return index.to(like.device), weight.to(like)

@@ -6,7 +6,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedpers.core.compiled import pointer
 from fedpers.core.rng import SEEDS, Stream
 from fedpers.core.sums import library
 
@@ -41,21 +44,21 @@ def shuffled_each(
     passes: int,
     steps: int,
     shape: tuple[int, int],
-) -> np.ndarray:
+) -> Tensor:
     """[C, S, B] `shuffled` of each stream for so many samples, at least one; 0 beyond a stream's own steps.
 
     Args:
         shape: (S, B), what the largest takes.
     """
-    found = np.zeros((len(streams), *shape), dtype=np.int64)
+    found = torch.zeros(len(streams), *shape, dtype=torch.int64)
     how = (batch_size, passes, steps)
     known = _known(streams)
     if known is None:
-        for row, stream, n in zip(found, streams, sizes, strict=True):
+        for row, stream, n in zip(found.numpy(), streams, sizes, strict=True):
             drawn = stream.shuffled(n, *how)
             row[: drawn.shape[0], : drawn.shape[1]] = drawn
     else:
-        _batches(library(), known, np.array(sizes), how, found)
+        _batches(library(), known, sizes, how, found)
     return found
 
 
@@ -64,16 +67,17 @@ def _known(streams: Sequence[Stream]) -> Streams | None:
     plain = library() is not None and all([type(s) is Stream and not s.numpys for s in streams])
     if not plain or not _same_bits(library()):
         return None
-    keys = np.array([s.key for s in streams])
-    if keys.min() < 0 or keys.max() >= 2**32:  # which takes two words
+    words = [word for s in streams for word in s.key]
+    if min(words) < 0 or max(words) >= 2**32:  # which takes two words
         return None
+    keys = np.array(words, dtype=np.uint32).reshape(len(streams), -1)
     places = np.zeros((len(keys), PLACE), dtype=np.uint64)
     for i, s in enumerate(streams):
         if s.place is not None:
             before, row = s.place
             places[i] = before[row]
         s.place = places, i
-    return Streams(keys.astype(np.uint32), places)
+    return Streams(keys, places)
 
 
 def _fresh(streams: Sequence[Stream]) -> Streams:
@@ -82,11 +86,11 @@ def _fresh(streams: Sequence[Stream]) -> Streams:
 
 
 def _batches(
-    kernels: Any, streams: Streams, sizes: np.ndarray, how: tuple[int, int, int], found: np.ndarray
+    kernels: Any, streams: Streams, sizes: Sequence[int], how: tuple[int, int, int], found: Tensor
 ) -> None:
-    order = np.empty(int(sizes.max()), dtype=np.int64)
+    order, counts = np.empty(max(sizes), dtype=np.int64), np.array(sizes, dtype=np.int64)
     rest = map(ctypes.c_long, (*how, *found.shape[1:]))
-    kernels.fedpers_draw_batches(*_told(streams), _at(sizes), *rest, _at(order), _at(found))
+    kernels.fedpers_draw_batches(*_told(streams), _at(counts), *rest, _at(order), pointer(found))
 
 
 def _integers(kernels: Any, streams: Streams) -> list[int]:
@@ -119,9 +123,9 @@ def _same_bits(kernels: Any) -> bool:
     seeds = [s.integer_seed() for s in streams]
     drawn = [s.shuffled(n, *how) for s, n in zip(streams, sizes, strict=True)]
     fractions = [s.uniform(9).numpy() for s in streams]
-    ours, batches = _fresh(streams), np.zeros((4, 20, 20), dtype=np.int64)
+    ours, batches = _fresh(streams), torch.zeros(4, 20, 20, dtype=torch.int64)
     same = _integers(kernels, ours) == seeds
-    _batches(kernels, ours, np.array(sizes), how, batches)
-    rows = zip(batches, drawn, strict=True)
+    _batches(kernels, ours, sizes, how, batches)
+    rows = zip(batches.numpy(), drawn, strict=True)
     same &= all(np.array_equal(found[: w.shape[0], : w.shape[1]], w) for found, w in rows)
     return same and np.array_equal(_fractions(kernels, ours, 9), fractions)

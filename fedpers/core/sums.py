@@ -175,6 +175,6 @@ def _sizes(shapes: Sequence[torch.Size], *rows: int) -> tuple[Any, ...]:
 
 def _rows(stacks: Sequence[Tensor]) -> Any:
     """Where the rows of new stacks lie, stack after stack."""
-    firsts = [(t.data_ptr(), 4 * t.stride(0), len(t)) for t in stacks]
+    firsts = [(t.data_ptr(), 4 * t.stride(0), t.shape[0]) for t in stacks]
     places = [first + hop * r for first, hop, rows in firsts for r in range(rows)]
     return addresses(places)

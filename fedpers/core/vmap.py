@@ -2,23 +2,30 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache, partial, wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
 from torch._C._functorch import (
     _add_batch_dim,
     _remove_batch_dim,
+    _vmap_decrement_nesting,
+    _vmap_increment_nesting,
     get_unwrapped,
     is_batchedtensor,
     maybe_current_level,
     maybe_get_bdim,
     maybe_get_level,
+    pop_dynamic_layer_stack,
+    push_dynamic_layer_stack,
 )
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
+from torch._functorch.vmap import lazy_load_decompositions
 
 from fedpers.core.pytree import flatten, rebuild, tree_map
+
+P = ParamSpec("P")
+_decompositions = lru_cache(maxsize=1)(lazy_load_decompositions)  # which it would look for each time
 
 
 def over_rows(f: Callable[..., Sequence[Tensor]], *stacks: Tensor) -> list[Tensor]:
@@ -26,11 +33,26 @@ def over_rows(f: Callable[..., Sequence[Tensor]], *stacks: Tensor) -> list[Tenso
 
     It is torch.vmap without its look at trees and dimensions, which takes as long as a small client does.
     """
-    lazy_load_decompositions()
-    count = len(stacks[0])
-    with vmap_increment_nesting(count, "error") as level:
+    _decompositions()
+    count = stacks[0].shape[0]  # len() of a tensor is Python
+    level = _vmap_increment_nesting(count, "error")
+    try:
         found = f(*[_add_batch_dim(s, 0, level) for s in stacks])
         return [_remove_batch_dim(t, level, count, 0) for t in found]
+    finally:
+        _vmap_decrement_nesting()
+
+
+def outside(f: Callable[..., Any], *args: Any) -> Any:
+    """f(*args) as if no vmap and no gradient of torch.func were open."""
+    open_ones = []
+    try:
+        while maybe_current_level() is not None:
+            open_ones.append(pop_dynamic_layer_stack())
+        return f(*args)
+    finally:
+        while open_ones:
+            push_dynamic_layer_stack(open_ones.pop())
 
 
 def mapped_once() -> bool:
@@ -46,6 +68,32 @@ def unwrapped() -> bool:
 def readable(tensor: Tensor) -> bool:
     """Whether Python may branch on the value: it is no row of a stack."""
     return not is_batchedtensor(tensor)
+
+
+def shared(make: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """A function that keeps what it made: plain tensors, to be read only, for all who ask for the same.
+
+    A small tensor takes torch as long as a small client takes to train.
+    """
+
+    @lru_cache(256)
+    def kept(*args: P.args, **named: P.kwargs) -> Tensor:
+        with torch.inference_mode(False):  # which may be open where it is asked for first, as may be a vmap
+            return outside(partial(make, *args, **named))  # type: ignore[no-any-return]
+
+    return wraps(make)(kept)  # type: ignore[return-value]  # lru_cache wants what can be hashed
+
+
+@shared
+def scalar(value: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """A number as a tensor."""
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+@shared
+def numbers(count: int, device: torch.device | str) -> Tensor:
+    """[count] int64, from 0 on."""
+    return torch.arange(count, device=device)
 
 
 def stack_size(tensors: Sequence[Tensor]) -> int:
@@ -64,9 +112,7 @@ def on_stacks(f: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Ten
         return tuple([t.squeeze(0) for t in f(*(t.unsqueeze(0) for t in tensors))])
     count, level = get_unwrapped(mapped).shape[maybe_get_bdim(mapped)], maybe_get_level(mapped)
     stacks = [stack_of(t) if is_batchedtensor(t) else t.expand(count, *t.shape) for t in tensors]
-    with temporarily_clear_interpreter_stack():
-        found = f(*stacks)
-    return tuple([_add_batch_dim(t, 0, level) for t in found])
+    return tuple([_add_batch_dim(t, 0, level) for t in outside(f, *stacks)])
 
 
 def all_at_once(f: Callable[..., Any], *trees: Any) -> Any:
@@ -125,8 +171,7 @@ def together(f: Callable[..., Any], *args: Any) -> Any:
     level = maybe_current_level()
     assert level is not None, "the clients of a stack are apart inside vmap only"
     rows = zip(*[c or [leaf] * count for c, leaf in zip(columns, flat, strict=True)], strict=True)
-    with temporarily_clear_interpreter_stack():
-        found = f(*zip(*[rebuild(structure, row) for row in rows], strict=True))
+    found = outside(f, *zip(*[rebuild(structure, row) for row in rows], strict=True))
     return tree_map(lambda stack: _add_batch_dim(stack, 0, level), found)
 
 
@@ -149,7 +194,11 @@ def lift(client: Tensor, make: Callable[..., Tensor], *args: Tensor) -> Tensor:
         return make(*args)
     if args:
         return on_stacks(lambda _, *stacks: [make(*stacks)], client, *args)[0]
-    # what vmap itself does with its arguments
-    with temporarily_clear_interpreter_stack():  # plain tensors, also inside a gradient
-        whole = make()
-    return _add_batch_dim(whole, 0, maybe_get_level(client))
+    return row_of(client, outside(make))  # plain tensors, also inside a gradient
+
+
+def row_of(client: Tensor, stack: Tensor) -> Tensor:
+    """Inside vmap: this client's row of a plain stack [C, ...]; else all rows."""
+    if not is_batchedtensor(client):
+        return stack
+    return _add_batch_dim(stack, 0, maybe_get_level(client))  # as vmap does with its arguments

@@ -78,7 +78,7 @@ class Population:
         Where few were visited all draw, and the known states take their rows: a stack of them is no copy.
         """
         found = self.store.get_all(wanted)
-        new = [i for i, state in enumerate(found) if state is None]
+        new = [i for i, state in enumerate(found) if state is None] if self._begins_with_state else []
         if not new:
             return found
         if FEW * (len(found) - len(new)) > len(found):
@@ -89,6 +89,12 @@ class Population:
         for i in set(range(len(found))).difference(new):
             states[i] = in_place_of(found[i], states[i], i, len(found))
         return states
+
+    @cached_property
+    def _begins_with_state(self) -> bool:
+        """Whether the method gives clients a state before their first training."""
+        own, plain = type(self.client), PersonalizedClient
+        return (own.initial_state, own.initial_states) != (plain.initial_state, plain.initial_states)
 
     def _first_states(self, clients: Sequence[int]) -> list[Any]:
         data = [self.data(k).train for k in clients]
@@ -176,14 +182,21 @@ class Population:
 
     def _cost(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
         """What the training took: with one order and n samples the same, unless the method says otherwise."""
-        own = type(self.client).work_done is not PersonalizedClient.work_done
-        if own and self.mechanism is None:  # what the data made of the cost would be told beside the delta
+        if (
+            self._counts_work and self.mechanism is None
+        ):  # what the data made of the cost would be told beside the delta
             return work_of(self.client.work_done(order, reply, own_state(kept), n))
         if order is not self._order:
             self._order, self._costs = order, {}
-        if n not in self._costs:
-            self._costs[n] = work_of(self.client.work(order, n))
-        return self._costs[n]
+        cost = self._costs.get(n)
+        if cost is None:
+            cost = self._costs[n] = work_of(self.client.work(order, n))
+        return cost
+
+    @cached_property
+    def _counts_work(self) -> bool:
+        """Whether the method counts what a training took when it is done."""
+        return type(self.client).work_done is not PersonalizedClient.work_done
 
     def _noise(self, request: Request, change: Any) -> Stream:
         """A simulation's noise: it can be repeated, as all of a run."""

@@ -1,7 +1,7 @@
 """What a stack runs on, a CPU or a GPU: how its products are computed, its free memory."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -10,20 +10,27 @@ from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.graphs import Recorder, recorded_by
 
 
-@contextmanager
 def arithmetic(
     precision: str, convolution: str, device: str, recorder: Recorder | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """How the products of a stack are computed while this is open; `RunnerConfig` has the words.
 
     Args:
         recorder: of local steps on a GPU; None: they are not recorded.
     """
     cuda = device.startswith("cuda")
+    way = convolutions(_way(precision, convolution, cuda))
+    return _rounded(precision, way, cuda, recorder) if cuda or precision == "bf16" else way
+
+
+@contextmanager
+def _rounded(
+    precision: str, way: AbstractContextManager[None], cuda: bool, recorder: Recorder | None
+) -> Iterator[None]:
     if cuda:
         torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
         torch.backends.cudnn.allow_tf32 = precision != "float32"
-    with convolutions(_way(precision, convolution, cuda)), recorded_by(recorder) if cuda else nullcontext():
+    with way, recorded_by(recorder) if cuda else nullcontext():
         if precision != "bf16":
             yield
             return

@@ -60,17 +60,6 @@ class Job(NamedTuple):
     leaves: list[Any]  # of order and state
 
 
-class Asked(NamedTuple):
-    """What requests with one order and header have in common, if they are stacked."""
-
-    kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
-    when: tuple[int, int]
-    spec: TreeSpec
-    leaves: list[Any]
-    loops_kernels: bool  # clients whose state has kernels of convolutions are looped
-    bars: bool  # stacked only as long as torch makes no convolution
-
-
 class Key(NamedTuple):
     """What is equal for clients that may share a stack."""
 
@@ -80,6 +69,18 @@ class Key(NamedTuple):
     order: TreeSpec
     state: TreeSpec
     bars: bool
+
+
+class Asked(NamedTuple):
+    """What requests with one order and header have in common, if they are stacked."""
+
+    kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
+    when: tuple[int, int]
+    spec: TreeSpec
+    leaves: list[Any]
+    loops_kernels: bool  # clients whose state has kernels of convolutions are looped
+    bars: bool  # stacked only as long as torch makes no convolution
+    keys: dict[Any, Key]  # of its clients, by sizes and spec of the state
 
 
 class Runner:
@@ -116,14 +117,16 @@ class Runner:
     def _windows(self, population: Population, requests: Sequence[Request]) -> Iterator[dict[Any, list[Job]]]:
         """{key: jobs}, what may share a stack; None is the loop. Not more than `HELD` at a time."""
         groups: dict[Any, list[Job]] = defaultdict(list)
-        held = 0
+        before, held = UNREAD, 0
         for place, (request, asked, state) in enumerate(self._read(population, requests)):
             key, data, leaves = self._key(population, request.k, asked, state)
-            groups[key].append(Job(place, request, data, state, leaves))
+            if key is not before:  # mostly it is, and is not hashed again
+                before, jobs = key, groups[key]
+            jobs.append(Job(place, request, data, state, leaves))
             held += key.state.nbytes if key else sum([x.nbytes for x in leaves if isinstance(x, Tensor)])
             if held > HELD:
                 yield groups
-                groups, held = defaultdict(list), 0
+                groups, before, held = defaultdict(list), UNREAD, 0
         yield groups
 
     def _read(
@@ -141,9 +144,9 @@ class Runner:
             for what, request in zip(told, part, strict=True):
                 if what not in orders:
                     orders[what] = self._asked_safely(population, request)
-            asked = [orders[what] for what in told]
-            states = _states(population, [r for r, a in zip(part, asked, strict=True) if a is not None])
-            for request, a in zip(part, asked, strict=True):
+            pairs = [(request, orders[what]) for what, request in zip(told, part, strict=True)]
+            states = iter(_states(population, [(r.k, a.when) for r, a in pairs if a is not None]))
+            for request, a in pairs:
                 yield request, a, UNREAD if a is None else next(states)
 
     def _asked_safely(self, population: Population, request: Request) -> Asked | None:
@@ -172,7 +175,7 @@ class Runner:
         leaves, structure = request.tree or flatten(request.order)
         spec = spec_of(leaves, structure)
         kind = (header.kind, type(request.order), header.assess)
-        return Asked(kind, request.when, spec, leaves, auto and evaluates, own)
+        return Asked(kind, request.when, spec, leaves, auto and evaluates, own, {})
 
     def _key(
         self, population: Population, k: int, asked: Asked | None, state: Any
@@ -188,7 +191,10 @@ class Runner:
             return None, None, []
         if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
             return None, None, flat
-        key = Key(asked.kind, asked.when, sizes, asked.spec, spec, asked.bars)
+        what = sizes, id(spec)  # which the key keeps
+        key = asked.keys.get(what)
+        if key is None:
+            key = asked.keys[what] = Key(asked.kind, asked.when, sizes, asked.spec, spec, asked.bars)
         return key, data, asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
@@ -274,16 +280,16 @@ def _one_by_one(population: Population, jobs: Sequence[Job]) -> list[Any]:
     return [population.one(job.request, job.state) for job in jobs]
 
 
-def _states(population: Population, requests: Sequence[Request]) -> Iterator[Any]:
-    """The clients' states; UNREAD where one cannot be read."""
+def _states(population: Population, wanted: Sequence[tuple[int, tuple[int, int]]]) -> Sequence[Any]:
+    """The clients' states before their exchange (round, exchange); UNREAD where one cannot be read."""
     try:
-        yield from population.states([(r.k, r.when) for r in requests])
+        return population.states(wanted)
     except Exception:
-        yield from (_state(population, r) for r in requests)
+        return [_state(population, *one) for one in wanted]
 
 
-def _state(population: Population, request: Request) -> Any:
+def _state(population: Population, k: int, when: tuple[int, int]) -> Any:
     try:
-        return population.state(request.k, request.when)
+        return population.state(k, when)
     except Exception:  # the loop finds out why
         return UNREAD

@@ -11,7 +11,7 @@ from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, neighbours, own, rebuild, spec_of
 from fedpers.core.rng import Stream
 from fedpers.core.sums import stack_of
-from fedpers.core.vmap import Apart, over_rows
+from fedpers.core.vmap import Apart, numbers, over_rows
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.flower.messages import Answer, Header
@@ -57,7 +57,7 @@ def run_chunk(
         given = Columns(leaves, structure, population.device, not population.convolves, shared)
     scratch = scratch if header.kind == "evaluate" else None
     work = _Work(population.client, header, data, streams, sizes, given, scratch)
-    i = torch.arange(len(chunk), device=population.device)
+    i = numbers(len(chunk), population.device)
     with stacked(), population.client.model.network.turn(None, None):
         flat = over_rows(work, i, *given.stacks)
     return work.answers(population, requests, flat, torch.unbind if shared else torch.unbind_copy)
@@ -129,7 +129,7 @@ class Rows:
 def _stack_column(column: tuple[Any, ...], device: str, repeat: bool) -> Tensor | None:
     """The stack of a column; None where all clients share one value."""
     first = column[0]
-    if all(x is first for x in column):
+    if all([x is first for x in column]):
         if isinstance(first, Tensor) and (repeat or first.dim() < 3):
             return first.expand(len(column), *first.shape)
         return None
@@ -228,6 +228,7 @@ class _Work:
 
 def _rows(stack: Tensor, unbind: Callable[[Tensor], Any]) -> Sequence[Tensor]:
     """Each client's row: a view, or in memory of its own, as `unbind` gives it."""
-    if len(stack) > 1 and stack.stride(0) == 0:  # the same for all
-        return [own(stack[0]) if unbind is torch.unbind_copy else stack[0]] * len(stack)
+    count = stack.shape[0]
+    if count > 1 and stack.stride(0) == 0:  # the same for all
+        return [own(stack[0]) if unbind is torch.unbind_copy else stack[0]] * count
     return unbind(stack)  # type: ignore[no-any-return]

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedpers.core.arrays import SPLITS
 from fedpers.core.data import ClientData, Data, Part
 from fedpers.core.errors import FedpersError
-from fedpers.core.rng import Stream, batch_weight
+from fedpers.core.rng import Stream, batch_weight, equal_weights
 from fedpers.core.seeds import shuffled_each, uniform_each
-from fedpers.core.vmap import Apart, lift, mapped_once, stack_of
+from fedpers.core.vmap import Apart, lift, mapped_once, outside, row_of, scalar, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
 
@@ -65,7 +65,10 @@ class Block:
     @cached_property
     def count(self) -> Tensor:
         """Samples of each client, [C]."""
-        return torch.tensor(self.sizes).to(self.parts[0].mask)
+        like, n = self.parts[0].mask, self.sizes[0]
+        one = len(set(self.sizes)) == 1
+        count = scalar(float(n), like.dtype, like.device) if one else torch.tensor(self.sizes).to(like)
+        return count.expand(len(self.sizes))
 
     def stack(self, name: str) -> Tensor:
         """Field `name` of all clients, [C, size, ...]."""
@@ -178,8 +181,10 @@ class StackedData(Data):
         """f(n) for each client's own n samples."""
         assert self._block is not None
         sizes = self._block.sizes
-        found = {n: f(n) for n in set(sizes)}
-        return lift(self._client, lambda: self.like.new_tensor([found[n] for n in sizes]))
+        found, new = {n: f(n) for n in set(sizes)}, self.like.new_tensor
+        if len(found) > 1:
+            return lift(self._client, lambda: new([found[n] for n in sizes]))
+        return outside(new, *found.values())  # type: ignore[no-any-return]  # which all share
 
     def part(self, rows_of: Callable[[int], np.ndarray]) -> Data:
         """Each client's rows rows_of(n), n being its own number of samples."""
@@ -194,7 +199,7 @@ class StackedData(Data):
         """A share of each client's samples, drawn from its own stream."""
         assert self._block is not None
         sizes, top = self._block.sizes, self._block.size
-        orders = shuffled_each(streams, sizes, top, 1, 0, (1, top))[:, 0]
+        orders = shuffled_each(streams, sizes, top, 1, 0, (1, top)).numpy()[:, 0]
         drawn = [order[: max(1, int(share * n))] for order, n in zip(orders, sizes, strict=True)]
         parts = [Part(p, torch.from_numpy(rows)) for p, rows in zip(self._block.parts, drawn, strict=True)]
         return StackedData.of(self._client, Block(parts, max(1, int(share * top))))
@@ -252,25 +257,24 @@ class StackedStream(Stream):
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
         """Each client's own minibatches, [S, B]; rows and columns beyond them have weight 0."""
         sizes = self.sizes if n == self.top else [n] * len(self.streams)
-        uneven = any(k != n for k in sizes)
         width = min(batch_size, n)
         length = steps or passes * -(-n // width)
         index = shuffled_each(self.streams, sizes, batch_size, passes, steps, (length, width))
-        weight = np.zeros(index.shape, dtype=np.float32)
-        for w, k in zip(weight, sizes, strict=True) if uneven else ():
-            own = batch_weight(k, batch_size, steps or passes * -(-k // min(batch_size, k)))
-            w[: own.shape[0], : own.shape[1]] = own
-        if not uneven:
-            weight[:] = batch_weight(n, batch_size, length)
-        return self._lifted(torch.from_numpy(index)), self._lifted(torch.from_numpy(weight))
+        if all([k == n for k in sizes]):
+            weight = equal_weights(len(sizes), n, batch_size, length)
+        else:
+            weight = torch.zeros(index.shape)
+            for w, k in zip(weight.numpy(), sizes, strict=True):
+                own = batch_weight(k, batch_size, steps or passes * -(-k // min(batch_size, k)))
+                w[: own.shape[0], : own.shape[1]] = own
+        return self._lifted(index), self._lifted(weight)
 
     def passes(self, n: int, batch_size: int, times: int) -> tuple[Tensor, Tensor]:
         """Each client's own passes [times, S, B]; rows and columns beyond them have weight 0."""
         if not self.ragged:
             return super().passes(n, batch_size, times)
         drawn = [self.schedule(n, batch_size, 1, 0) for _ in range(times)]
-        index, weight = map(torch.stack, zip(*drawn, strict=True))
-        return index, weight
+        return tuple(map(torch.stack, zip(*drawn, strict=True)))  # type: ignore[return-value]
 
     def some(self, data: Any, share: float) -> Any:
         """A share of each client's samples, at least one, drawn without replacement."""
@@ -293,4 +297,4 @@ class StackedStream(Stream):
         return self._lifted(torch.stack([draw(s) for s in self.streams]))
 
     def _lifted(self, table: Tensor) -> Tensor:
-        return lift(self.client, lambda: table.to(self.client.device))
+        return row_of(self.client, table if self.client.is_cpu else table.to(self.client.device))

@@ -107,7 +107,9 @@ class PersonalizedStrategy(Strategy, ABC):
             return [k for k, u in zip(ids, rng.random(len(ids)), strict=True) if u < r / len(ids)]
         if self.plan.participation == "range":
             r = int(rng.integers(min(self.plan.least_per_round, r), r + 1))
-        return list(ids) if r >= len(ids) else sorted(ids[i] for i in rng.choice(len(ids), r, replace=False))
+        if r >= len(ids):
+            return list(ids)
+        return sorted([ids[i] for i in rng.choice(len(ids), r, replace=False).tolist()])
 
     def average(
         self, items: Sequence[Params], weights: Sequence[float] | None = None, start: Params | None = None

@@ -7,6 +7,7 @@ import torch
 from fedpers.core.data import Data
 from fedpers.core.params import Params, between, sub
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import scalar
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
 from fedpers.learning.kernels.plan import BLEND, Plan, Training
@@ -65,7 +66,8 @@ def _blending(
     loss: Loss, own: Params, other: Params, W: Params, data: Data, cfg: LocalConfig, eta: float
 ) -> tuple[Plan, Training] | None:
     """What a kernel needs for steps of W; None if there is none."""
-    state = OptimizerState(next(iter(W.values())).new_zeros(()), W, sub(other, own))
+    like = next(iter(W.values()))
+    state = OptimizerState(scalar(0.0, like.dtype, like.device), W, sub(other, own))
     dense = dense_plan(loss, between(own, other, W), state, data, cfg, eta)
     if dense is None or dense[0].lam:
         return None

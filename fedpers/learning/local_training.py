@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
-from fedpers.core.rng import Stream
-from fedpers.core.vmap import readable
+from fedpers.core.pytree import changed
+from fedpers.core.rng import Stream, beside
+from fedpers.core.vmap import all_at_once, numbers, readable
 from fedpers.learning.gradients import grad, in_stack, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
@@ -61,7 +62,7 @@ def minimise_each(
     if dense is None:
         return [minimise(loss, phi, data, rng, cfg) for phi, rng in zip(models, rngs, strict=True)]
     plan, start = replace(dense[0], keeps=False), dense[1]
-    starts = [replace(start, w=start.w | phi) for phi in models]
+    starts = [changed(start, w=start.w | phi) for phi in models]
     batches = [schedule_of(data, rng, cfg) for rng in rngs]
     return [done.w for done in minimise_dense_each(plan, starts, data.block, batches)]
 
@@ -124,9 +125,9 @@ def minimise_by_kernel(
         return None
     plan, start = dense
     if not keeps or each:
-        plan, start = replace(plan, keeps=keeps), replace(start, each=each)
+        plan, start = replace(plan, keeps=keeps), changed(start, each=each)
     done = minimise_dense(plan, start, data.block, *schedule_of(data, rng, cfg))
-    return done.w, OptimizerState(done.step, done.m, done.v) if opt.m else opt
+    return done.w, OptimizerState(done.step[0], done.m, done.v) if opt.m else opt
 
 
 def minimise_paced(
@@ -151,8 +152,8 @@ def minimise_paced(
     if dense is None or dense[0].rule == ADAM:
         return None
     (plan, start), (index, weight) = dense, schedule_of(data, rng, cfg)
-    done = minimise_dense(plan, replace(start, pace=pace), data.block, index, weight)
-    return done.w, done.m, (weight.sum(1) > 0).sum()
+    done = minimise_dense(plan, changed(start, pace=pace), data.block, index, weight)
+    return done.w, done.m, all_at_once(lambda w: (w.sum(-1) > 0).sum(-1), weight)
 
 
 def minimise_then_grad(
@@ -278,16 +279,14 @@ def schedule_of(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tens
     """Rows and weights [S, B] of the steps."""
     if not cfg.batch_size:
         steps, n = cfg.steps or cfg.epochs, len(data)
-        return torch.arange(n, device=data.like.device).expand(steps, n), data.mask.expand(steps, n)
-    index, weight = rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps)
-    return index.to(data.like.device), weight.to(data.like)
+        return numbers(n, data.like.device).expand(steps, n), data.mask.expand(steps, n)
+    return beside(data.like, *rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps))
 
 
 def passes_of(data: Data, rng: Stream, cfg: LocalConfig, times: int) -> tuple[Tensor, Tensor]:
     """`schedule_of` so many trainings of one pass, [times, S, B]."""
     if cfg.batch_size:
-        index, weight = rng.on(data).passes(len(data), cfg.batch_size, times)
-        return index.to(data.like.device), weight.to(data.like)
+        return beside(data.like, *rng.on(data).passes(len(data), cfg.batch_size, times))
     index, weight = schedule_of(data, rng, replace(cfg, steps=1))
     return index.expand(times, 1, -1), weight.expand(times, 1, -1)
 

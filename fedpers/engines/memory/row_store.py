@@ -77,6 +77,8 @@ class RowStore(ClientStore):
 
     def get_all(self, wanted: Sequence[tuple[int, When]]) -> list[Any]:
         """`get` of several clients; which of them are on disk is asked in one."""
+        if not self._hot and not self._files:
+            return [None] * len(wanted)  # nobody has a state
         away = np.array([k for k, _ in wanted if k not in self._hot], dtype=np.int64)
         known = away[away < len(self._there)]
         new = set(away.tolist()).difference(known[self._there[known]].tolist())

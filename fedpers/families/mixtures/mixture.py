@@ -6,6 +6,7 @@ shared body) are as in the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import all_at_once
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.shares import mixtures_of, shared_out, slopes_of
@@ -190,14 +192,20 @@ class MixedLoss:
 
 def _drift(cfg: LocalConfig, lr: float, data: Data, steps: Tensor) -> Tensor:
     """A^steps [2, 2] float64: what `steps` steps without gradients make of a parameter and its momentum."""
-    step = np.array([[1 - lr * cfg.weight_decay, -lr * cfg.momentum], [cfg.weight_decay, cfg.momentum]])
-    if not cfg.momentum:
+    table = _powers(lr, cfg.weight_decay, cfg.momentum, cfg.num_steps(len(data))).to(steps.device)
+    return all_at_once(lambda n: table[n], steps)  # type: ignore[no-any-return]
+
+
+@lru_cache(64)  # the same in every round
+def _powers(lr: float, decay: float, momentum: float, most: int) -> Tensor:
+    """A^0, A^1, ..., A^most, [most + 1, 2, 2] float64; to be read only."""
+    step = np.array([[1 - lr * decay, -lr * momentum], [decay, momentum]])
+    if not momentum:
         step[1] = 0.0
     powers = [np.eye(2)]
-    for _ in range(cfg.num_steps(len(data))):
+    for _ in range(most):
         powers.append(step @ powers[-1])
-    table = torch.from_numpy(np.stack(powers)).to(steps.device)
-    return table.index_select(0, steps.reshape(1)).squeeze(0)
+    return torch.from_numpy(np.stack(powers))
 
 
 def log_mix(logs: Tensor, c: Tensor) -> Tensor:

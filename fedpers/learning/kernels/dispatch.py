@@ -16,11 +16,20 @@ from torch import Tensor
 
 from fedpers.core.data import Data, Part
 from fedpers.core.params import Params, split
-from fedpers.core.pytree import flatten, rebuild, tree_map
+from fedpers.core.pytree import changed, flatten, rebuild, tree_map
 from fedpers.core.scope import holding
-from fedpers.core.vmap import mapped_once, on_stacks
+from fedpers.core.vmap import mapped_once, on_stacks, scalar
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.plan import HEADS, Plan, Shape, Training, layers_of, rule_of, small_convs
+from fedpers.learning.kernels.plan import (
+    HEADS,
+    Plan,
+    Shape,
+    Training,
+    known,
+    layers_of,
+    small_convs,
+    stepping,
+)
 from fedpers.learning.losses import Known, Loss, is_known, taken_apart
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
@@ -50,10 +59,8 @@ def plan_of(
     )
     if found is None:
         return None
-    plan, start = found
-    rule = rule_of(cfg, plan.lam)
-    plan = replace(plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum)
-    start = replace(start, m=opt.m, v=opt.v, step=opt.step)
+    step = (opt.step,) if opt.m else ()  # plain steps nobody counts
+    plan, start = stepping(found[0], cfg, lr), changed(found[1], m=opt.m, v=opt.v, step=step)
     return (plan, start) if native.fits(plan, start, data.block.parts) else None
 
 
@@ -67,7 +74,7 @@ def _known_parts(
     if found is None or isinstance(parts[0], Part):  # rows of a part are numbered otherwise
         return None
     plan = replace(found[0], extra=extra, trained=frozenset(params))
-    start = replace(found[1], w=params)
+    start = changed(found[1], w=params)
     if set(plan.names) != params.keys() or not native.fits(plan, start, parts):
         return None
     if len(plan.layers) == 1 and not second:  # all is head, and nothing moves the features
@@ -75,7 +82,7 @@ def _known_parts(
     tensors = loss.beside.rows(data)
     outputs, features = own[plan.places[-2]].shape
     given = [tuple(t.shape) for t in tensors] == extra.shapes(len(data), features, outputs)
-    return (plan, replace(start, extra=tensors)) if given else None  # autograd says what is wrong
+    return (plan, changed(start, extra=tensors)) if given else None  # autograd says what is wrong
 
 
 # methods behind a loss or a score of Model
@@ -96,14 +103,15 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
     whole = frozen.fixed | params
     if layers is None or model.network.squashes:
         return None
-    plan = Plan(layers, model.bias, model.task, frozenset(params), proximal.lam, convs=convs)
+    plan = known(Plan(layers, model.bias, model.task, frozenset(params), proximal.lam, convs=convs))
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):
         return None
     cbar = proximal.cbar if plan.lam else {}
     if plan.lam and cbar.keys() != params.keys():
         return None  # autograd says what is wrong
-    ubar = torch.as_tensor(proximal.ubar, dtype=like.dtype)
-    return plan, Training({k: whole[k] for k in plan.names}, cbar, ubar, {}, {}, like.new_zeros(()), {})
+    ubar, w = proximal.ubar, {k: whole[k] for k in plan.names}
+    ubar = ubar.to(like.dtype) if isinstance(ubar, Tensor) else scalar(ubar, like.dtype)
+    return plan, Training(w, cbar, (ubar,) if plan.lam else (), {}, {}, (), {})
 
 
 def of_model_alone(model: Any) -> bool:
@@ -143,17 +151,17 @@ def minimise_dense_each(
         found: list[Tensor] = []
         for start, (index, weight) in zip(*rebuild(form, leaves), strict=True):
             done = start  # of several models there may be some for which no client has a sample
-            if len(given) == 1 or bool(weight.any()):
+            if len(given) == 1 or weight.numpy().any():  # several times as quick as torch's
                 done = native.train(plan, start, *whole_rows(block.parts, index), weight)
             trees = zip((done.w, done.m, done.v), kinds, strict=True)
-            found += [*(tree[k] for tree, names in trees for k in names), done.step]
+            found += [*(tree[k] for tree, names in trees for k in names), *done.step]
         return found
 
     values = iter(on_stacks(all_clients, *leaves))
     trained = []
     for start in given:
         w, m, v = ({k: next(values) for k in names} for names in kinds)
-        trained.append(replace(start, w=w, m=m, v=v, step=next(values)))
+        trained.append(changed(start, w=w, m=m, v=v, step=tuple(next(values) for _ in start.step)))
     return trained
 
 
@@ -192,6 +200,8 @@ def whole_rows(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Te
     chosen: list[Tensor] = [p.chosen for p in parts]  # type: ignore[attr-defined]
     if all([rows is chosen[0] for rows in chosen]):  # of clients of one size
         return whole, chosen[0].take(index)
+    if all([len(rows) == len(chosen[0]) for rows in chosen]):
+        return whole, torch.stack(chosen).gather(1, index.flatten(1)).view(index.shape)
     return whole, torch.stack([rows.take(i) for rows, i in zip(chosen, index, strict=True)])
 
 

@@ -9,14 +9,14 @@
 
 /* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
    whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `done` [C]
-   Adam's steps so far, `ubar` [C], `pace` [N + L] of [C] or null: factors of the loss's gradients; `each` null or a
+   the steps so far, or null if nobody counts them; `ubar` null or the next client's `hop_u` further on; `pace` [N + L] of [C] or null: factors of the loss's gradients; `each` null or a
    factor for each row of a client's samples, those of the next client `hop_each` further on; `more` (a kind, or
    NOTHING) with its weight, tau, a and b, the next client's `hop_a` and `hop_b` further on: see extra.h. Returns 0, 1
    without memory, 2 for a label that is no class. */
 int fedpers_train(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, int kind, float lr,
-                  float decay, float momentum, float lam, const float *ubar, float *done, const float **pace,
+                  float decay, float momentum, float lam, const float *ubar, long hop_u, float *done, const float **pace,
                   const float *each, long hop_each, int more, float weigh, float tau, const float *a,
                   long hop_a, const float *b, long hop_b) {
     net n = {L, 2 * (N + L + (more == TWO_HEADS)), width, N, 0, from, hop, to};
@@ -30,7 +30,7 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
     int failed = reserve(&n, &m, shapes, most < B ? most : B) || reserve_features(&k, &n, &all, C, lowest);
     for (long c = 0; c < C && !failed; c++) {
         copy(&n, c, 0);
-        h.ubar = ubar[c];
+        h.ubar = ubar ? ubar[c * hop_u] : 0;
         e.a = a + c * hop_a;
         e.b = b + c * hop_b;
         if (k.rows) keep(&k, &n, &m, &all, x[c], c);
@@ -46,9 +46,11 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
             e.rows = rows;
             e.share = share;
             e.scale = (kind <= PROXIMAL ? -lr : 1) / total;
-            done[c] += 1;
-            h.rate = lr / (1 - pow(0.9, done[c]));
-            h.root = 1 / (1 - pow(0.999, done[c]));
+            if (done) {
+                done[c] += 1;
+                h.rate = lr / (1 - pow(0.9, done[c]));
+                h.root = 1 / (1 - pow(0.999, done[c]));
+            }
             long parts = count > most ? (count + most - 1) / most : 1, piece = (count + parts - 1) / parts;
             for (long q = 0; q < parts && !failed; q++) {
                 long from = q * piece, now = count - from < piece ? count - from : piece;

@@ -7,16 +7,16 @@ no sample is copied.
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import addresses, hops, longs, pointer, pointers, with_whole_rows
+from fedpers.core.compiled import addresses, hops, longs, place, pointer, pointers, with_whole_rows
 from fedpers.core.data import Data
 from fedpers.core.items import Items
 from fedpers.core.params import Params
+from fedpers.core.pytree import changed
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
 
@@ -32,7 +32,7 @@ def fits(plan: Plan, given: Training, parts: Sequence[Data]) -> bool:
     w, others = given.w, (given.cbar, given.m, given.v)
     needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
     return (
-        all(_known(t) for t in (given.ubar, given.step, *given.each, *given.extra, *given.pace.values()))
+        all(_known(t) for t in (*given.ubar, *given.step, *given.each, *given.extra, *given.pace.values()))
         and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
         and all(plan.trained <= kind.keys() for kind in needed)
         and all(
@@ -109,9 +109,8 @@ def train(
     fresh: Kinds = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
     if in_turn:
         kinds, fresh = _in_turn(kinds, fresh)
-    step = given.step.clone(memory_format=torch.contiguous_format)
-    ubar, each = given.ubar.contiguous(), _rows(*given.each) if given.each else None
-    a, b = (*map(_rows, given.extra), None, None)[:2]
+    step = tuple([s.clone(memory_format=torch.contiguous_format) for s in given.step])
+    ubar, each, a, b = map(place, (given.ubar, given.each, given.extra[:1], given.extra[1:]))
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     call(
         library().fedpers_train,
@@ -119,16 +118,15 @@ def train(
         (kinds, fresh, parts, index, weight),
         plan.rule,
         *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
-        pointer(ubar),
-        pointer(step),
+        *ubar,
+        pointer(*step),
         pointers(pace),
-        pointer(each),
-        ctypes.c_long(*hops([each])),
+        *each,
         plan.extra.kind,
         *map(ctypes.c_float, (plan.extra.weight, plan.extra.tau)),
-        *(field for t in (a, b) for field in (pointer(t), ctypes.c_long(*hops([t])))),
+        *(*a, *b),
     )
-    return replace(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+    return changed(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
 
 
 def _in_turn(kinds: Kinds, fresh: Kinds) -> tuple[list[Params], list[Params]]:
@@ -156,7 +154,7 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
     names = plan.places + plan.second
     tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
     widths = _widths(kinds[0], plan.places[2 * len(plan.convs) :])
-    index, weight = _packed(index), _packed(weight.to(torch.float32))
+    index, weight = _packed(index), _packed(weight if weight.dtype is torch.float32 else weight.float())
     targets = [_targets(p.y, plan.task) for p in parts]
     failed = function(
         ctypes.c_long(len(plan.convs)),

@@ -1,8 +1,8 @@
 """What a kernel is told: the layers of a network, the rule of a step, the tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from torch import Tensor
 
@@ -75,16 +75,29 @@ class Plan:
         return [k for k in self.names if k in self.trained]
 
 
+@lru_cache(256)  # clients ask for the same in every round: what is derived from a plan stays with it
+def known(plan: Plan) -> Plan:
+    """The plan itself, of equal ones the first."""
+    return plan
+
+
+@lru_cache(256)
+def stepping(plan: Plan, cfg: LocalConfig, lr: float) -> Plan:
+    """The plan of a local training by this optimiser, of size `lr`."""
+    rule = rule_of(cfg, plan.lam)
+    return replace(plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum)
+
+
 @record("learning.Training")
 class Training:
     """The tensors of a local training, one client's or stacks [C, ...] of them."""
 
     w: Params  # weights, frozen ones too
     cbar: Params  # c̄ of the proximal term; {} without; of a BLEND where its way begins
-    ubar: Tensor  # ū of the proximal term, scalar
+    ubar: tuple[Tensor, ...]  # (ū of the proximal term,), a scalar; () without
     m: Params  # momentum or first moment; the result of a GRADIENT; the weights of a BLEND
     v: Params  # second moment; the way that a BLEND weighs
-    step: Tensor  # scalar, steps made before
+    step: tuple[Tensor, ...]  # (steps made before,), a scalar, if the rule counts them
     pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
     extra: tuple[Tensor, ...] = ()  # a, or a and b, of the plan's Extra
