@@ -312,15 +312,20 @@ def test_the_page_says_what_a_round_costs_without_its_kernel():
     ways = "a round", "no step, a loop", "no step"
     whole, loop, nothing = (f"{rows[way]['rest'] * 1e3:.1f} ms" for way in ways)
     assert f"all but the kernel takes {whole} on an EPYC without AVX-512" in page
-    assert f"without memory, it takes {loop} as well, and after nothing {nothing}" in page
-    assert 0.7 < rows["no step"]["rest"] / rows["a round"]["rest"] < 0.8  # a quarter
+    assert f"without memory, it takes {loop}, and after nothing {nothing}" in page
+    assert 0.65 < rows["no step"]["rest"] / rows["a round"]["rest"] < 0.75  # three tenths
     kernel = rows["a round"]["inner"] / rows["a round"]["floor"]
     exchange = rows["no training, a loop"]["times"]
     assert f"the kernel takes {kernel:.1f} floors" in page
     assert f"in a round as long, {exchange:.1f} more" in page
-    assert kernel + exchange > 2.5
+    assert f"more: {kernel + exchange:.1f} together" in page
+    assert f"FedAvg, which sums models besides, takes {rows['a round']['total']:.1f}" in page
     cpu, methods = rows_of(root / "benchmarks/results/zen3", "logistic-20")
     assert cpu == content["machine"]["cpu"] and len(methods) == 40
+    assert (
+        f"`benchmarks/results/zen3/`: their median is {median_of(r['times'] for r in methods.values())}."
+        in page
+    )
 
 
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():
