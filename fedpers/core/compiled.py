@@ -90,7 +90,6 @@ def pointer(t: Tensor | None = None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if t is None else t.data_ptr())
 
 
-def place(stack: tuple[Tensor, ...]) -> tuple[Any, Any]:
-    """Where a (stack,) with whole rows lies, and numbers from one row to the next; nulls of ()."""
-    rows = [with_whole_rows(t) for t in stack]
-    return pointer(*rows), ctypes.c_long(*[t.stride(0) for t in rows])
+def place(stack: Sequence[Tensor]) -> tuple[Any, Any]:
+    """Where the only one of these stacks lies, and numbers from one row to the next; nulls without one."""
+    return pointer(*stack), ctypes.c_long(*[t.stride(0) for t in stack])

@@ -8,16 +8,16 @@
 #include "features.h"
 
 /* Train C clients with samples x, y: S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
-   whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `done` [C]
-   the steps so far, or null if nobody counts them; `ubar` null or the next client's `hop_u` further on; `pace` [N + L] of [C] or null: factors of the loss's gradients; `each` null or a
-   factor for each row of a client's samples, those of the next client `hop_each` further on; `more` (a kind, or
-   NOTHING) with its weight, tau, a and b, the next client's `hop_a` and `hop_b` further on: see extra.h. Returns 0, 1
-   without memory, 2 for a label that is no class. */
+   whose weights are all 0 changes nothing. N convolutions of `shapes` come first, then L dense layers. `done` [C] the
+   steps so far, null if nobody counts them; `ubar` null or one of each client, the next `hop_u` further on; `pace`
+   [N + L] of [C] or null: factors of the loss's gradients; `each` null or a factor for each row of a client's samples,
+   those of the next client `hop_each` further on; `more` (a kind, or NOTHING) with its weight, tau, a and b, the next
+   client's `hop_a` and `hop_b` further on: see extra.h. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_train(long N, const shape *shapes, long L, const long *width, const float **from, const long *hop,
                   float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, int kind, float lr,
-                  float decay, float momentum, float lam, const float *ubar, long hop_u, float *done, const float **pace,
-                  const float *each, long hop_each, int more, float weigh, float tau, const float *a,
+                  float decay, float momentum, float lam, const float *ubar, long hop_u, float *done,
+                  const float **pace, const float *each, long hop_each, int more, float weigh, float tau, const float *a,
                   long hop_a, const float *b, long hop_b) {
     net n = {L, 2 * (N + L + (more == TWO_HEADS)), width, N, 0, from, hop, to};
     extra e = {more, weigh, tau, a, b};

@@ -110,7 +110,9 @@ def train(
     if in_turn:
         kinds, fresh = _in_turn(kinds, fresh)
     step = tuple([s.clone(memory_format=torch.contiguous_format) for s in given.step])
-    ubar, each, a, b = map(place, (given.ubar, given.each, given.extra[:1], given.extra[1:]))
+    others = (given.ubar, given.each, given.extra[:1], given.extra[1:])
+    whole = [list(map(with_whole_rows, t)) for t in others]  # copies among them live until the kernel has run
+    ubar, each, a, b = map(place, whole)
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
     call(
         library().fedpers_train,
