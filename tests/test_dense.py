@@ -324,6 +324,27 @@ def test_an_optimiser_without_its_memory_is_an_error_and_no_stray_write():
         )
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["plain", "adam"])
+def test_each_client_of_a_stack_has_its_own_strength_of_the_pull(name, shared):
+    """Or all the same, which is one number and no stack."""
+    fed, strengths = toy_federation(3, (10, 7, 12), dim=6), torch.tensor([0.25, 4.0, 1.5])
+    local = replace(LOCALS[name], batch_size=0, epochs=3)
+    model, parts = net(6, (5,), fed.num_classes), [fed.client(k).train for k in range(3)]
+    w, cbar, block = model.init(0), model.init(1), Block(parts, 12)
+
+    def train(data, u):
+        return minimise(soft_proximal(model.loss, 0.5, u, cbar), w, data, Stream(0, 1, 0), local)
+
+    one, clients = torch.tensor(2.0), torch.arange(3)
+    with torch.no_grad(), stacked():
+        all_of = torch.vmap(lambda i, u: train(StackedData.of(i, block), one if shared else u))
+        found = all_of(clients, strengths)
+    with torch.no_grad(), autograd_only():
+        for i, (data, u) in enumerate(zip(parts, strengths, strict=True)):
+            close({k: v[i] for k, v in found.items()}, train(data, one if shared else u))
+
+
 @pytest.mark.parametrize("name", ["whole", "whole, steps", "whole, adam"])
 def test_moments_that_nobody_keeps_start_anew_for_each_client(name):
     """All clients of a stack share the zeros that their moments start from."""

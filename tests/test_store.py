@@ -180,6 +180,8 @@ def test_a_checkpoint_can_be_gone_back_to(tmp_path, megabytes):
         store.put(k, W, memory(k + 50))
     old = RowStore(tmp_path / "rows", memory_mb=megabytes)
     old.load(tmp_path / "one")
+    found = old.get_all([(k, W) for k in (4, 9, 1)])  # before any was read
+    assert same(found[0], memory(4)) and found[1] is None and same(found[2], memory(1))
     assert list(old.states) == [0, 1, 2, 3, 4]
     assert all(same(old.get(k, W), memory(k)) for k in range(5))
 
