@@ -73,7 +73,7 @@ def readable(tensor: Tensor) -> bool:
 def shared(make: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """A function that keeps what it made: plain tensors, to be read only, for all who ask for the same.
 
-    A small tensor takes torch as long as a small client takes to train.
+    For what would be the same in every round: making a small tensor takes far longer than asking for it here.
     """
 
     @lru_cache(256)

@@ -182,9 +182,8 @@ class Population:
 
     def _cost(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
         """What the training took: with one order and n samples the same, unless the method says otherwise."""
-        if (
-            self._counts_work and self.mechanism is None
-        ):  # what the data made of the cost would be told beside the delta
+        # with privacy not: what the data made of the cost would be told beside the delta
+        if self._counts_work and self.mechanism is None:
             return work_of(self.client.work_done(order, reply, own_state(kept), n))
         if order is not self._order:
             self._order, self._costs = order, {}

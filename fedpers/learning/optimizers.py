@@ -10,7 +10,6 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.vmap import scalar
 
-NOTHING = torch.zeros(())  # in place of a parameter: a model may be all head, or all body
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam
 
 
@@ -79,7 +78,7 @@ def init_optimizer(params: Params, cfg: LocalConfig) -> OptimizerState:
     def zeros() -> Params:  # not zeros_like, which under vmap would be a stack
         return {k: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for k, p in params.items()}
 
-    like = next(iter(params.values()), NOTHING)
+    like = next(iter(params.values()), scalar(0.0, torch.float32))  # a model may be all head, or all body
     uses_m = cfg.optimizer == "adam" or cfg.momentum > 0
     step = scalar(0.0, like.dtype, like.device)
     return OptimizerState(step, zeros() if uses_m else {}, zeros() if cfg.optimizer == "adam" else {})

@@ -6,7 +6,6 @@ shared body) are as in the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
-from fedpers.core.vmap import all_at_once
+from fedpers.core.vmap import all_at_once, shared
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.shares import mixtures_of, shared_out, slopes_of
@@ -196,9 +195,9 @@ def _drift(cfg: LocalConfig, lr: float, data: Data, steps: Tensor) -> Tensor:
     return all_at_once(lambda n: table[n], steps)  # type: ignore[no-any-return]
 
 
-@lru_cache(64)  # the same in every round
+@shared
 def _powers(lr: float, decay: float, momentum: float, most: int) -> Tensor:
-    """A^0, A^1, ..., A^most, [most + 1, 2, 2] float64; to be read only."""
+    """A^0, A^1, ..., A^most, [most + 1, 2, 2] float64."""
     step = np.array([[1 - lr * decay, -lr * momentum], [decay, momentum]])
     if not momentum:
         step[1] = 0.0

@@ -18,7 +18,7 @@ from fedpers.core.data import Data, Part
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import changed, flatten, rebuild, tree_map
 from fedpers.core.scope import holding
-from fedpers.core.vmap import mapped_once, on_stacks, scalar
+from fedpers.core.vmap import mapped_once, numbers, on_stacks, scalar
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import (
     HEADS,
@@ -248,7 +248,7 @@ def _gradient(plan: Plan, start: Training, parts: Sequence[Data], mask: Tensor) 
     leaves, form = flatten(start)
 
     def all_clients(mask: Tensor, *leaves: Tensor) -> list[Tensor]:
-        every = torch.arange(mask.shape[1]).expand(len(mask), 1, -1)
+        every = numbers(mask.shape[1], mask.device).expand(len(mask), 1, -1)
         gradients = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1)).m
         return [gradients[k] for k in plan.moving]
 
