@@ -219,7 +219,7 @@ def load(tmp_path):
     def load_demo(*overrides):
         with compose._hydra(str(tmp_path)):
             lines, problems = compose._tidy(overrides, sweep=False)
-            return compose._load(lines, problems)
+            return compose._load(hydra_internals.Composer(), lines, problems)
 
     return load_demo
 

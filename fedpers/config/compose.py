@@ -38,7 +38,7 @@ def load(overrides: Sequence[str] = ()) -> RunConfig:
             for key in search.KEYS
             if key in (o.key_or_group for o in _parsed(lines))
         ]
-        return _load(lines, problems)
+        return _load(hydra_internals.Composer(), lines, problems)
 
 
 def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None) -> list[str]:
@@ -52,9 +52,10 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
     with _hydra(config_dir):
         lines, problems = _tidy(overrides, sweep)
         jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [lines]
+        compose = hydra_internals.Composer()
         for job in jobs:
             try:
-                _load(job, [])
+                _load(compose, job, [])
             except ConfigError as error:
                 problems += [p for p in error.problems if p not in problems]
         if problems:
@@ -196,10 +197,10 @@ def _offer_foreign_data() -> None:
             ConfigStore.instance().store(group="data", name=name, node=node, provider="fedpers")
 
 
-def _load(lines: list[str], problems: list[str]) -> RunConfig:
+def _load(compose: hydra_internals.Composer, lines: list[str], problems: list[str]) -> RunConfig:
     """Compose and check; earlier problems are reported together with those found here."""
     try:
-        run = from_omegaconf(hydra.compose("config", overrides=lines), lines)
+        run = from_omegaconf(compose(lines), lines)
     except ConfigError as error:
         problems = [*problems, *error.problems]
     except (HydraException, OmegaConfBaseException) as error:

@@ -1,13 +1,17 @@
 """What we need of Hydra's private modules; a new version of Hydra can break this file alone."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
@@ -31,6 +35,34 @@ def sweep_jobs(lines: list[str]) -> list[list[str]]:
     parsed = OverridesParser.create(loader).parse_overrides([*params, *settings.overrides.task])
     batches = BasicSweeper.split_arguments(parsed, None)
     return [[*settings.overrides.hydra, *job] for batch in batches for job in batch]
+
+
+class Composer:
+    """`hydra.compose`, for many runs: the files that a choice of groups leads to are read and merged once.
+
+    Of a sweep most runs differ in values alone, and reading the files is nearly all of a composition.
+    """
+
+    def __init__(self) -> None:
+        self.loader: Any = GlobalHydra.instance().config_loader()
+        self.chosen: dict[tuple[str, ...], DictConfig] = {}  # by the overrides that pick files
+
+    def __call__(self, lines: list[str]) -> DictConfig:
+        parsed = OverridesParser.create().parse_overrides(lines)
+        files = tuple(str(o.input_line) for o in parsed if self._picks_files(o))
+        if files not in self.chosen:
+            self.chosen[files] = hydra.compose("config", overrides=list(files))
+        cfg = copy.deepcopy(self.chosen[files])
+        ConfigLoaderImpl._apply_overrides_to_config([o for o in parsed if not self._picks_files(o)], cfg)
+        return cfg
+
+    def _picks_files(self, override: Override) -> bool:
+        """Hydra's own rule; and what is for Hydra itself, which a composed config no longer holds."""
+        if override.is_hydra_override():
+            return True
+        return self.loader.repository.group_exists(override.key_or_group) and not isinstance(
+            override.value(), dict
+        )
 
 
 def parse_arguments(argv: Sequence[str], program: str) -> Any:

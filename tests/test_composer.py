@@ -1,0 +1,66 @@
+"""Configs of many runs, their files read once, are those that Hydra composes one by one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import hydra
+import pytest
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from fedpers.config import compose, hydra_internals
+from fedpers.config.hydra_internals import Composer
+
+JOBS = [
+    [],
+    ["method=ditto", "method.lam=0.3"],
+    ["method=ditto", "method.local.lr=0.5", "seed=7"],  # the files of the job before
+    ["method=ditto"],  # what the job before set must not stay
+    ["data=digits", "method=fedper", "~method.local.momentum"],
+    ["+experiment=benchmark", "method=pflego", "data.num_clients=5"],
+    ["model=mlp", "model.hidden=[4,5]", "++model.more={a: 1, b: [2]}"],
+    ["++method={name: local, local: {lr: 0.25}}"],  # a mapping for a group sets values and picks no file
+    ["method=fedavg", "hydra.sweep.dir=elsewhere", "rounds=3"],
+]
+WRONG = [["method.no_such_key=1"], ["method=fedavg", "~rounds.x"], ["+seed=3"], ["++method=ditto"]]
+
+
+@pytest.fixture
+def inside() -> Iterator[None]:
+    with hydra.initialize_config_module(compose.CONF, version_base="1.3"):
+        yield
+
+
+def plain(cfg: DictConfig) -> tuple[Any, Any, Any]:
+    """What a config says, with its interpolations as they are and resolved, and whether new keys may come."""
+    texts = OmegaConf.to_container(cfg)
+    return texts, OmegaConf.to_container(cfg, resolve=True), OmegaConf.is_struct(cfg)
+
+
+def test_each_is_what_hydra_composes_in_any_order(inside: None) -> None:
+    composer = Composer()
+    for job in [*JOBS, *reversed(JOBS)]:
+        assert plain(composer(job)) == plain(hydra.compose("config", overrides=job)), job
+
+
+@pytest.mark.parametrize("job", WRONG, ids=" ".join)
+def test_what_hydra_refuses_is_refused_in_its_words(inside: None, job: list[str]) -> None:
+    with pytest.raises(HydraException) as ours:
+        Composer()(job)
+    with pytest.raises(HydraException) as theirs:
+        hydra.compose("config", overrides=job)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_a_sweep_over_values_reads_the_files_of_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[str]] = []
+    composed = hydra.compose
+
+    def counted(name: str, overrides: list[str]) -> DictConfig:
+        read.append(overrides)
+        return composed(name, overrides=overrides)
+
+    monkeypatch.setattr(hydra_internals.hydra, "compose", counted)
+    compose.prepare(["method=fedavg,local", "seed=0,1,2", "rounds=1,2"], sweep=True)
+    of_jobs = [words for words in read if any(word.startswith("method=") for word in words)]
+    assert sorted(of_jobs) == [["method=fedavg"], ["method=local"]]
