@@ -25,6 +25,8 @@ from fedpers.config import compose, registry
 from fedpers.core.errors import CheckpointError, ConfigError
 from fedpers.results.plots import curves
 
+pytestmark = pytest.mark.xdist_group("personal models")  # one run of each method for all of them
+
 SMALL = ["data.num_clients=6", "data.limit=300", "rounds=2", "model.hidden=[6]", "eval_every=2"]
 NEW = ["new_clients=2", "new_epochs=2", "new_lr=0.1"]
 SHAREABLE = {"pflego": "body", "fedper": "body", "fedrep": "body", "lgfedavg": "head", "fedrecon": "body"}

@@ -14,7 +14,10 @@ from tests.reports import make
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 PROGRAMS = [shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")]
-pytestmark = pytest.mark.skipif(None in PROGRAMS, reason="needs chromium and chromedriver")
+pytestmark = [
+    pytest.mark.skipif(None in PROGRAMS, reason="needs chromium and chromedriver"),
+    pytest.mark.xdist_group("report page"),  # one browser
+]
 
 METHODS = {"local": 0.90, "fedavg": 0.70, "fedper": 0.93}
 NARROW, TABLET, WIDE = 400, 800, 1200

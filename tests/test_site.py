@@ -17,7 +17,7 @@ pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'fedp
 ROOT = Path(__file__).parents[1]
 PROGRAMS = [shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")]
 in_browser = pytest.mark.skipif(None in PROGRAMS, reason="needs chromium and chromedriver")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # built once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("documentation site")]  # built once
 
 
 @pytest.fixture(scope="module")
