@@ -52,7 +52,8 @@ def test_what_hydra_refuses_is_refused_in_its_words(inside: None, job: list[str]
     assert str(ours.value) == str(theirs.value)
 
 
-def test_a_sweep_over_values_reads_the_files_of_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def count(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A list that grows by the overrides of each composition by Hydra."""
     read: list[list[str]] = []
     composed = hydra.compose
 
@@ -61,6 +62,16 @@ def test_a_sweep_over_values_reads_the_files_of_each_choice_once(monkeypatch: py
         return composed(name, overrides=overrides)
 
     monkeypatch.setattr(hydra_internals.hydra, "compose", counted)
+    return read
+
+
+def test_a_sweep_over_values_reads_the_files_of_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = count(monkeypatch)
     compose.prepare(["method=fedavg,local", "seed=0,1,2", "rounds=1,2"], sweep=True)
-    of_jobs = [words for words in read if any(word.startswith("method=") for word in words)]
-    assert sorted(of_jobs) == [["method=fedavg"], ["method=local"]]
+    assert sorted(read) == [[], ["method=fedavg"], ["method=local"]]  # [] to see which keys there are
+
+
+def test_one_run_reads_its_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = count(monkeypatch)
+    compose.load(["method=ditto", "data=digits", "method.lam=0.5", "rounds=1"])
+    assert read == [["method=ditto", "data=digits"]]

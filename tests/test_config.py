@@ -217,9 +217,9 @@ def load(tmp_path):
     (tmp_path / "experiment" / "demo.yaml").write_text(EXPERIMENT)
 
     def load_demo(*overrides):
-        with compose._hydra(str(tmp_path)):
-            lines, problems = compose._tidy(overrides, sweep=False)
-            return compose._load(hydra_internals.Composer(), lines, problems)
+        with compose._hydra(str(tmp_path)) as composer:
+            lines, problems = compose._tidy(composer, overrides, sweep=False)
+            return compose._load(composer, lines, problems)
 
     return load_demo
 

@@ -171,5 +171,5 @@ def test_local_of_hyper_all_stands_for_all_local_trainings(tmp_path):
 
 def loaded(folder, overrides):
     """The run with experiments of the user's own."""
-    with compose._hydra(str(folder)):
-        return compose._load(list(overrides), [])
+    with compose._hydra(str(folder)) as composer:
+        return compose._load(composer, list(overrides), [])

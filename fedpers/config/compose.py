@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpers.config import hydra_internals, registry, search
+from fedpers.config.hydra_internals import Composer
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.datasets.registry import DATASETS, data_sets
@@ -31,14 +32,14 @@ def load(overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: lists every mistake.
     """
-    with _hydra():
-        lines, problems = _tidy(overrides, sweep=False)
+    with _hydra() as compose:
+        lines, problems = _tidy(compose, overrides, sweep=False)
         problems += [
             f"{key}= is for the command that makes many runs, fedpers run; this is one"
             for key in search.KEYS
             if key in (o.key_or_group for o in _parsed(lines))
         ]
-        return _load(hydra_internals.Composer(), lines, problems)
+        return _load(compose, lines, problems)
 
 
 def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None) -> list[str]:
@@ -49,10 +50,9 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
     Raises:
         ConfigError: lists every mistake.
     """
-    with _hydra(config_dir):
-        lines, problems = _tidy(overrides, sweep)
+    with _hydra(config_dir) as compose:
+        lines, problems = _tidy(compose, overrides, sweep)
         jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [lines]
-        compose = hydra_internals.Composer()
         for job in jobs:
             try:
                 _load(compose, job, [])
@@ -69,9 +69,9 @@ def sweep_settings(lines: list[str], sweep: bool, config_dir: str | None = None)
     Raises:
         ConfigError: the sweep is in the hands of a plugin, or a key of the command is swept itself.
     """
-    with _hydra(config_dir):
+    with _hydra(config_dir) as compose:
         jobs = hydra_internals.sweep_jobs(lines) if sweep else [lines]
-        composed: Any = OmegaConf.to_container(hydra.compose("config", overrides=jobs[0] if jobs else []))
+        composed: Any = OmegaConf.to_container(compose(jobs[0] if jobs else []))
         swept = [o.key_or_group for o in _parsed(lines) if o.is_sweep_override()]
     wrong = [key for key in search.KEYS if key in swept]
     if wrong:
@@ -132,8 +132,8 @@ def resumed(folder: Path, overrides: Sequence[str]) -> RunConfig:
         saved: Any = OmegaConf.load(path)
     except Exception as error:  # whatever YAML finds wrong with a damaged file
         raise ConfigError(f"resume={folder}: {path} cannot be read: {first_line(error)}") from error
-    with _hydra():
-        lines, problems = _tidy(overrides, sweep=False)
+    with _hydra() as compose:
+        lines, problems = _tidy(compose, overrides, sweep=False)
         keys = [o.key_or_group for o in _parsed(lines)]
         problems += [
             f"{k} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can"
@@ -142,13 +142,12 @@ def resumed(folder: Path, overrides: Sequence[str]) -> RunConfig:
         ]
         if problems:
             raise ConfigError(*problems)
-        changed = _changes(lines, keys)
+        changed = _changes(compose(lines), keys)
     return from_omegaconf(OmegaConf.merge(saved, changed, {"resume": str(folder)}))  # type: ignore[arg-type]
 
 
-def _changes(lines: list[str], keys: list[str]) -> DictConfig:
+def _changes(composed: DictConfig, keys: list[str]) -> DictConfig:
     """The part of the config that the overrides set; a whole group where they pick a file."""
-    composed = hydra.compose("config", overrides=lines)
     changed = OmegaConf.create({})
     for key in keys:
         OmegaConf.update(changed, key, OmegaConf.select(composed, key), force_add=True)
@@ -159,7 +158,8 @@ def _changes(lines: list[str], keys: list[str]) -> DictConfig:
 
 
 @contextmanager
-def _hydra(config_dir: str | None = None) -> Iterator[None]:
+def _hydra(config_dir: str | None = None) -> Iterator[Composer]:
+    """Hydra with our YAML files, the user's folder of them and other packages' methods and data."""
     try:
         with hydra.initialize_config_module(CONF, version_base="1.3"):
             if config_dir:
@@ -168,7 +168,7 @@ def _hydra(config_dir: str | None = None) -> Iterator[None]:
                 hydra_internals.search_first(str(Path(config_dir).absolute()), CONF)
             _offer_foreign_methods()
             _offer_foreign_data()
-            yield
+            yield Composer()
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(first_line(error)) from error
 
@@ -197,7 +197,7 @@ def _offer_foreign_data() -> None:
             ConfigStore.instance().store(group="data", name=name, node=node, provider="fedpers")
 
 
-def _load(compose: hydra_internals.Composer, lines: list[str], problems: list[str]) -> RunConfig:
+def _load(compose: Composer, lines: list[str], problems: list[str]) -> RunConfig:
     """Compose and check; earlier problems are reported together with those found here."""
     try:
         run = from_omegaconf(compose(lines), lines)
@@ -210,7 +210,7 @@ def _load(compose: hydra_internals.Composer, lines: list[str], problems: list[st
     return run
 
 
-def _tidy(overrides: Sequence[str], sweep: bool) -> tuple[list[str], list[str]]:
+def _tidy(compose: Composer, overrides: Sequence[str], sweep: bool) -> tuple[list[str], list[str]]:
     """(overrides that can be composed, problems of the others).
 
     `+experiment=x` may be written without the plus; a key that the chosen YAML files leave out is
@@ -227,7 +227,7 @@ def _tidy(overrides: Sequence[str], sweep: bool) -> tuple[list[str], list[str]]:
     good = [o for o in parsed if o not in sweeps and o.key_or_group.split(".")[0] not in wrong]
     groups = [o for o in good if _is_group(o)]
     fixed = [_group_line(o) for o in groups if not o.is_sweep_override()]
-    base = hydra.compose("config", overrides=fixed)
+    base = compose(fixed)
     values = [_value_line(o, base) for o in good if not _is_group(o)]
     return [*map(_group_line, groups), *values], problems
 
