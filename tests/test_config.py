@@ -161,6 +161,7 @@ def test_one_mistake_is_one_line(override, line):
 def test_a_text_that_is_no_override():
     (line,) = mistakes("rounds")
     assert line.startswith("'rounds' is no override (key=value): ")
+    assert mistakes("=3") == ["'=3' is no override (key=value): there is no key"]
 
 
 def test_all_mistakes_in_one_go():
@@ -185,9 +186,9 @@ def test_keys_of_an_unknown_method_are_not_judged():
 
 
 def test_a_sweep_is_checked_before_it_starts():
-    assert mistakes("rounds=1,0,-1", "method=pflego,fdavg", sweep=True)[0].startswith(
-        "method 'fdavg' is unknown; did you mean 'fedavg'?"
-    )
+    one, two = mistakes("rounds=1,0,-1", "method=pflego,fdavg", "seed=-1", sweep=True)  # swept: not now
+    assert one.startswith("method 'fdavg' is unknown; did you mean 'fedavg'?")
+    assert two.startswith("seed=-1")
     assert mistakes("rounds=1,0,-1", sweep=True) == [
         "rounds=0: must be at least 1",
         "rounds=-1: must be at least 1",

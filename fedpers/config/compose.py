@@ -52,7 +52,8 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
     """
     with _hydra(config_dir) as compose:
         lines, problems = _tidy(compose, overrides, sweep)
-        jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [lines]
+        one = [str(o.input_line) for o in _parsed(lines) if not o.is_sweep_override()]
+        jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [one]
         for job in jobs:
             try:
                 _load(compose, job, [])
@@ -238,10 +239,14 @@ def _parsed(overrides: Sequence[str]) -> list[Override]:
 
 def _parse(text: str, problems: list[str]) -> list[Override]:
     try:
-        return _parsed([text])
+        found = _parsed([text])
+        if all(o.key_or_group for o in found):
+            return found
+        reason = "there is no key"
     except HydraException as error:
-        problems.append(f"'{text}' is no override (key=value): {first_line(error)}")
-        return []
+        reason = first_line(error)
+    problems.append(f"'{text}' is no override (key=value): {reason}")
+    return []
 
 
 def _is_group(override: Override) -> bool:
