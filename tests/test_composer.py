@@ -1,13 +1,18 @@
 """Configs of many runs, their files read once, are those that Hydra composes one by one."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.errors import HydraException
+from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig, OmegaConf
 
+from fedpers.app import launch
+from fedpers.app.cli import main
 from fedpers.config import compose, hydra_internals
 from fedpers.config.hydra_internals import Composer
 
@@ -75,3 +80,20 @@ def test_one_run_reads_its_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = count(monkeypatch)
     compose.load(["method=ditto", "data=digits", "method.lam=0.5", "rounds=1"])
     assert read == [["method=ditto", "data=digits"]]
+
+
+def test_a_sweep_composes_each_run_once_more_where_it_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[Any] = []
+    composed, check = ConfigLoaderImpl.load_sweep_config, Sweeper.validate_batch_is_legal
+
+    def counted(self: Any, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        started.append(sweep_overrides)
+        return composed(self, master_config, sweep_overrides)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+    monkeypatch.setattr(launch, "_execute", lambda cfg, *_: started.append(cfg.seed) or {})
+    assert main(["run", "-m", "seed=4,5,6", f"out={tmp_path / 'sweep'}"]) == 0
+    assert started == [["seed=4"], 4, ["seed=5"], 5, ["seed=6"], 6]
+    assert Sweeper.validate_batch_is_legal is check  # of another program in this process

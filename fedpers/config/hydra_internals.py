@@ -1,7 +1,8 @@
 """What we need of Hydra's private modules; a new version of Hydra can break this file alone."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import hydra
@@ -12,6 +13,7 @@ from hydra._internal.utils import _run_hydra, create_config_search_path, get_arg
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
@@ -71,8 +73,28 @@ def parse_arguments(argv: Sequence[str], program: str) -> Any:
 
 
 def run_hydra(args: Any, program: str, package: str, job: Callable[[DictConfig], Any]) -> None:
-    """Do what the options `args` ask for: show a config or help, or compose, name folders and call `job`."""
-    _run_hydra(args, _parser(program), job, f"pkg://{package}", "config")
+    """Do what the options `args` ask for: show a config or help, or compose, name folders and call `job`.
+
+    Of a sweep, `compose.prepare` has checked the runs that `sweep_jobs` names.
+    """
+    with _checked_before():
+        _run_hydra(args, _parser(program), job, f"pkg://{package}", "config")
+
+
+@contextmanager
+def _checked_before() -> Iterator[None]:
+    """Have the basic sweeper compose each run once, where it starts it, and not all before that too."""
+    check: Any = Sweeper.validate_batch_is_legal
+
+    def check_others(self: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+        if type(self).__name__ != BasicSweeper.__name__:  # by name: Hydra imports its plugins once more
+            check(self, batch)
+
+    Sweeper.validate_batch_is_legal = check_others  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Sweeper.validate_batch_is_legal = check  # type: ignore[method-assign]
 
 
 def _parser(program: str) -> Any:
