@@ -50,12 +50,18 @@ class Composer:
         self.chosen: dict[tuple[str, ...], DictConfig] = {}  # by the overrides that pick files
 
     def __call__(self, lines: list[str]) -> DictConfig:
-        parsed = OverridesParser.create().parse_overrides(lines)
-        files = tuple(str(o.input_line) for o in parsed if self._picks_files(o))
-        if files not in self.chosen:
-            self.chosen[files] = hydra.compose("config", overrides=list(files))
-        cfg = copy.deepcopy(self.chosen[files])
-        ConfigLoaderImpl._apply_overrides_to_config([o for o in parsed if not self._picks_files(o)], cfg)
+        files: list[str] = []
+        values: list[Override] = []
+        for override in OverridesParser.create().parse_overrides(lines):
+            if self._picks_files(override):
+                files.append(str(override.input_line))
+            else:
+                values.append(override)
+        key = tuple(files)
+        if key not in self.chosen:
+            self.chosen[key] = hydra.compose("config", overrides=files)
+        cfg = copy.deepcopy(self.chosen[key])
+        ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
         return cfg
 
     def _picks_files(self, override: Override) -> bool:
