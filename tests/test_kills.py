@@ -45,8 +45,9 @@ def ended(pid):
     assert os.waitstatus_to_exitcode(status) == 0, status
 
 whole, part, words = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-lines = compose.prepare(words[2:], True)  # the check of twelve overrides, once instead of twelve times
-compose.prepare = lambda *_: list(lines)
+# the check of twelve overrides, once instead of twelve times
+lines, settings = compose.prepare(words[2:], True)
+compose.prepare = lambda *_: (list(lines), settings)
 ended(start(whole))
 total, rng, kills = files(whole), random.Random(15), 0
 for least in sorted(rng.sample(range(1, total), 10)):

@@ -73,8 +73,7 @@ def _start(args: Any, session: Session) -> None:
     """Check the overrides, then have Hydra call a job for each run; a sweep goes on after a failure."""
     named = _value(args.overrides, "out")
     overrides = [o for o in args.overrides if _key(o) != "out"]
-    args.overrides = compose.prepare(overrides, bool(args.multirun), args.config_dir)
-    settings = compose.sweep_settings(args.overrides, bool(args.multirun), args.config_dir)
+    args.overrides, settings = compose.prepare(overrides, bool(args.multirun), args.config_dir)
     many = _together(settings) if settings.jobs > 1 or settings.tune else None
     if named is not None:
         out = Path(named).expanduser()

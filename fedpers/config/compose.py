@@ -42,8 +42,10 @@ def load(overrides: Sequence[str] = ()) -> RunConfig:
         return _load(compose, lines, problems)
 
 
-def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None) -> list[str]:
-    """The overrides as Hydra takes them, after each run that they lead to was checked.
+def prepare(
+    overrides: Sequence[str], sweep: bool, config_dir: str | None = None
+) -> tuple[list[str], search.SweepConfig]:
+    """(the overrides as Hydra takes them, how their runs are to be made), after each run was checked.
 
     `config_dir` is a folder of the user's own YAML files, searched before ours.
 
@@ -61,30 +63,26 @@ def prepare(overrides: Sequence[str], sweep: bool, config_dir: str | None = None
                 problems += [p for p in error.problems if p not in problems]
         if problems:
             raise ConfigError(*problems)
-        return lines
+        values: Any = OmegaConf.to_container(compose(jobs[0] if jobs else []))
+    settings = search.sweep_config(values, [])
+    assert settings is not None  # its values were checked with the first run's
+    _check_settings(settings, _parsed(lines), sweep, jobs)
+    return lines, settings
 
 
-def sweep_settings(lines: list[str], sweep: bool, config_dir: str | None = None) -> search.SweepConfig:
-    """How the runs of `lines`, which `prepare` made, are to be made.
-
-    Raises:
-        ConfigError: the sweep is in the hands of a plugin, or a key of the command is swept itself.
-    """
-    with _hydra(config_dir) as compose:
-        jobs = hydra_internals.sweep_jobs(lines) if sweep else [lines]
-        composed: Any = OmegaConf.to_container(compose(jobs[0] if jobs else []))
-        swept = [o.key_or_group for o in _parsed(lines) if o.is_sweep_override()]
-    wrong = [key for key in search.KEYS if key in swept]
-    if wrong:
-        raise ConfigError(f"{wrong[0]}: takes one value, for all runs")
-    found = search.sweep_config(composed, [])
-    assert found is not None  # `prepare` has checked it
-    given = [o.key_or_group for o in _parsed(lines) if o.key_or_group in search.KEYS]
-    if not jobs and given:
-        raise ConfigError(f"{given[0]}=: Hydra's own sweeper only; the chosen one has options of its own")
-    if found.jobs > 1 and "jobs" in given and not sweep and not found.tune:
-        raise ConfigError(f"jobs={found.jobs}: one run has nothing to share; add -m and several values")
-    return found
+def _check_settings(
+    settings: search.SweepConfig, parsed: Sequence[Override], sweep: bool, jobs: Sequence[Any]
+) -> None:
+    """Raise ConfigError where the keys of the command do not go with its runs, `jobs`."""
+    given = [o for o in parsed if o.key_or_group in search.KEYS]
+    for override in given:
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.key_or_group}: takes one value, for all runs")
+    names = [o.key_or_group for o in given]
+    if not jobs and names:
+        raise ConfigError(f"{names[0]}=: Hydra's own sweeper only; the chosen one has options of its own")
+    if settings.jobs > 1 and "jobs" in names and not sweep and not settings.tune:
+        raise ConfigError(f"jobs={settings.jobs}: one run has nothing to share; add -m and several values")
 
 
 def space(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:
