@@ -278,3 +278,20 @@ def test_a_stack_is_copied_only_if_its_rows_are_not_whole(stack, copied):
     found = with_whole_rows(stack)
     assert (found is not stack) == copied and torch.equal(found, stack)
     assert all(row.is_contiguous() for row in found)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 31, 32, 33, 64, 65, 700])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_none_is_found_wherever_it_is(size, bad, way):
+    x = torch.full((size,), torch.finfo(torch.float32).max)  # whose sum is no number
+    x[::2] *= -1
+    assert sums.all_finite(x)
+    assert not any(sums.all_finite(x.index_fill(0, torch.tensor(i), bad)) for i in range(size))
+
+
+def test_what_has_no_plain_memory_may_hold_no_number_either(way):
+    x = torch.ones(3, 4)
+    x[1, 2] = torch.nan
+    assert sums.all_finite(x.T[:2]) and sums.all_finite(x[:, 3]) and sums.all_finite(x[:0])
+    assert not sums.all_finite(x.T[2:]) and not sums.all_finite(x[:, 2]) and not sums.all_finite(x.double())
+    assert sums.all_finite(torch.tensor([2**62]))

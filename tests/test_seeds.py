@@ -33,7 +33,7 @@ def test_no_number_that_numpy_would_draw_again_is_taken(monkeypatch):
     wanted = [int(np.random.default_rng(s.key).integers(0, 2**31 + 1)) for s in streams]
     if (kernels := seeds.library()) is None:
         pytest.skip("no C compiler")
-    assert seeds._integers(kernels, seeds._fresh(streams)) == wanted
+    assert seeds._integers(kernels, seeds._taken_up(streams, seeds._words(streams))) == wanted
 
 
 def test_what_follows_a_seed_is_what_follows_it_in_numpy():

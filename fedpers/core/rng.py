@@ -16,6 +16,7 @@ SERVER = 0  # first key of the server's streams
 CLIENT = 1  # first key of the clients' streams
 NOISE = 2  # first key of the streams of privacy's noise
 SEEDS = 2**31 - 1  # integer seeds are below
+PLACE = 6  # words that say where a stream is: see seeds.c
 
 
 def server_rng(seed: int, t: int) -> np.random.Generator:
@@ -27,7 +28,7 @@ class Stream:
     """What one client draws in one exchange. The generator is made at the first draw."""
 
     ragged = False  # whether some steps of a schedule may hold no sample
-    place: tuple[np.ndarray, int] | None = None  # where kernels that drew stopped, [N, 6], and its own row
+    place: tuple[Any, int] | None = None  # where kernels that drew stopped, in words, and its own row of it
     _generator: np.random.Generator | None = None
 
     def __init__(self, seed: int, t: int, client: int, exchange: int = 0) -> None:
@@ -41,7 +42,7 @@ class Stream:
                 self._generator = np.random.default_rng(_entropy(self.key))
             else:
                 places, row = self.place
-                self._generator = _generator_at(places[row])
+                self._generator = _generator_at(places[PLACE * row : PLACE * (row + 1)])
         return self._generator
 
     @property
@@ -106,9 +107,9 @@ class Stream:
         return int(self.generator.integers(0, SEEDS))
 
 
-def _generator_at(place: np.ndarray) -> np.random.Generator:
-    """NumPy's generator that goes on where a kernel stopped, at `place` [6]: see seeds.c."""
-    low, high, add_low, add_high, word, half = map(int, place)
+def _generator_at(place: list[int]) -> np.random.Generator:
+    """NumPy's generator that goes on where a kernel stopped, at the words of `place`: see seeds.c."""
+    low, high, add_low, add_high, word, half = place
     bits = np.random.PCG64(0)
     bits.state = {
         "bit_generator": "PCG64",

@@ -112,12 +112,13 @@ static void shuffle(struct pcg *g, int64_t *order, long n) {
 }
 
 /* to [N, S, B]: of each stream the minibatches of passes over `size` [N] samples, at least one, each in
-   an order of its own: `steps` of them, or if that is 0 `passes` passes. What is beyond a stream's own stays as it is;
+   an order of its own: `steps` of them, or if that is 0 `passes` passes; 0 beyond a stream's own.
    `order` has room for the most samples. */
 void fedpers_draw_batches(const uint32_t *key, long N, long words, uint64_t *place, const int64_t *size, long most,
                           long passes, long steps, long S, long B, int64_t *order, int64_t *to) {
     for (long n = 0; n < N; n++, to += S * B) {
         struct pcg g = taken_up(key, words, place, n);
+        memset(to, 0, S * B * sizeof *to);
         long wide = size[n] < most ? size[n] : most, pass = (size[n] + wide - 1) / wide;
         for (long first = 0, last = steps ? steps : passes * pass; first < last; first += pass) {
             for (long i = 0; i < size[n]; i++) order[i] = i;

@@ -8,6 +8,8 @@
 #define SIDE 4
 #define BLOCK 1024 /* entries of all models that are in the cache together */
 #define AHEAD 512 /* floats: how early rows are fetched that are only copied */
+#define EXPONENT 0x7f800000
+typedef int32_t bits __attribute__((vector_size(4 * V), aligned(4), may_alias));
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
 typedef double wide __attribute__((vector_size(8 * D)));
 
@@ -40,6 +42,21 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
         for (long g = 0; g < G; own += counts[g], item += counts[g], g++)
             sum(counts[g], sizes[l], item, own, to[l * G + g]);
     }
+}
+
+/* Whether all of n floats are finite: the exponent of one that is not is all ones. */
+int fedpers_finite(long n, const float *x) {
+    bits over[SIDE] = {0};
+    long at = 0;
+    for (; at + SIDE * V <= n; at += SIDE * V) {
+        __builtin_prefetch(x + at + AHEAD, 0, 2);
+        for (int v = 0; v < SIDE; v++) over[v] |= (*(const bits *)(x + at + v * V) & EXPONENT) == EXPONENT;
+    }
+    int found = 0;
+    for (int v = 0; v < SIDE; v++)
+        for (int i = 0; i < V; i++) found |= over[v][i];
+    for (; at < n; at++) found |= (((const int32_t *)x)[at] & EXPONENT) == EXPONENT;
+    return !found;
 }
 
 /* to[j] = Σ_s share[j][s] item[s] of J combinations of S items of n entries, which is whole registers */

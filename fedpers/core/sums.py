@@ -27,6 +27,15 @@ def stack_of(items: Sequence[Tensor]) -> Tensor:
     return found
 
 
+def all_finite(t: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinite numbers."""
+    if not t.is_floating_point():
+        return True
+    if _is_plain(t) and t.is_contiguous() and unwrapped() and library() is not None:
+        return bool(library().fedpers_finite(ctypes.c_long(t.numel()), pointer(t)))
+    return bool(torch.isfinite(t).all())
+
+
 def scaled_rows(
     layers: Columns, chosen: Sequence[tuple[int, int]], weights: Sequence[float]
 ) -> list[Tensor] | None:

@@ -287,7 +287,7 @@ class StackedStream(Stream):
     def uniform(self, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), float32."""
         drawn = uniform_each(self.streams, math.prod(shape))
-        return self._lifted(torch.from_numpy(drawn).view(len(drawn), *shape))
+        return self._lifted(drawn.view(len(self.streams), *shape))
 
     def integers(self, high: int, *shape: int) -> Tensor:
         """Whole numbers in [0, high), int64."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpers.core.pytree import TreeSpec, flatten, leaves, spec_of
 from fedpers.core.serialization import leaf_bytes
+from fedpers.core.sums import all_finite
 
 
 class Inspector:
@@ -64,12 +65,10 @@ class Inspector:
     def _is_finite(self, leaf: Any) -> bool:
         if not isinstance(leaf, Tensor):
             return not isinstance(leaf, float) or math.isfinite(leaf)
-        if not leaf.is_floating_point():
-            return True
         stack = leaf if leaf._base is None else leaf._base
         known = self._finite.get(id(stack))
         if known is None:  # the tensor is kept, so that its id stays its own
-            known = self._finite[id(stack)] = (stack, math.isfinite(float(stack.sum())))
+            known = self._finite[id(stack)] = (stack, all_finite(stack))
         return known[1]
 
 
@@ -126,10 +125,8 @@ def _shape_fault(expected: Any, got: Any, name: str, ragged: bool = False) -> st
 def not_finite(reply: Any) -> str | None:
     """What is not finite in a reply, or None."""
     for leaf in leaves(reply):
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            # one reduction is enough unless the sum itself overflows
-            if not math.isfinite(float(leaf.sum())) and not bool(torch.isfinite(leaf).all()):
-                return "its reply holds NaN or infinite numbers; is the learning rate too large?"
-        elif isinstance(leaf, float) and not math.isfinite(leaf):
+        if isinstance(leaf, Tensor) and not all_finite(leaf):
+            return "its reply holds NaN or infinite numbers; is the learning rate too large?"
+        if isinstance(leaf, float) and not math.isfinite(leaf):
             return f"its reply holds {leaf}"
     return None
