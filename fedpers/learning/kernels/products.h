@@ -126,13 +126,14 @@ INLINE void strips(long outs, const int end, const float *a, long lead, const fl
     switch (outs) { HEIGHTS(OF_HEIGHT) }
 }
 
-/* Products for `outs` rows of y. Strip by strip, so that what is read of x stays in the L1 cache for all of them; with
-   `room` [outs * n] for it, a is packed, as its rows may lie where they push each other out. `next` (null, or n rows)
-   are fetched meanwhile, a few at a time. */
+/* Products for `outs` rows of y. With AVX-512 strip by strip, so that what is read of x stays in the L1 cache for all of
+   them; else, and where rows are few, some rows of y whole after the others: the processor fetches what comes next in
+   five rows, but not in all. With `room` [outs * n] for it, a is packed, as its rows may lie where they push each other
+   out. `next` (null, or n rows) are fetched meanwhile, a few at a time. */
 INLINE void product(const int end, const float *a, long lead, const float **x, const float **next, float *y, long n,
                     long outs, long wide, float *room, const moves *how) {
     int packs = room && outs > OUTS && wide > 2 * V;
-    long step = height(outs) == outs ? wide : 2 * V; /* of few rows all strips are taken in one go */
+    long step = V < LINE || height(outs) == outs ? wide : 2 * V;
     for (long r = 0, T; packs && r < outs; r += T) {
         T = height(outs - r);
         for (long s = 0; s < n; s++)
