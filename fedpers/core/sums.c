@@ -9,7 +9,6 @@
 #define BLOCK 1024 /* entries of all models that are in the cache together */
 #define AHEAD 512 /* floats: how early rows are fetched that are only copied */
 #define EXPONENT 0x7f800000
-typedef int32_t bits __attribute__((vector_size(4 * V), aligned(4), may_alias));
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
 typedef double wide __attribute__((vector_size(8 * D)));
 
@@ -46,11 +45,11 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
 
 /* Whether all of n floats are finite: the exponent of one that is not is all ones. */
 int fedpers_finite(long n, const float *x) {
-    bits over[SIDE] = {0};
+    lanes over[SIDE] = {0};
     long at = 0;
     for (; at + SIDE * V <= n; at += SIDE * V) {
         __builtin_prefetch(x + at + AHEAD, 0, 2);
-        for (int v = 0; v < SIDE; v++) over[v] |= (*(const bits *)(x + at + v * V) & EXPONENT) == EXPONENT;
+        for (int v = 0; v < SIDE; v++) over[v] |= (*(const lanes *)(x + at + v * V) & EXPONENT) == EXPONENT;
     }
     int found = 0;
     for (int v = 0; v < SIDE; v++)
