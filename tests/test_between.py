@@ -57,6 +57,14 @@ def test_weights_are_autograds(part, task):
     assert (every == 0).any() and (every == 1).any() and ((every > 0) & (every < 1)).any()
 
 
+def test_what_is_no_number_is_not_clipped_to_one():
+    model, data, own, other, W = problem()
+    data.x[3, 2] = torch.nan
+    fast, slow = both(lambda: minimise_between(model.loss, own, other, W, data, Stream(0, 1, 0), SGD, 1.0))
+    assert all(torch.equal(fast[k].isnan(), slow[k].isnan()) for k in W)
+    assert any(slow[k].isnan().any() for k in W)
+
+
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
 def test_only_the_minibatches_of_a_config_count(local):
     model, data, own, other, W = problem()
