@@ -54,7 +54,8 @@ def prepare(
     """
     with _hydra(config_dir) as compose:
         lines, problems = _tidy(compose, overrides, sweep)
-        one = [str(o.input_line) for o in _parsed(lines) if not o.is_sweep_override()]
+        parsed = _parsed(lines)
+        one = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
         jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [one]
         for job in jobs:
             try:
@@ -66,7 +67,7 @@ def prepare(
         values: Any = OmegaConf.to_container(compose(jobs[0] if jobs else []))
     settings = search.sweep_config(values, [])
     assert settings is not None  # its values were checked with the first run's
-    _check_settings(settings, _parsed(lines), sweep, jobs)
+    _check_settings(settings, parsed, sweep, jobs)
     return lines, settings
 
 

@@ -13,7 +13,7 @@
 #define LARGE (1 << 20) /* floats: what is as large goes past the caches, which would not hold it */
 #define INLINE static inline __attribute__((always_inline))
 typedef float vec __attribute__((vector_size(4 * V), aligned(4)));
-typedef int32_t lanes __attribute__((vector_size(4 * V), aligned(4), may_alias)); /* of a comparison all ones, or 0 */
+typedef int32_t ivec __attribute__((vector_size(4 * V), aligned(4), may_alias)); /* of a comparison all ones, or 0 */
 #if defined(__AVX2__) || defined(__AVX512F__)
 #define HELD(x) __asm__("" : "+v"(x)) /* keep x in a register: a load for each product would be the bottleneck */
 #else

@@ -45,11 +45,11 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
 
 /* Whether all of n floats are finite: the exponent of one that is not is all ones. */
 int fedpers_finite(long n, const float *x) {
-    lanes over[SIDE] = {0};
+    ivec over[SIDE] = {0};
     long at = 0;
     for (; at + SIDE * V <= n; at += SIDE * V) {
         __builtin_prefetch(x + at + AHEAD, 0, 2);
-        for (int v = 0; v < SIDE; v++) over[v] |= (*(const lanes *)(x + at + v * V) & EXPONENT) == EXPONENT;
+        for (int v = 0; v < SIDE; v++) over[v] |= (*(const ivec *)(x + at + v * V) & EXPONENT) == EXPONENT;
     }
     int found = 0;
     for (int v = 0; v < SIDE; v++)

@@ -8,7 +8,6 @@
 
 #define WIDE(n) (((n) + V - 1) / V * V)
 typedef float half __attribute__((vector_size(2 * V), aligned(4)));
-typedef int32_t ivec __attribute__((vector_size(4 * V)));
 typedef int32_t ihalf __attribute__((vector_size(2 * V)));
 typedef float four __attribute__((vector_size(16)));
 typedef int32_t ifour __attribute__((vector_size(16)));

@@ -68,12 +68,10 @@ static void update(const rule *h, float *restrict w, const float *restrict cbar,
 /* One step of the weights m in [0, 1] of n parameters w = c + m v, entry by entry; g is the gradient in w. n is whole
    registers: compilers branch at each entry here, unless they are told how not to. */
 static void blend(const rule *h, float *w, const float *c, float *m, const float *v, const float *g, long n) {
-    const vec one = (vec){0} + 1;
     for (long i = 0; i < n; i += V) {
         vec way = *(const vec *)(v + i), to = *(vec *)(m + i) - h->lr * *(const vec *)(g + i) * way;
-        to = (vec)((lanes)to & ~(to < 0)); /* keeps NaN, as the next does */
-        lanes over = to > 1;
-        *(vec *)(m + i) = to = (vec)(((lanes)one & over) | ((lanes)to & ~over));
+        to = pick(to < 0, every(0), to); /* keeps NaN, as the next does */
+        *(vec *)(m + i) = to = pick(to > 1, every(1), to);
         way *= to;
         HELD(way); /* rounded before it is added: results stay what they were */
         *(vec *)(w + i) = *(const vec *)(c + i) + way;
