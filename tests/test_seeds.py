@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpers.core import seeds
-from fedpers.core.rng import Stream
+from fedpers.core.rng import COINS, Stream, first_heads
 from fedpers.core.seeds import integer_seeds, shuffled_each, uniform_each
 
 
@@ -147,3 +147,22 @@ def test_streams_that_were_and_were_not_drawn_from_go_on_together():
     a, b = ([Stream(1, 2, k) for k in range(4)] for _ in range(2))
     assert np.array_equal(uniform_each(a[:2], 3), np.stack([s.uniform(3) for s in b[:2]]))
     assert np.array_equal(uniform_each(a, 3), np.stack([s.uniform(3) for s in b]))
+
+
+@pytest.mark.parametrize(
+    "odds", [(0.3,), (0.02, 0.01), (0.003,), (0.0, 0.004), (0.0,), (1.0, 0.0), (1.0, 1.0)]
+)
+@pytest.mark.parametrize("most", [1, 7, COINS, COINS + 1, 3 * COINS])
+def test_coins_are_flipped_one_by_one(odds, most):
+    """The first heads, and where the generator is behind them."""
+    for seed in range(100):
+        rng, other = np.random.default_rng(seed), np.random.default_rng(seed)
+        rng.integers(2**31), other.integers(2**31)  # half a word is left
+        wanted = (most, [False] * len(odds))
+        for flip in range(most):
+            coins = [bool(rng.random() < p) for p in odds]
+            if any(coins):
+                wanted = (flip, coins)
+                break
+        assert first_heads(other, odds, most) == wanted
+        assert rng.random() == other.random()

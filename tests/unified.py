@@ -95,10 +95,26 @@ class Script:
     def __init__(self, coins, positions=()):
         self.coins, self.positions = list(coins), list(positions)
 
+    @property
+    def bit_generator(self):
+        return self
+
     def random(self, count=None):
         if count is None:
             return self.coins.pop(0)
+        if isinstance(count, tuple):
+            self.ahead = np.ones(count)  # tails, where no coin is given
+            given = self.coins[: self.ahead.size]
+            self.ahead.flat[: len(given)], self.coins = given, self.coins[len(given) :]
+            self.missing = self.ahead.size - len(given)
+            return self.ahead
         return np.array([self.positions.pop(0) for _ in range(count)])
+
+    def advance(self, steps):
+        """Coins that were not needed are put back."""
+        assert -self.ahead.size <= steps <= -self.missing, "a coin was needed that is not given"
+        used, given = self.ahead.size + steps, self.ahead.size - self.missing
+        self.coins = self.ahead.ravel()[used:given].tolist() + self.coins
 
 
 KEYS = ("l2", "mu", "mu_F", "L", "cL", "reparametrise", "lam", "Lambda", "alpha", "predict", "private")

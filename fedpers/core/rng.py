@@ -3,6 +3,7 @@
 So what a client draws does not depend on the order in which clients run, nor on the engine.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedpers.core.vmap import shared
 SERVER = 0  # first key of the server's streams
 CLIENT = 1  # first key of the clients' streams
 NOISE = 2  # first key of the streams of privacy's noise
+COINS = 256  # flips that are drawn at a time
 SEEDS = 2**31 - 1  # integer seeds are below
 PLACE = 6  # words that say where a stream is: see seeds.c
 
@@ -22,6 +24,21 @@ PLACE = 6  # words that say where a stream is: see seeds.c
 def server_rng(seed: int, t: int) -> np.random.Generator:
     """The server's generator for round t (t = 0: initialisation)."""
     return np.random.default_rng(_entropy([seed, SERVER, t]))
+
+
+def first_heads(rng: np.random.Generator, odds: Sequence[float], most: int) -> tuple[int, list[bool]]:
+    """(flips before, which coins show heads) of the first flip of all coins in which one does.
+
+    Coin by coin as `rng.random() < odds[i]` would flip them, and the generator is left behind the last of
+    these; after `most` flips without heads (most, no coin).
+    """
+    for first in range(0, most, COINS):
+        heads = rng.random((min(COINS, most - first), len(odds))) < odds
+        flip = int(heads.any(1).argmax())
+        if heads[flip].any():
+            rng.bit_generator.advance((flip + 1 - len(heads)) * len(odds))  # type: ignore[attr-defined]
+            return first + flip, heads[flip].tolist()
+    return most, [False] * len(odds)
 
 
 class Stream:

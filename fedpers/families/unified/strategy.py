@@ -17,6 +17,7 @@ import numpy as np
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
+from fedpers.core.rng import first_heads
 from fedpers.families.unified.advice import SURROGATE, on_anchors, on_blocks, on_convexity
 from fedpers.families.unified.messages import (
     Anchor,
@@ -151,16 +152,13 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         After `max_local` iterations the round ends without: coins have no state, so the law of the
         iterations is the same.
         """
-        cap, T, zeta, refresh = self.config.max_local, 0, False, False
-        while cap > T:
-            zeta, refresh = rng.random() < p_w, rho > 0 and rng.random() < rho
-            if zeta or refresh:
-                break
-            T += 1
+        odds = (p_w, rho) if rho > 0 else (p_w,)
+        T, (zeta, *others) = first_heads(rng, odds, self.config.max_local)
+        refresh = any(others)
         shared = getattr(self.config, "shared_index", False)
         seed = int(rng.integers(2**31)) if shared else None
         g, g_v = s.w.y if zeta else {}, s.w.y if refresh else {}
-        return Iterate(s.w, T, bool(zeta), bool(refresh), s.rates, self.M, seed, g, g_v)
+        return Iterate(s.w, T, zeta, refresh, s.rates, self.M, seed, g, g_v)
 
     def done(self, s: State, w: Block, order: Iterate | Anchor) -> State:
         """The state after an order was carried out."""
