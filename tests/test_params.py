@@ -282,8 +282,9 @@ def test_a_stack_is_copied_only_if_its_rows_are_not_whole(stack, copied):
 
 @pytest.mark.parametrize("size", [1, 7, 8, 31, 32, 33, 64, 65, 700])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_one_number_that_is_none_is_found_wherever_it_is(size, bad, way):
-    x = torch.full((size,), torch.finfo(torch.float32).max)  # whose sum is no number
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_one_number_that_is_none_is_found_wherever_it_is(size, bad, kind, way):
+    x = torch.full((size,), torch.finfo(kind).max, dtype=kind)  # whose sum is no number
     x[::2] *= -1
     assert sums.all_finite(x)
     assert not any(sums.all_finite(x.index_fill(0, torch.tensor(i), bad)) for i in range(size))

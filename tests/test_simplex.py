@@ -117,6 +117,8 @@ def test_the_laplacian_is_the_quadratic_form(kind):
     got = (C * laplacian(weigh, C)).sum()
     torch.testing.assert_close(2 * got, (W * differences).sum(), rtol=0, atol=1e-14)
     torch.testing.assert_close(laplacian(weigh, C), (W.sum(1).diag() - W) @ C, rtol=0, atol=1e-14)
+    known = laplacian(weigh, C, weigh(torch.ones(4, 1, dtype=F64)))
+    assert torch.equal(known, laplacian(weigh, C))
     alike = C[:1].expand(4, 3)
     torch.testing.assert_close(laplacian(weigh, alike), 0 * C, rtol=0, atol=1e-14)
 

@@ -9,6 +9,7 @@
 #define BLOCK 1024 /* entries of all models that are in the cache together */
 #define AHEAD 512 /* floats: how early rows are fetched that are only copied */
 #define EXPONENT 0x7f800000
+#define LONG_EXPONENT 0x7ff0000000000000
 typedef float part __attribute__((vector_size(4 * D), aligned(4)));
 typedef double wide __attribute__((vector_size(8 * D)));
 
@@ -55,6 +56,13 @@ int fedpers_finite(long n, const float *x) {
     for (int v = 0; v < SIDE; v++)
         for (int i = 0; i < V; i++) found |= over[v][i];
     for (; at < n; at++) found |= (((const int32_t *)x)[at] & EXPONENT) == EXPONENT;
+    return !found;
+}
+
+/* The same of doubles, which are few. */
+int fedpers_finite_doubles(long n, const int64_t *x) {
+    int found = 0;
+    for (long at = 0; at < n; at++) found |= (x[at] & LONG_EXPONENT) == LONG_EXPONENT;
     return !found;
 }
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpers.core.compiled import SHARED, addresses, compiled, hops, longs, pointer, pointers, with_whole_rows
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
+FINITE = {torch.float32: "fedpers_finite", torch.float64: "fedpers_finite_doubles"}
 LARGE = 2**20  # numbers: see mixtures.h
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
@@ -31,8 +32,8 @@ def all_finite(t: Tensor) -> bool:
     """Whether a tensor holds neither NaN nor infinite numbers."""
     if not t.is_floating_point():
         return True
-    if _is_plain(t) and t.is_contiguous() and unwrapped() and library() is not None:
-        return bool(library().fedpers_finite(ctypes.c_long(t.numel()), pointer(t)))
+    if t.is_cpu and t.dtype in FINITE and t.is_contiguous() and unwrapped() and library() is not None:
+        return bool(getattr(library(), FINITE[t.dtype])(ctypes.c_long(t.numel()), pointer(t)))
     return bool(torch.isfinite(t).all())
 
 

@@ -16,7 +16,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
 from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream, beside
-from fedpers.core.vmap import all_at_once, numbers, readable
+from fedpers.core.vmap import numbers, readable
 from fedpers.learning.gradients import grad, in_stack, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
@@ -146,14 +146,14 @@ def minimise_paced(
         pace: factors by layer (the prefix of its parameters' names), scalars; weight decay has none.
 
     Returns:
-        The parameters, their momentum ({} without) and the number of steps that were made.
+        The parameters, their momentum ({} without) and the weights [S, B] of the minibatches.
     """
     dense = dense_plan(loss, params, opt, data, cfg, lr)
     if dense is None or dense[0].rule == ADAM:
         return None
     (plan, start), (index, weight) = dense, schedule_of(data, rng, cfg)
     done = minimise_dense(plan, changed(start, pace=pace), data.block, index, weight)
-    return done.w, done.m, all_at_once(lambda w: (w.sum(-1) > 0).sum(-1), weight)
+    return done.w, done.m, weight
 
 
 def minimise_then_grad(

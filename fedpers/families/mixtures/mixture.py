@@ -180,8 +180,12 @@ class MixedLoss:
         done = minimise_paced(self.mixture.model.loss, w, pace, start, data, rng, cfg, lr)
         if done is None:
             return None
-        w_E, m_E, steps = done
-        powers = _drift(cfg, lr, data, steps)
+        w_E, m_E, weight = done
+        if opt.m or cfg.weight_decay:
+            steps = all_at_once(lambda w: (w.sum(-1) > 0).sum(-1), weight)
+            powers = _drift(cfg, lr, data, steps)
+        else:  # nothing moves but by gradients, whose number nobody asks for
+            powers = _powers(lr, 0.0, 0.0, 0)[0].to(like.device)
         kinds = ((theta, w_E), (opt.m, m_E))[: 1 + bool(opt.m)]
         before, after = ([[v[n] for n in mixed] for v in each] for each in zip(*kinds, strict=True))
         for (_, end), moved in zip(kinds, shared_out(before, self.c, powers, after), strict=True):

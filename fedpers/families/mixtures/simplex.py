@@ -58,9 +58,13 @@ def with_rows(C: Tensor, rows: Mapping[int, Tensor]) -> Tensor:
     return C.index_copy(0, index, torch.stack(list(rows.values())))
 
 
-def laplacian(weigh: Affinity, C: Tensor) -> Tensor:
-    """L C for L = diag(W 1) - W: row i is Σ_j w_ij (c_i - c_j); <C, L C> = ½ Σ w_ij ‖c_i - c_j‖²"""
-    return weigh(torch.ones_like(C[:, :1])) * C - weigh(C)
+def laplacian(weigh: Affinity, C: Tensor, degrees: Tensor | None = None) -> Tensor:
+    """L C for L = diag(W 1) - W: row i is Σ_j w_ij (c_i - c_j); <C, L C> = ½ Σ w_ij ‖c_i - c_j‖²
+
+    Args:
+        degrees: [N, 1] W 1, where it is known.
+    """
+    return (weigh(torch.ones_like(C[:, :1])) if degrees is None else degrees) * C - weigh(C)
 
 
 def affinity(kind: str, num: int, told: Mapping[str, Tensor], file: str = "") -> Affinity:

@@ -66,7 +66,7 @@ class MixtureStrategy(PersonalizedStrategy, ABC):
 
     def pull(self, s: State) -> torch.Tensor:
         """λ L C, [N, K]."""
-        return self.config.lam * laplacian(self._affinity, s.C)
+        return self.config.lam * laplacian(self._affinity, s.C, self._degrees)
 
     def mean(self, w: dict[int, Any]) -> Params:
         """Σ_i p_i θ_i over those who sent, by their samples."""
@@ -76,6 +76,10 @@ class MixtureStrategy(PersonalizedStrategy, ABC):
     def _affinity(self) -> Affinity:
         h, told = self.config, self.roster.properties
         return affinity(h.affinity if h.lam else "none", len(self.row), told, h.affinity_file)
+
+    @cached_property
+    def _degrees(self) -> torch.Tensor:
+        return self._affinity(torch.ones(len(self.row), 1, dtype=torch.float64, device=self.plan.device))
 
     def evaluation_message(self, s: State, k: int) -> Personal | Newcomer:
         """All canonical models and the client's membership; new clients go on from 1/K."""
