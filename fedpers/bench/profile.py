@@ -41,8 +41,11 @@ PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
+    "kernels/shares.py": ("_mixtures", "_slopes", "_shares"),
+    "kernels/uniform.py": ("_by_kernel",),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (
+        "all_finite",
         "sums_each",
         "mixtures",
         "combine_stacks",
@@ -108,12 +111,14 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
     kinds; not the two rounds after a profiled one and a product, which are up to 20 and 6 % slower than
     others, nor the last one, in which some methods ask for their objective.
     """
-    clock, profiler, samples, products = Clock(), cProfile.Profile(time.process_time), [], Clock()
+    clock, profiler, products = Clock(), cProfile.Profile(time.process_time), Clock()
+    samples, exchanges = [], []
 
     def done(t: int, log: RoundLog) -> None:
         profiler.disable()
         clock.done()
         gradients = log.gradient_evals
+        exchanges.append(strategy.exchanges)
         samples.append((gradients, log.body_forwards - gradients, log.head_steps, log.pairs))
         if t > WARM and t % TURN == 1:  # rounds are counted from 1
             products.resume()
@@ -132,7 +137,12 @@ def measure(strategy: Any, client: Any, fed: Federation, rounds: int) -> Result:
     cpu = [clock.cpu[i] for i in timed]
     medians = map(statistics.median, zip(*(samples[i] for i in timed), strict=True))
     counts = dict(zip(COUNTS, medians, strict=True))
-    found = {"cpu": statistics.median(cpu), "rate": 2 * SIDE**3 / statistics.median(products.cpu)}
+    asked = statistics.median(exchanges[i] for i in timed)
+    found = {
+        "cpu": statistics.median(cpu),
+        "exchanges": asked,
+        "rate": 2 * SIDE**3 / statistics.median(products.cpu),
+    }
     seconds = unprofiled(clock.cpu, [sum(each) for each in samples], profiled, timed)
     return found | counts | shares(profiler, seconds)
 

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,28 +20,30 @@ def mixtures_of(v: Layers, c: Tensor) -> list[Tensor]:
     """Σ_k c_k v_k of each layer of models under a membership c [K]."""
     if not _known(v):
         return [torch.tensordot(c.to(t), t, dims=1) for t in v]
+    return list(on_stacks(_mixtures, c.to(v[0]), *v))
 
-    def all_clients(c: Tensor, *v: Tensor) -> list[Tensor]:
-        rows, c = _whole(v), c.contiguous()
-        found = [torch.empty(len(t), *t.shape[2:]) for t in v]
-        library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), pointer(c), pointers(found))
-        return found
 
-    return list(on_stacks(all_clients, c.to(v[0]), *v))
+def _mixtures(c: Tensor, *v: Tensor) -> list[Tensor]:
+    """`mixtures_of` of all clients."""
+    rows, c = _whole(v), c.contiguous()
+    found = [torch.empty(len(t), *t.shape[2:]) for t in v]
+    library().fedpers_mixtures(*_sizes(rows), *_stacks(rows), pointer(c), pointers(found))
+    return found
 
 
 def slopes_of(v: Layers, g: Layers) -> Tensor:
     """[K] Σ ⟨v_k, g⟩ over layers: the derivatives in c of what has the gradients g at `mixtures_of`."""
     if not _known(v):
         return torch.stack([t.flatten(1) @ h.flatten() for t, h in zip(v, g, strict=True)]).sum(0)
+    return on_stacks(_slopes, *v, *g)[0]
 
-    def all_clients(*both: Tensor) -> list[Tensor]:
-        v, g = _kinds(both, 2)
-        v, g, found = _whole(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
-        library().fedpers_slopes(*_sizes(v), *_stacks(v), pointers(g), pointer(found))
-        return [found]
 
-    return on_stacks(all_clients, *v, *g)[0]
+def _slopes(*both: Tensor) -> list[Tensor]:
+    """`slopes_of` of all clients."""
+    v, g = _kinds(both, 2)
+    v, g, found = _whole(v), [t.contiguous() for t in g], torch.empty(v[0].shape[:2])
+    library().fedpers_slopes(*_sizes(v), *_stacks(v), pointers(g), pointer(found))
+    return [found]
 
 
 def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Layers]) -> list[list[Tensor]]:
@@ -52,26 +55,26 @@ def shared_out(v: Sequence[Layers], c: Tensor, steps: Tensor, ends: Sequence[Lay
         steps: [2, 2] what the steps make of (a model, its momentum) without gradients.
         ends: what they made of the mixture, and of its momentum.
     """
-    kinds, P = len(v), len(v[0])
-
-    def all_clients(c: Tensor, steps: Tensor, *both: Tensor) -> list[Tensor]:
-        given, ended = both[: kinds * P], [t.contiguous() for t in both[kinds * P :]]
-        before, after = _kinds(_whole(given), kinds), _kinds(ended, kinds)
-        found = _kinds([torch.empty(t.shape) for t in given], kinds)
-        c, steps = c.contiguous(), steps.contiguous()
-        library().fedpers_shares(
-            *_sizes(before[0]),
-            *(at for kind in _two(before) for at in _stacks(kind)),
-            pointer(c),
-            pointer(steps),
-            *(pointers(kind) if kind else None for pair in (after, found) for kind in _two(pair)),
-        )
-        return [t for kind in found for t in kind]
-
-    moved = on_stacks(
-        all_clients, c.to(v[0][0]), steps.to(v[0][0]), *(t for kind in (*v, *ends) for t in kind)
-    )
+    kinds, like = len(v), v[0][0]
+    layers = [t for kind in (*v, *ends) for t in kind]
+    moved = on_stacks(partial(_shares, kinds), c.to(like), steps.to(like), *layers)
     return [list(kind) for kind in _kinds(moved, kinds)]
+
+
+def _shares(kinds: int, c: Tensor, steps: Tensor, *both: Tensor) -> list[Tensor]:
+    """`shared_out` of all clients."""
+    given, ended = _kinds(both, 2)
+    before, after = _kinds(_whole(given), kinds), _kinds([t.contiguous() for t in ended], kinds)
+    found = _kinds([torch.empty(t.shape) for t in given], kinds)
+    c, steps = c.contiguous(), steps.contiguous()
+    library().fedpers_shares(
+        *_sizes(before[0]),
+        *(at for kind in _two(before) for at in _stacks(kind)),
+        pointer(c),
+        pointer(steps),
+        *(pointers(kind) if kind else None for pair in (after, found) for kind in _two(pair)),
+    )
+    return [t for kind in found for t in kind]
 
 
 def _known(v: Layers) -> bool:
