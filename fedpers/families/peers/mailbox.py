@@ -39,16 +39,18 @@ class Mailbox:
 
     def came(self, orders: Mapping[int, Any], replies: Mapping[int, Any]) -> "Mailbox":
         """After a round's first replies: weights, wishes, models of those that were alone or late."""
-        w, wanted, alone = self.w.clone(), self.wanted.clone(), self.alone.clone()
+        w, wanted, alone = self.w.clone(), self.wanted.clone(), self.alone
         tried = collaborators(replies)
         if tried:
             rows = list(tried)
             w[rows] = torch.stack([reply.w for reply in tried.values()]).to(w.device)
             wanted[rows] = torch.stack([reply.wanted for reply in tried.values()]).to(wanted.device)
         warm = [i for i in replies if i not in tried and isinstance(orders[i], Alone)]
-        alone[warm] += 1
-        w[warm] = 0
-        w[warm, warm] = 1
+        if warm:
+            alone = alone.clone()
+            alone[warm] += 1
+            w[warm] = 0
+            w[warm, warm] = 1
         own = {i: r for i, r in replies.items() if isinstance(r, Published)}
         return replace(self.published(own), w=w, wanted=wanted, alone=alone)
 
