@@ -174,6 +174,15 @@ def test_neighbours_by_chance_do_not_follow_the_weights():
         federico(start, arrays(FED), asked(cohort), cfg.beta, 0.01)
 
 
+def test_a_weight_of_exactly_w_min_is_worth_a_training():
+    client = FedeRiCoClient(FedeRiCoConfig(w_min=0.25, local=LocalConfig(batch_size=0)), MODEL)
+    w = torch.tensor([0.25 - 1e-9, 0.5, 0.25, 0.0], dtype=torch.float64)
+    order = Forward(torch.tensor([2, 0, 1]), ({}, {}), w)
+    done = client.work_done(order, WeightedGradients((), w, torch.tensor([0]), torch.tensor(0)), None, 8)
+    assert 3 * done.gradients == 2 * client.work(order, 8).gradients > 0
+    assert weights.heavy(w, 0.25).tolist() == [0.0, 0.5, 0.25, 0.0]
+
+
 def test_a_model_without_weight_is_not_trained_and_not_counted():
     """Weights below w_min train nothing: the others are as if these models had not come."""
     noise = torch.Generator().manual_seed(0)
