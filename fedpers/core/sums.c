@@ -44,18 +44,17 @@ void fedpers_sums_each(long L, const long *sizes, long G, const long *counts, co
     }
 }
 
-/* Whether all of n floats are finite: the exponent of one that is not is all ones. */
+/* Whether all of n floats are finite: the exponent of one that is not is all ones. They are read at SIDE places at once:
+   a processor fetches so many runs ahead, and one alone at two thirds of the pace. */
 int fedpers_finite(long n, const float *x) {
     ivec over[SIDE] = {0};
-    long at = 0;
-    for (; at + SIDE * V <= n; at += SIDE * V) {
-        __builtin_prefetch(x + at + AHEAD, 0, 2);
-        for (int v = 0; v < SIDE; v++) over[v] |= (*(const ivec *)(x + at + v * V) & EXPONENT) == EXPONENT;
-    }
+    long run = n / (SIDE * V) * V;
+    for (long at = 0; at < run; at += V)
+        for (int v = 0; v < SIDE; v++) over[v] |= (*(const ivec *)(x + v * run + at) & EXPONENT) == EXPONENT;
     int found = 0;
     for (int v = 0; v < SIDE; v++)
         for (int i = 0; i < V; i++) found |= over[v][i];
-    for (; at < n; at++) found |= (((const int32_t *)x)[at] & EXPONENT) == EXPONENT;
+    for (long at = SIDE * run; at < n; at++) found |= (((const int32_t *)x)[at] & EXPONENT) == EXPONENT;
     return !found;
 }
 
