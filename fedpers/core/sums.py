@@ -13,14 +13,14 @@ from fedpers.core.compiled import SHARED, addresses, compiled, hops, longs, poin
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
 FINITE = {torch.float32: "fedpers_finite", torch.float64: "fedpers_finite_doubles"}
-LARGE = 2**20  # numbers: see mixtures.h
+FEW = 2**15  # numbers that torch stacks as quickly
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
 def stack_of(items: Sequence[Tensor]) -> Tensor:
     """`torch.stack`; a large one is written past the caches, so that its memory is not read first."""
     first = items[0]
-    if len(items) * first.numel() < LARGE or not known(items):
+    if len(items) * first.numel() < FEW or not known(items):
         return torch.stack(items)  # type: ignore[arg-type]
     found = torch.empty(len(items), *first.shape)
     sizes = ctypes.c_long(len(items)), ctypes.c_long(first.numel())
