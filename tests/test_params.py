@@ -253,7 +253,7 @@ def test_combinations_of_float32_may_be_differentiated(way):
     torch.testing.assert_close(slope, torch.stack([x["a"].sum() for x in items]))
 
 
-@pytest.mark.parametrize("size", [3, 2000, 2**16, 2**16 + 1])  # few, some, and large, in whole registers or not
+@pytest.mark.parametrize("size", [3, 2000, 2**16, 2**16 + 1])  # few, some, large, whole registers or not
 def test_a_stack_is_torchs(way, size):
     whole = torch.randn(20, 2, size, generator=torch.Generator().manual_seed(1))
     turned = list(whole.movedim(2, 1).contiguous().movedim(1, 2))  # no row lies side by side

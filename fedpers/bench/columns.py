@@ -244,6 +244,24 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "round, times the floor": _times("total"),
         },
     ),
+    "room": (
+        "What a limit leaves to a method's own code",
+        "Methods above 2.5 floors on logistic regression or 1.5 on the MLP, on the processor of the table "
+        "before, with what goes to their kernels, and to their exchanges if clients answer with what they "
+        "got: *no training, a loop* there, for as many exchanges as a round of the method has. *Left*: what "
+        "the limit leaves to all else, and *own*: what all else takes.",
+        {
+            "model": "{model}",
+            "method": "{method}",
+            "clients a round": "{clients}",
+            "times the floor": _times("times"),
+            "kernels, floors": _times("kernel"),
+            "exchanges": "{exchanges:g}",
+            "these, floors": _times("exchange"),
+            "left of the limit, ms": _ms("left"),
+            "own, ms": _ms("own"),
+        },
+    ),
     "gpu": (
         "One GPU",
         "pfl-research's CIFAR-10 benchmark: 1,000 users of 50 images, 50 a round, 5 local steps of "

@@ -19,6 +19,7 @@ SCRIPTS = {
     "convolutions": "python benchmarks/convolutions.py",
     "recurrent": "python benchmarks/recurrent.py",
     "exchange": "python benchmarks/exchange.py",
+    "room": "python benchmarks/room.py",
 }  # tables with a command of their own
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 
