@@ -116,6 +116,5 @@ class FedeRiCoClient(PeerClient):
         """`work` without the gradients of models whose weight is below w_min."""
         most, used = self.work(order, n), [True]
         if isinstance(order, Forward):
-            w, ids = reply.w.numpy(force=True), order.ids.numpy(force=True)  # a third of torch's time
-            used = (w[ids] >= self.config.w_min).tolist()
+            used = (reply.w[order.ids] >= self.config.w_min).tolist()
         return most._replace(gradients=sum(used) * most.gradients // len(used))
