@@ -1,17 +1,22 @@
-"""Each client's samples cut into training, validation and test."""
+"""Each client's samples cut into training, validation and test, those of all clients at once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.random import Generator
 
 from fedpers.core.errors import DataError
+from fedpers.core.rng import Stream
+from fedpers.core.seeds import shuffled_each
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.split import Indices, Partition
 
 # One stream of random numbers for each purpose, so that a change in one leaves the others alone.
 LIMIT, DEAL, CUT, HOLDOUT, LOAD = range(5)
+ROOM = 2**22  # numbers that are drawn in one call, with padding
 
 
 def stream(seed: int, *key: int) -> Generator:
@@ -31,43 +36,88 @@ class Splits:
     test_source: Indices
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Samples of N clients, one client's after the other's."""
+
+    index: np.ndarray  # [n] sample numbers
+    source: np.ndarray  # [n]
+    sizes: np.ndarray  # [N] samples of each client
+
+    @classmethod
+    def of(cls, index: Indices, source: Indices | None) -> "Samples":
+        """Those of a partition; without sources all are of source 0."""
+        flat, sizes = np.concatenate(index), np.array([len(i) for i in index], dtype=np.int64)
+        return cls(flat, np.zeros_like(flat) if source is None else np.concatenate(source), sizes)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """[N] where each client's begin."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    @cached_property
+    def client(self) -> np.ndarray:
+        """[n] whose each sample is."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @cached_property
+    def place(self) -> np.ndarray:
+        """[n] its place among those of its client."""
+        return np.arange(len(self.index)) - self.starts[self.client]
+
+    def shuffled(self, streams: Sequence[Stream]) -> "Samples":
+        """Each client's in an order that its stream draws."""
+        order = _orders(streams, self.sizes) + self.starts[self.client]
+        return Samples(self.index[order], self.source[order], self.sizes)
+
+    def where(self, mask: np.ndarray) -> "Samples":
+        """Some of them."""
+        sizes = np.bincount(self.client[mask], minlength=len(self.sizes))
+        return Samples(self.index[mask], self.source[mask], sizes)
+
+    def first(self, most: int | None) -> "Samples":
+        """At most so many of each client."""
+        return self if most is None else self.where(self.place < most)
+
+    def apart(self, flat: np.ndarray) -> Indices:
+        """Each client's part of `flat` [n]."""
+        ends = (self.starts + self.sizes).tolist()
+        return [flat[start:end] for start, end in zip(self.starts.tolist(), ends, strict=True)]
+
+
 def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
     """Cut the validation samples (and without a test part the test samples) in each client."""
     same = np.arange(len(raw.labels)) if raw.same is None else raw.same
     has_test = len(raw.test_y) > 0 and not (cfg.pool or cfg.train_only)
-    out: list[list[np.ndarray]] = [[], [], [], [], [], []]
-    for k, index in enumerate(part.train):
-        rng = stream(seed, CUT, k)
-        source = _source(part.train_source, index, k)
-        order = rng.permutation(len(index))
-        index, source = index[order], source[order]
-        if has_test:
-            order = rng.permutation(len(part.test[k]))
-            test, test_source = part.test[k], _source(part.test_source, part.test[k], k)
-            test, test_source = test[order], test_source[order]
-        else:
-            (test, test_source), (index, source) = _cut(index, source, same, cfg.test_fraction, rng, 1)
-        index, source = index[: cfg.train_per_client], source[: cfg.train_per_client]
-        if raw.valid is None:
-            (valid, valid_source), (index, source) = _cut(index, source, same, cfg.valid_fraction, rng)
-        else:
-            mine = raw.valid[index]
-            (valid, valid_source), (index, source) = (
-                (index[mine], source[mine]),
-                (index[~mine], source[~mine]),
-            )
-        if not len(index) or not len(test):
-            raise DataError(
-                f"client {k}{_name(raw, part, k)} is left with {len(index)} training and {len(test)} test "
-                f"samples after the cuts; use fewer than {len(part)} clients, a larger "
-                "data.min_size, or another data.test_fraction"
-            )
-        top = cfg.test_per_client
-        for kept, piece in zip(
-            out, (index, valid, test[:top], source, valid_source, test_source[:top]), strict=True
-        ):
-            kept.append(piece)
-    return Splits(*out)
+    streams = [_client_stream(seed, k) for k in range(len(part))]
+    train = Samples.of(part.train, part.train_source).shuffled(streams)
+    if has_test:
+        test = Samples.of(part.test, part.test_source).shuffled(streams)
+    else:
+        test, train = _cut(train, same, cfg.test_fraction, streams, 1)
+    train = train.first(cfg.train_per_client)
+    if raw.valid is None:
+        valid, train = _cut(train, same, cfg.valid_fraction, streams)
+    else:
+        mine = raw.valid[train.index]
+        valid, train = train.where(mine), train.where(~mine)
+    nothing = (train.sizes == 0) | (test.sizes == 0)
+    if nothing.any():
+        k = int(nothing.argmax())
+        raise DataError(
+            f"client {k}{_name(raw, part, k)} is left with {train.sizes[k]} training and {test.sizes[k]} "
+            f"test samples after the cuts; use fewer than {len(part)} clients, a larger "
+            "data.min_size, or another data.test_fraction"
+        )
+    cut = train, valid, test.first(cfg.test_per_client)
+    return Splits(*(s.apart(s.index) for s in cut), *(s.apart(s.source) for s in cut))
+
+
+def _client_stream(seed: int, k: int) -> Stream:
+    """`stream(seed, CUT, k)` as one of many that draw together."""
+    found = Stream(seed, CUT, k)
+    found.key = [seed, CUT, k]
+    return found
 
 
 def _name(raw: Raw, part: Partition, k: int) -> str:
@@ -75,29 +125,29 @@ def _name(raw: Raw, part: Partition, k: int) -> str:
     return f" ('{raw.names[part.truth['owner'][k]]}')" if raw.names and "owner" in part.truth else ""
 
 
-def _source(given: Indices | None, index: np.ndarray, k: int) -> np.ndarray:
-    return np.zeros(len(index), dtype=np.int64) if given is None else given[k]
-
-
-Pair = tuple[np.ndarray, np.ndarray]
+def _orders(streams: Sequence[Stream], sizes: np.ndarray) -> np.ndarray:
+    """`permutation(n)` of each stream for its n of `sizes`, one after the other."""
+    most = max(int(sizes.max()), 1)
+    found, some = [], max(1, ROOM // most)
+    for first in range(0, len(streams), some):
+        n = sizes[first : first + some]
+        top = max(int(n.max()), 1)
+        at_least_one = np.maximum(n, 1).tolist()  # of one nothing is drawn
+        drawn = shuffled_each(streams[first : first + some], at_least_one, top, 1, 0, (1, top))
+        found.append(drawn.numpy()[:, 0][np.arange(top) < n[:, None]])
+    return np.concatenate(found)
 
 
 def _cut(
-    index: np.ndarray, source: np.ndarray, same: np.ndarray, fraction: float, rng: Generator, least: int = 0
-) -> tuple[Pair, Pair]:
-    """(chosen, rest): `fraction` of the different samples; copies of one stay on one side."""
-    mine = same[index]
-    ids = different(mine)
-    count = int(fraction * len(ids) + 1e-9)  # 0.29 * 100 is 28.999...
+    samples: Samples, same: np.ndarray, fraction: float, streams: Sequence[Stream], least: int = 0
+) -> tuple[Samples, Samples]:
+    """(chosen, rest): `fraction` of each client's different samples; copies of one stay on one side."""
+    width, clients = int(same.max()) + 1, len(samples.sizes)
+    ids, which = np.unique(samples.client * width + same[samples.index], return_inverse=True)
+    different = Samples(ids, ids, np.bincount(ids // width, minlength=clients))
+    count = np.maximum(least, (fraction * different.sizes + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999...
+    order = _orders(streams, different.sizes) + different.starts[different.client]
     taken = np.zeros(len(ids), dtype=bool)
-    taken[rng.permutation(len(ids))[: max(least, count)]] = True
-    mask = taken[ids.searchsorted(mine)]
-    return (index[mask], source[mask]), (index[~mask], source[~mask])
-
-
-def different(values: np.ndarray) -> np.ndarray:
-    """`np.unique` of a client's few values, in a third of its time."""
-    values = np.sort(values)
-    first = np.ones(len(values), dtype=bool)
-    np.not_equal(values[1:], values[:-1], out=first[1:])
-    return values[first]
+    taken[order[different.place < count[different.client]]] = True
+    mask = taken[which]
+    return samples.where(mask), samples.where(~mask)

@@ -41,13 +41,15 @@ def draw_classes(labels: np.ndarray, num_clients: int, k: int, rng: Generator) -
 
 def round_robin(labels: np.ndarray, lists: np.ndarray, rng: Generator) -> Indices:
     """Deal the samples of each class one at a time, cyclically, to the clients that own it."""
-    hands: list[list[np.ndarray]] = [[] for _ in lists]
+    dealt, owner = [], []
     for c in np.unique(lists):
         samples = rng.permutation(np.flatnonzero(labels == c))
-        owners = np.flatnonzero((lists == c).any(axis=1))
-        for place, owner in enumerate(owners):
-            hands[owner].append(samples[place :: len(owners)])
-    return [np.concatenate(hand) for hand in hands]
+        dealt.append(samples)
+        owner.append(np.resize(np.flatnonzero((lists == c).any(axis=1)), len(samples)))
+    whose = np.concatenate(owner)
+    flat = np.concatenate(dealt)[whose.argsort(kind="stable")]
+    ends = np.bincount(whose, minlength=len(lists)).cumsum().tolist()
+    return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _ownership(lists: np.ndarray, train: np.ndarray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

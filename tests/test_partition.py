@@ -1,12 +1,17 @@
 """Partition rules: every sample at most once, the right sizes, the same clients for one seed."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpers.core.errors import DataError
-from fedpers.datasets.cuts import _cut
+from fedpers.datasets import cuts
+from fedpers.datasets.config import DataConfig
+from fedpers.datasets.cuts import CUT, Samples, _client_stream, _cut, cut_clients, stream
 from fedpers.datasets.dirichlet import Hands
 from fedpers.datasets.partition import (
     PARTITIONS,
@@ -21,6 +26,7 @@ from fedpers.datasets.partition import (
     shards,
 )
 from fedpers.datasets.sources import rotations
+from fedpers.datasets.split import Partition
 
 FAST = settings(max_examples=30, deadline=None)
 
@@ -320,9 +326,71 @@ def test_a_cut_takes_a_part_of_the_different_samples_and_leaves_no_copy_behind(c
     same = np.arange(60) // 3 if copies else np.arange(60)
     index = rng(1).permutation(60)[:41]
     source = np.arange(41)
-    (taken, taken_source), (rest, rest_source) = _cut(index, source, same, 0.3, rng(2), 1)
-    chosen = rng(2).permutation(np.unique(same[index]))[: int(0.3 * len(np.unique(same[index])))]
-    mask = np.isin(same[index], chosen)
-    assert taken.tolist() == index[mask].tolist() and taken_source.tolist() == source[mask].tolist()
-    assert rest.tolist() == index[~mask].tolist() and rest_source.tolist() == source[~mask].tolist()
-    assert not set(same[taken]) & set(same[rest])
+    whole = Samples.of([index[:11], index[11:]], [source[:11], source[11:]])
+    taken, rest = _cut(whole, same, 0.3, [_client_stream(2, k) for k in range(2)], 1)
+    for k, mine in enumerate((slice(11), slice(11, 41))):
+        ids = np.unique(same[index[mine]])
+        mask = np.isin(same[index[mine]], stream(2, CUT, k).permutation(ids)[: int(0.3 * len(ids))])
+        for part, chosen in ((taken, mask), (rest, ~mask)):
+            assert part.apart(part.index)[k].tolist() == index[mine][chosen].tolist()
+            assert part.apart(part.source)[k].tolist() == source[mine][chosen].tolist()
+        assert not set(same[taken.apart(taken.index)[k]]) & set(same[rest.apart(rest.index)[k]])
+
+
+def one_client(cfg, raw, index, test, rng):
+    """`cut_clients` of one client, step by step: (train, valid, test)."""
+    same = np.arange(len(raw.labels)) if raw.same is None else raw.same
+
+    def cut(index, fraction, least):
+        ids = np.unique(same[index])
+        taken = rng.permutation(ids)[: max(least, int(fraction * len(ids) + 1e-9))]
+        mask = np.isin(same[index], taken)
+        return index[mask], index[~mask]
+
+    index = index[rng.permutation(len(index))]
+    if len(raw.test_y) and not cfg.train_only:
+        test = test[rng.permutation(len(test))]
+    else:
+        test, index = cut(index, cfg.test_fraction, 1)
+    index = index[: cfg.train_per_client]
+    if raw.valid is None:
+        valid, index = cut(index, cfg.valid_fraction, 0)
+    else:
+        valid, index = index[raw.valid[index]], index[~raw.valid[index]]
+    return index, valid, test[: cfg.test_per_client]
+
+
+@pytest.mark.parametrize("seed", [0, 3, 2**33 + 5])  # the last is two words
+@pytest.mark.parametrize("room", [1, 30, 2**22])
+@pytest.mark.parametrize("changed", [
+    {}, {"train_only": True}, {"train_per_client": 4, "test_per_client": 2}, {"valid_fraction": 0.0},
+    {"copies": True}, {"copies": True, "train_only": True}, {"valid": True},
+], ids=str)  # fmt: skip
+def test_all_clients_are_cut_as_each_by_itself(seed, room, changed, monkeypatch):
+    """Clients of 1 to 23 samples, whose source is their sample's number."""
+    monkeypatch.setattr(cuts, "ROOM", room)
+    draw, changed = np.random.default_rng(seed), dict(changed)
+    copies, valid = changed.pop("copies", False), changed.pop("valid", False)
+    sizes, tests = [23, 5, 12, 9], [3, 1, 6, 2]
+    train = np.split(draw.permutation(49), np.cumsum(sizes)[:-1])
+    test = np.split(49 + draw.permutation(12), np.cumsum(tests)[:-1])
+    raw = SimpleNamespace(
+        labels=np.zeros(61), test_y=np.zeros(12), names=None,
+        same=100 + np.arange(61) // 2 if copies else None,
+        valid=np.arange(61) % 4 == 0 if valid else None,
+    )  # fmt: skip
+    cfg = replace(DataConfig(test_fraction=0.29, valid_fraction=0.3), **changed)
+    found = cut_clients(cfg, raw, Partition(train, test, train_source=train, test_source=test), seed)
+    for k in range(4):
+        wanted = one_client(cfg, raw, train[k], test[k], stream(seed, CUT, k))
+        got = (found.train[k], found.valid[k], found.test[k])
+        assert [x.tolist() for x in got] == [x.tolist() for x in wanted]
+        sources = (found.train_source[k], found.valid_source[k], found.test_source[k])
+        assert [x.tolist() for x in sources] == [x.tolist() for x in wanted]
+
+
+def test_the_first_client_without_samples_is_named():
+    raw = SimpleNamespace(labels=np.zeros(8), test_y=np.zeros(0), names=None, same=None, valid=None)
+    part = Partition([np.arange(4), np.array([4]), np.array([5])], [np.zeros(0, int)] * 3)
+    with pytest.raises(DataError, match="client 1 is left with 0 training and 1 test samples"):
+        cut_clients(DataConfig(), raw, part, 0)

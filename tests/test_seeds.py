@@ -166,3 +166,11 @@ def test_coins_are_flipped_one_by_one(odds, most):
                 break
         assert first_heads(other, odds, most) == wanted
         assert rng.random() == other.random()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2), (0, 1), (1, 2)])
+def test_streams_that_drew_together_go_on_in_any_order(order):
+    ours, alone = ([Stream(5, 1, k) for k in range(3)] for _ in range(2))
+    for turn in (range(3), order, range(3)):
+        found = uniform_each([ours[k] for k in turn], 5)
+        assert found.tolist() == [alone[k].uniform(5).tolist() for k in turn]

@@ -75,13 +75,18 @@ def _words(streams: Sequence[Stream]) -> list[int]:
 
 
 def _taken_up(streams: Sequence[Stream], words: Sequence[int]) -> Streams:
+    keys, found = (ctypes.c_uint32 * len(words))(*words), [s.place for s in streams]
+    if found[0] is not None and len(found[0][0]) == PLACE * len(found):
+        last = found[0][0]
+        if all([at is not None and at[0] is last and at[1] == i for i, at in enumerate(found)]):
+            return Streams(len(streams), keys, last)  # they drew together before: moved on where they are
     places = (ctypes.c_uint64 * (PLACE * len(streams)))()
     for i, s in enumerate(streams):
         if s.place is not None:
             before, row = s.place
             places[PLACE * i : PLACE * (i + 1)] = before[PLACE * row : PLACE * (row + 1)]
         s.place = places, i
-    return Streams(len(streams), (ctypes.c_uint32 * len(words))(*words), places)
+    return Streams(len(streams), keys, places)
 
 
 def _batches(
