@@ -5,11 +5,13 @@ import ast
 import json
 import re
 import statistics
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import room
+import start
 import torch
 from channels import CHANNELS, COUNT, round_trip
 from parts import compare
@@ -352,6 +354,30 @@ def test_the_page_says_what_a_limit_leaves():
     assert f"leaves {min(left):.1f} to {max(left):.1f} ms for all code of their own" in page
     assert f"its rounds of 25 ms: {pfedme:.1f})" in page
     assert f"takes {min(own):.1f} to {max(own):.1f} ms now" in page
+
+
+RUN = """
+import sys, time, pathlib
+folder = pathlib.Path(sys.argv[-1].removeprefix("out="))
+folder.mkdir()
+if "dies" in sys.argv:
+    sys.exit("no such key")
+(folder / "metrics.csv").write_text("round\\n")
+time.sleep(0.3)
+(folder / "metrics.csv").write_text("round\\n1\\n")
+"""
+
+
+def test_a_start_ends_with_the_first_row(monkeypatch):
+    monkeypatch.setattr(start, "FEDPERS", [sys.executable, "-c", RUN])
+    monkeypatch.setattr(start, "PAUSE", 0.001)
+    assert start.first_round([]) > 0.3  # when there are names of columns alone it is not over
+
+
+def test_a_run_without_a_round_says_why(monkeypatch):
+    monkeypatch.setattr(start, "FEDPERS", [sys.executable, "-c", RUN])
+    with pytest.raises(SystemExit, match="dies: no round\nno such key"):
+        start.first_round(["dies"])
 
 
 def test_what_is_left_is_what_kernels_and_exchanges_do_not_take():

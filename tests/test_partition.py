@@ -389,6 +389,22 @@ def test_all_clients_are_cut_as_each_by_itself(seed, room, changed, monkeypatch)
         assert [x.tolist() for x in sources] == [x.tolist() for x in wanted]
 
 
+def test_a_fraction_of_a_hundred_is_a_whole_number():
+    """0.29 * 100 is 28.999..."""
+    raw = SimpleNamespace(labels=np.zeros(101), test_y=np.zeros(1), names=None, same=None, valid=None)
+    part = Partition([np.arange(100)], [np.array([100])])
+    assert len(cut_clients(DataConfig(valid_fraction=0.29), raw, part, 0).valid[0]) == 29
+
+
+def test_samples_are_dealt_one_at_a_time_in_the_order_that_is_drawn():
+    y, lists = labels(2000, 3, 0), np.array([[0, 1], [1, 2], [0, 2], [1, 2]])
+    draw, wanted = rng(1), [[], [], [], []]
+    for c, owners in enumerate([(0, 2), (0, 1, 3), (1, 2, 3)]):
+        for place, sample in enumerate(draw.permutation(np.flatnonzero(y == c)).tolist()):
+            wanted[owners[place % len(owners)]].append(sample)
+    assert [hand.tolist() for hand in round_robin(y, lists, rng(1))] == wanted
+
+
 def test_the_first_client_without_samples_is_named():
     raw = SimpleNamespace(labels=np.zeros(8), test_y=np.zeros(0), names=None, same=None, valid=None)
     part = Partition([np.arange(4), np.array([4]), np.array([5])], [np.zeros(0, int)] * 3)

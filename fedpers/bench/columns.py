@@ -1,53 +1,13 @@
 """The columns of each table of benchmarks, with its title and what has to be known to read it."""
 
-from collections.abc import Callable
-from typing import Any
-
-Row = dict[str, Any]
-Columns = dict[str, str | Callable[[Row], str]]  # a cell: a format of the row's entries, or a function of it
-
-
-def _ms(key: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        if row.get(key) is None:
-            return "failed"
-        ms = row[key] * 1e3
-        return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
-
-    return cell
-
-
-def _theirs(way: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        if way not in row:
-            return ""
-        return _ms(way)(row) + (f" ({row[f'times_{way}']:.3g}x)" if row.get(f"times_{way}") else "")
-
-    return cell
-
-
-def _times(key: str) -> Callable[[Row], str]:
-    return lambda r: "" if r.get(key) is None else f"{r[key]:.3g}x"
-
-
-def _each(key: str) -> Callable[[Row], str]:
-    return lambda r: ", ".join(f"{way} {t * 1e3:.3g}" for way, t in r[key].items())
-
-
-def _mb(key: str) -> Callable[[Row], str]:
-    return lambda r: "" if r.get(key) is None else f"{r[key]:.0f}"
-
-
-def _share(key: str) -> Callable[[Row], str]:
-    return lambda r: "" if r.get(key) is None else f"{r[key]:.0%}"
-
+from fedpers.bench.cells import Columns, each, mb, ms, share, theirs, times
 
 ROUNDS: Columns = {
     "work": "{model} M={M} C={C}",
     "engine": "{engine}",
     "processes": "{processes}",
-    "ms a round": _ms("seconds"),
-    "times ours": _times("times_ours"),
+    "ms a round": ms("seconds"),
+    "times ours": times("times_ours"),
     "peak MB": "{peak_mb:.0f}",
     "of the cores' GFLOP/s": "{share_of_ceiling:.0%} of {ceiling_gflops:.0f}",
 }
@@ -70,12 +30,12 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         {
             "model": "{model}",
             "method": "{method}",
-            "in process, ms a round": _ms("inprocess"),
-            "with workers": _ms("workers"),
-            "Ray, bundles": _ms("ray"),
-            "ratio": _times("times_ray"),
-            "Ray, a message a client": _ms("messages"),
-            "ratio ": _times("times_messages"),
+            "in process, ms a round": ms("inprocess"),
+            "with workers": ms("workers"),
+            "Ray, bundles": ms("ray"),
+            "ratio": times("times_ray"),
+            "Ray, a message a client": ms("messages"),
+            "ratio ": times("times_messages"),
         },
     ),
     "profile": (
@@ -91,10 +51,10 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "model": "{model}",
             "method": "{method}",
             "clients a round": "{clients}",
-            "ms of CPU": _ms("cpu"),
-            "floor, ms": _ms("floor"),
-            "times the floor": _times("times"),
-            **{part: _share(part) for part in ("kernel", "torch", "Python", "Flower", "storage")},
+            "ms of CPU": ms("cpu"),
+            "floor, ms": ms("floor"),
+            "times the floor": times("times"),
+            **{part: share(part) for part in ("kernel", "torch", "Python", "Flower", "storage")},
         },
     ),
     "libraries": (
@@ -116,13 +76,13 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "model": "{model}",
             "method": "{method}",
             "clients": lambda r: f"{r['clients']:,}",
-            "ms a round": _ms("ours"),
-            "PFLlib": _theirs("pflib"),
-            "in RAM": _theirs("pflib_ram"),
-            "FL-bench": _theirs("fl_bench"),
-            "peak MB": _mb("ours_mb"),
-            "PFLlib's": _mb("pflib_mb"),
-            "FL-bench's": _mb("fl_bench_mb"),
+            "ms a round": ms("ours"),
+            "PFLlib": theirs("pflib"),
+            "in RAM": theirs("pflib_ram"),
+            "FL-bench": theirs("fl_bench"),
+            "peak MB": mb("ours_mb"),
+            "PFLlib's": mb("pflib_mb"),
+            "FL-bench's": mb("fl_bench_mb"),
         },
     ),
     "population": (
@@ -132,10 +92,10 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "turns, the later half of 40 rounds each.",
         {
             "clients": "{clients:,}",
-            "ms a round": _ms("seconds"),
+            "ms a round": ms("seconds"),
             "peak MB": "{peak_mb:.0f}",
             "MB on disk": "{disk_mb:.0f}",
-            "ratio": _times("times"),
+            "ratio": times("times"),
         },
     ),
     "evaluation": (
@@ -144,8 +104,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         {
             "model": "{model}",
             "engine": "{engine}",
-            "ms": _ms("seconds"),
-            "faster than a DataLoader loop": _times("times"),
+            "ms": ms("seconds"),
+            "faster than a DataLoader loop": times("times"),
         },
     ),
     "parts": (
@@ -160,9 +120,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "part": "{part}",
             "case": "{case}",
             "way": "{way}",
-            "ms": _ms("seconds"),
-            "ms of CPU": _ms("cpu"),
-            "CPU, times ours": _times("times"),
+            "ms": ms("seconds"),
+            "ms of CPU": ms("cpu"),
+            "CPU, times ours": times("times"),
         },
     ),
     "pflego_cost": (
@@ -173,8 +133,8 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         {
             "setting": "{setting}",
             "way": "{way}",
-            "ms of CPU a round": _ms("cpu"),
-            "times PFLEGO, τ=50": _times("times"),
+            "ms of CPU a round": ms("cpu"),
+            "times PFLEGO, τ=50": times("times"),
         },
     ),
     "unified_overhead": (
@@ -185,12 +145,12 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         {
             "method": "{method}",
             "clients": "{clients}",
-            "ms a round": _ms("seconds"),
-            "arithmetic": _ms("arithmetic"),
-            "overhead": _ms("overhead"),
-            "NumPy": _ms("numpy"),
-            "overhead, times NumPy": _times("times_overhead"),
-            "round, times NumPy": _times("times"),
+            "ms a round": ms("seconds"),
+            "arithmetic": ms("arithmetic"),
+            "overhead": ms("overhead"),
+            "NumPy": ms("numpy"),
+            "overhead, times NumPy": times("times_overhead"),
+            "round, times NumPy": times("times"),
         },
     ),
     "convolutions": (
@@ -201,9 +161,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         "are zero were multiplied too: on the way back most of them are.",
         {
             "part": "{part}",
-            "ms of CPU, torch": _ms("torch"),
-            "ours": _ms("seconds"),
-            "times ours": _times("times"),
+            "ms of CPU, torch": ms("torch"),
+            "ours": ms("seconds"),
+            "times ours": times("times"),
             "GFLOP/s of ours": lambda r: (
                 "" if r["gflops"] is None else f"{r['gflops']:.0f} of {r['peak']:.0f}"
             ),
@@ -220,11 +180,11 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "model": "{model}",
             "method": "{method}",
             "steps": "{steps}",
-            "ms a client": _ms("seconds"),
-            "floor, ms": _ms("floor"),
-            "times the floor": _times("times"),
-            "its products": _times("made"),
-            "its products and bytes": _times("least"),
+            "ms a client": ms("seconds"),
+            "floor, ms": ms("floor"),
+            "times the floor": times("times"),
+            "its products": times("made"),
+            "its products and bytes": times("least"),
         },
     ),
     "exchange": (
@@ -237,11 +197,11 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
         {
             "clients a round": "{clients}",
             "way": "{way}",
-            "kernel or loop, ms": _ms("inner"),
-            "the rest, ms": _ms("rest"),
-            "floor, ms": _ms("floor"),
-            "the rest, times the floor": _times("times"),
-            "round, times the floor": _times("total"),
+            "kernel or loop, ms": ms("inner"),
+            "the rest, ms": ms("rest"),
+            "floor, ms": ms("floor"),
+            "the rest, times the floor": times("times"),
+            "round, times the floor": times("total"),
         },
     ),
     "room": (
@@ -254,13 +214,18 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "model": "{model}",
             "method": "{method}",
             "clients a round": "{clients}",
-            "times the floor": _times("times"),
-            "kernels, floors": _times("kernel"),
+            "times the floor": times("times"),
+            "kernels, floors": times("kernel"),
             "exchanges": "{exchanges:g}",
-            "these, floors": _times("exchange"),
-            "left of the limit, ms": _ms("left"),
-            "own, ms": _ms("own"),
+            "these, floors": times("exchange"),
+            "left of the limit, ms": ms("left"),
+            "own, ms": ms("own"),
         },
+    ),
+    "start": (
+        "From a command to the end of its first round",
+        "Each in a process of its own, and `import torch` alone in turns with it; seconds, medians.",
+        {"run": "{run}", "first round after": "{seconds:.1f} s", "`import torch`": "{torch:.1f} s"},
     ),
     "gpu": (
         "One GPU",
@@ -273,9 +238,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "way": "{way}",
             "rounds": "{rounds}",
             "seconds in all": "{seconds:.0f}",
-            "ms a round": _ms("median_round"),
-            "tried": _each("probed"),
-            "peak MB of the GPU": _mb("peak_gpu_mb"),
+            "ms a round": ms("median_round"),
+            "tried": each("probed"),
+            "peak MB of the GPU": mb("peak_gpu_mb"),
             "accuracy": "{accuracy:.3f} ({data})",
         },
     ),
@@ -290,9 +255,9 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "method": "{method}",
             "way": "{way}",
             "products": "{precision}",
-            "ms a round": _ms("seconds"),
-            "times the stack": _times("times"),
-            "peak MB of the GPU": _mb("peak_gpu_mb"),
+            "ms a round": ms("seconds"),
+            "times the stack": times("times"),
+            "peak MB of the GPU": mb("peak_gpu_mb"),
         },
     ),
 }

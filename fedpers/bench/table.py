@@ -8,7 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpers.bench.columns import SUITES, Columns, Row
+from fedpers.bench.cells import Columns, Row
+from fedpers.bench.columns import SUITES
 from fedpers.core import documents
 
 SCRIPTS = {
@@ -20,6 +21,7 @@ SCRIPTS = {
     "recurrent": "python benchmarks/recurrent.py",
     "exchange": "python benchmarks/exchange.py",
     "room": "python benchmarks/room.py",
+    "start": "python benchmarks/start.py",
 }  # tables with a command of their own
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 
