@@ -356,6 +356,19 @@ def test_the_page_says_what_a_limit_leaves():
     assert f"takes {min(own):.1f} to {max(own):.1f} ms now" in page
 
 
+def test_the_page_says_how_long_a_start_takes():
+    root = Path(__file__).resolve().parents[1]
+    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
+    content = json.loads((root / "benchmarks/results/start.json").read_text())
+    assert "model 1)" in content["machine"]["cpu"]  # as in the paragraphs before
+    default, *many = content["rows"]
+    assert len(many) == len(start.RUNS) - 1
+    assert f"default run takes {default['seconds']:.1f} s on that processor" in page
+    assert f"`import torch` alone takes {default['torch']:.1f} s" in page
+    took = [r["seconds"] for r in many]
+    assert f"however they are dealt, {min(took):.1f} to {max(took):.1f} s" in page
+
+
 RUN = """
 import sys, time, pathlib
 folder = pathlib.Path(sys.argv[-1].removeprefix("out="))
