@@ -6,7 +6,7 @@ as much time passes as in FedAvg's kernel), on the same processor. What is left 
 else: what a method keeps, weighs, draws and compares. The exchange is that of logistic regression, the
 smallest, also beside larger models.
 
-    python benchmarks/room.py [--profiles FOLDER] [--out FOLDER]
+    python benchmarks/room.py [--profiles FOLDER] [--exchange FILE] [--out FOLDER]
 """
 
 import argparse

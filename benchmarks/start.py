@@ -27,7 +27,7 @@ RUNS = {
     },
 }
 PAUSE = 0.01  # seconds between two looks
-FEDPERS = [sys.executable, "-c", "from fedpers.app.cli import main; main()", "run", "rounds=1"]
+FEDPERS = [sys.executable, "-m", "fedpers", "run", "rounds=1"]
 TORCH = [sys.executable, "-c", "import torch"]
 
 

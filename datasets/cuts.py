@@ -12,7 +12,7 @@ from fedpers.core.rng import Stream
 from fedpers.core.seeds import shuffled_each
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
-from fedpers.datasets.split import Indices, Partition
+from fedpers.datasets.split import Indices, Partition, runs
 
 # One stream of random numbers for each purpose, so that a change in one leaves the others alone.
 LIMIT, DEAL, CUT, HOLDOUT, LOAD = range(5)
@@ -81,8 +81,7 @@ class Samples:
 
     def apart(self, flat: np.ndarray) -> Indices:
         """Each client's part of `flat` [n]."""
-        ends = (self.starts + self.sizes).tolist()
-        return [flat[start:end] for start, end in zip(self.starts.tolist(), ends, strict=True)]
+        return runs(flat, self.sizes)
 
 
 def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from fedpers.core.errors import DataError
-from fedpers.datasets.split import Indices, Partition, evenly
+from fedpers.datasets.split import Indices, Partition, by_owner, evenly
 
 REDRAWS = 100  # of the shares, at most
 FEW = 12  # clients that fall short: with more in each of some draws, no further draw is worth its time
@@ -118,9 +118,9 @@ class Hands:
 
     def indices(self) -> Indices:
         """Each client's samples, cluster after cluster."""
-        owners = [np.repeat(np.arange(self.counts.shape[1]), n) for n in self.counts]
-        order = np.argsort(np.concatenate(owners), kind="stable")
-        return np.split(np.concatenate(self.samples)[order], np.cumsum(self.sizes)[:-1])
+        N = self.counts.shape[1]
+        owners = [np.repeat(np.arange(N), n) for n in self.counts]
+        return by_owner(np.concatenate(self.samples), np.concatenate(owners), N)
 
 
 def label_clusters(labels: np.ndarray, count: int | None, rng: Generator) -> np.ndarray:

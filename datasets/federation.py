@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError, DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Splits, cut_clients, stream
+from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Samples, Splits, cut_clients, stream
 from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.registry import data_sets
@@ -161,10 +161,10 @@ class PartitionedClients:
         if self.local:
             pairs = enumerate(zip(s.train, s.train_source, strict=True))
             return np.stack([np.bincount(self.targets(i, way, k), minlength=width) for k, (i, way) in pairs])
-        y = relabel(self.labels[np.concatenate(s.train)], np.concatenate(s.train_source), self.part.sources)
-        client = np.repeat(np.arange(N), [len(i) for i in s.train])
+        train = Samples.of(s.train, s.train_source)
+        y = relabel(self.labels[train.index], train.source, self.part.sources)
         assert y.min() >= 0 and y.max() < width, "a sample of a class that its source does not have"
-        return np.bincount(client * width + y, minlength=N * width).reshape(N, width)
+        return np.bincount(train.client * width + y, minlength=N * width).reshape(N, width)
 
     def _classes(self, k: int) -> np.ndarray:
         """The classes that client k has in any split, sorted; none for regression."""

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from fedpers.core.errors import DataError, unknown
 from fedpers.datasets.dirichlet import dirichlet
 from fedpers.datasets.sources import mixture, permutations, rotations
-from fedpers.datasets.split import Indices, Partition, both, check_sizes, evenly
+from fedpers.datasets.split import Indices, Partition, both, by_owner, check_sizes, evenly
 
 
 def iid(train: np.ndarray, test: np.ndarray, num_clients: int, rng: Generator) -> Partition:
@@ -46,10 +46,7 @@ def round_robin(labels: np.ndarray, lists: np.ndarray, rng: Generator) -> Indice
         samples = rng.permutation(np.flatnonzero(labels == c))
         dealt.append(samples)
         owner.append(np.resize(np.flatnonzero((lists == c).any(axis=1)), len(samples)))
-    whose = np.concatenate(owner)
-    flat = np.concatenate(dealt)[whose.argsort(kind="stable")]
-    ends = np.bincount(whose, minlength=len(lists)).cumsum().tolist()
-    return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return by_owner(np.concatenate(dealt), np.concatenate(owner), len(lists))
 
 
 def _ownership(lists: np.ndarray, train: np.ndarray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -176,8 +173,7 @@ def natural(
         owners = np.sort(rng.permutation(owners)[:num_clients])
 
     def deal(y: np.ndarray) -> Indices:
-        order = np.argsort(y, kind="stable")
-        pieces = np.split(order, np.searchsorted(y[order], np.arange(1, size)))
+        pieces = by_owner(np.arange(len(y)), y, size)
         return [pieces[owner] for owner in owners]
 
     parts = both(deal, train, test)

@@ -46,6 +46,17 @@ def evenly(items: np.ndarray, parts: int) -> Indices:
     return np.array_split(items, parts)
 
 
+def runs(items: np.ndarray, sizes: np.ndarray) -> Indices:
+    """`items` in runs of these lengths."""
+    ends = np.cumsum(sizes).tolist()
+    return [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def by_owner(items: np.ndarray, owner: np.ndarray, count: int) -> Indices:
+    """Those of each of `count` owners, in their order; `owner` is that of each item."""
+    return runs(items[owner.argsort(kind="stable")], np.bincount(owner, minlength=count))
+
+
 def check_sizes(part: Partition, has_test: bool, min_size: int) -> None:
     """Raise DataError, with the numbers, if a client lacks training or test samples."""
     for name, lists, low in (("training", part.train, min_size), ("test", part.test, 1)):

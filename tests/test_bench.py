@@ -26,7 +26,9 @@ from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedamp import FedAMPClient, FedAMPConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
+from fedpers.core import sums
 from fedpers.core.plan import Plan
+from fedpers.learning.kernels import native
 from fedpers.learning.model import build_model
 from fedpers.strategies.fedamp import FedAMP
 from fedpers.strategies.local import Local
@@ -400,7 +402,7 @@ def test_what_is_left_is_what_kernels_and_exchanges_do_not_take():
     assert (found["own"], found["left"]) == pytest.approx((10 - 6 - 1, 1.5 * 5 - 6 - 1))
 
 
-def test_profiles_and_exchanges_of_two_processors_are_not_compared(tmp_path):
+def test_profiles_and_exchanges_of_two_processors_are_not_compared():
     results = Path(__file__).resolve().parents[1] / "benchmarks/results"
     with pytest.raises(
         SystemExit, match=r"profile-logistic-100\.json is from AMD EPYC \(family 25, model 17\)"
@@ -483,3 +485,4 @@ def test_a_profile_knows_every_call_into_c():
     own["kernels/native.py"].remove("call")  # which is given the function
     own["core/sums.py"].remove("all_finite")  # which chooses it by the kind of numbers
     assert found == own
+    assert callable(native.call) and callable(sums.all_finite)

@@ -75,11 +75,10 @@ def _words(streams: Sequence[Stream]) -> list[int]:
 
 
 def _taken_up(streams: Sequence[Stream], words: Sequence[int]) -> Streams:
-    keys, found = (ctypes.c_uint32 * len(words))(*words), [s.place for s in streams]
-    if found[0] is not None and len(found[0][0]) == PLACE * len(found):
-        last = found[0][0]
-        if all([at is not None and at[0] is last and at[1] == i for i, at in enumerate(found)]):
-            return Streams(len(streams), keys, last)  # they drew together before: moved on where they are
+    keys, (last, _) = (ctypes.c_uint32 * len(words))(*words), streams[0].place or (None, 0)
+    together = last is not None and len(last) == PLACE * len(streams)
+    if together and all([s.place == (last, i) for i, s in enumerate(streams)]):
+        return Streams(len(streams), keys, last)  # as they drew before: moved on where they are
     places = (ctypes.c_uint64 * (PLACE * len(streams)))()
     for i, s in enumerate(streams):
         if s.place is not None:
