@@ -219,32 +219,34 @@ def test_flowers_own_command_line_runs_the_same_app(tmp_path):
     env = {
         **os.environ,
         "FLWR_HOME": str(tmp_path / "home"),
+        "FEDPERS_STATE": str(tmp_path / "state"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    overrides = f"data.num_clients=3 rounds=2 seed=4 out={tmp_path / 'run'}"
-    command = [
-        flwr,
-        "run",
-        ".",
-        "--stream",
-        "--run-config",
-        f"overrides='{overrides}'",
-        "--federation-config",
-        "num-supernodes=3 client-resources-num-cpus=1",
-    ]
-    try:
-        done = subprocess.run(
-            command, cwd=tmp_path / "app", env=env, capture_output=True, text=True, timeout=300, check=False
+    words = "method=fedper data.num_clients=3 seed=4 rounds="
+
+    def run(rounds):
+        overrides = f"overrides='{words}{rounds} out={tmp_path / f'run{rounds}'}'"
+        federation = "num-supernodes=3 client-resources-num-cpus=1"
+        command = [flwr, "run", ".", "--stream", "--run-config", overrides, "--federation-config", federation]
+        app, limit = tmp_path / "app", 300
+        return subprocess.run(
+            command, cwd=app, env=env, capture_output=True, text=True, timeout=limit, check=False
         )
+
+    try:
+        done = [run(3), run(2)]  # the second must not find the states of the first
     finally:
         subprocess.run(["pkill", "-f", f"{tmp_path / 'home'}"], check=False)
-    assert (tmp_path / "run" / "summary.json").exists(), done.stdout + done.stderr
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["engine"] == "ray"
-    execute(compose.load(["data.num_clients=3", "rounds=2", "seed=4"]), tmp_path / "inprocess")
-    _, theirs = checkpoint.load(tmp_path / "run", None)
+    assert (tmp_path / "run2" / "summary.json").exists(), "".join(d.stdout + d.stderr for d in done)
+    assert json.loads((tmp_path / "run2" / "summary.json").read_text())["engine"] == "ray"
+    execute(compose.load(f"{words}2".split()), tmp_path / "inprocess")
+    _, theirs = checkpoint.load(tmp_path / "run2", None)
     _, ours, _ = final(tmp_path / "inprocess")
     assert same(ours, theirs)
+    tables = [pd.read_csv(tmp_path / name / "metrics.csv") for name in ("run2", "inprocess")]
+    theirs, ours = (t[t["split"] == "test"]["loss"].tolist() for t in tables)
+    assert len(ours) == 2 and theirs == ours

@@ -1,10 +1,7 @@
 """From a configuration to the objects of a run; the same on the server and on every client."""
 
-import hashlib
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
@@ -138,11 +135,3 @@ def decode_config(text: str) -> RunConfig:
     from fedpers.config.compose import load
 
     return load(shlex.split(text))
-
-
-def memory_folder(cfg: RunConfig) -> Path:
-    """The folder in which a device keeps its clients' states of this method, data and seed over restarts."""
-    fixed = {k: v for k, v in to_mapping(cfg).items() if k in ("method", "data", "model", "seed")}
-    digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
-    base = os.environ.get("FEDPERS_STATE") or Path.home() / ".local" / "state" / "fedpers"
-    return Path(base) / digest

@@ -9,8 +9,10 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedpers.app.build import assemble, decode_config, memory_folder
+from fedpers.app.build import assemble, decode_config
 from fedpers.core.errors import ConfigError
+from fedpers.deploy.device import default_state
+from fedpers.deploy.private_state import RUN
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import FileStore, RamStore
 from fedpers.engines.ray_grid import BUNDLE, serve
@@ -58,8 +60,11 @@ def _evaluate(message: Message, context: Context) -> Message:
 
 
 def _open(message: Message, context: Context) -> tuple[PersonalizedClient, list[Any], dict[str, Any]]:
+    arrays, header = open_arrays(message.content)
     cohort, k = _seat(context)
-    return cohort.client.at(cohort, k), *open_arrays(message.content)
+    text, memory = _overrides(context), str(context.node_config.get("memory", ""))
+    cohort.store = _files(text, memory, str(header.get("run", "")))
+    return cohort.client.at(cohort, k), arrays, header
 
 
 def _seat(context: Context) -> tuple[Cohort, int]:
@@ -73,10 +78,11 @@ def _seat(context: Context) -> tuple[Cohort, int]:
             "this node has no partition-id; start it with "
             "flower-supernode --node-config 'partition-id=0 num-partitions=N'"
         )
-    text = str(context.run_config.get("overrides", ""))
-    cohort = _cohort(text)
-    cohort.store = _files(text, str(context.node_config.get("memory", "")))
-    return cohort, int(context.node_config["partition-id"])
+    return _cohort(_overrides(context)), int(context.node_config["partition-id"])
+
+
+def _overrides(context: Context) -> str:
+    return str(context.run_config.get("overrides", ""))
 
 
 @lru_cache(maxsize=1)
@@ -88,7 +94,14 @@ def _cohort(config: str) -> Cohort:
 
 
 @lru_cache(maxsize=1)
-def _files(config: str, memory: str) -> FileStore:
-    """What this device's client remembers, in the folder `memory` or the run's own."""
-    cfg = decode_config(config)
-    return FileStore(Path(memory) if memory else memory_folder(cfg), max(cfg.checkpoint_every, 1))
+def _files(config: str, memory: str, run: str) -> FileStore:
+    """What this device's client remembers of one run, in a folder of its id; no other run looks there.
+
+    Raises:
+        ConfigError: the order names no run, or something that is no id of one.
+    """
+    if not RUN.fullmatch(run):
+        raise ConfigError(f"an order of run '{run}': expected an id of 32 hexadecimal digits")
+    folder = (Path(memory) if memory else default_state()) / run
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return FileStore(folder, max(decode_config(config).checkpoint_every, 1))

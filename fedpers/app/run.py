@@ -78,7 +78,8 @@ class Checkpointer(Observer):
             if self.run.store is None:
                 flush_files()  # the states that go with it, in files of the clients' own
             strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
-            checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges)
+            run = strategy.run_id if self.run.store is None else ""
+            checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges, run=run)
 
 
 def execute(
@@ -191,6 +192,8 @@ def prepare(
     if cfg.resume:
         t, state = checkpoint.load(out, store, device)
         parts.strategy.state, parts.strategy.rounds_done = state, t
+        if store is None:
+            parts.strategy.run_id = checkpoint.run_id(out)
     recorder = Recorder(out, cfg, parts.federation, start=t)
     return Prepared(cfg, out, parts, recorder, store, guests or invited(cfg.observers))
 

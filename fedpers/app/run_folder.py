@@ -70,10 +70,7 @@ def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
             f"out={out}: there is a run already ({', '.join(held)}); "
             f"choose another folder, or go on with it: fedpers run resume={out}"
         )
-    stored = stored_config(out)
-    differing = _differences(cfg, stored)
-    if differing:
-        raise ConfigError(f"out={out}: another run is there ({differing}); choose another folder")
+    stored = check_same(cfg, out)
     if read_summary(out).get("status") == "finished" and stored.rounds >= cfg.rounds:
         log.info("%s: finished before", out)
         return None
@@ -104,6 +101,18 @@ def stored_config(out: Path) -> RunConfig:
         return from_mapping(yaml.safe_load((out / CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, ConfigError) as error:
         raise ConfigError(f"out={out}: {CONFIG} of the run there cannot be read: {error}") from error
+
+
+def check_same(cfg: RunConfig, out: Path) -> RunConfig:
+    """The run that a folder holds, which must be this one but for what may change when it goes on.
+
+    Raises:
+        ConfigError: it is another one, or cannot be read.
+    """
+    stored = stored_config(out)
+    if differing := _differences(cfg, stored):
+        raise ConfigError(f"out={out}: another run is there ({differing}); choose another folder")
+    return stored
 
 
 def _differences(one: RunConfig, other: RunConfig) -> str:

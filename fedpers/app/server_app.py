@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import decode_config
 from fedpers.app.privacy import check_privacy
-from fedpers.app.run_folder import opened
+from fedpers.app.run_folder import check_same, opened
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError
 from fedpers.flower.internals import is_simulation
@@ -28,11 +28,27 @@ def main(grid: Grid, context: Context) -> None:
     from fedpers.app.run import drive, prepare
 
     cfg = on_grid(decode_config(str(context.run_config.get("overrides", ""))), grid)
-    name = f"{datetime.now(UTC):%Y-%m-%d/%H-%M-%S}-{cfg.method_name}-{cfg.data.name}-s{cfg.seed}"
-    out = Path(cfg.out or Path("runs") / name)
+    out = folder_of(cfg)
     with opened(cfg, out, False, ()) as admitted:
         assert admitted is not None  # only a repeated run may have ended
         drive(prepare(admitted, out), grid)
+
+
+def folder_of(cfg: RunConfig) -> Path:
+    """The run directory: the one that is named, the one to go on with, or a new one.
+
+    Raises:
+        ConfigError: the run to go on with is another one, or in another folder than `out`.
+    """
+    if cfg.resume:
+        if cfg.out and Path(cfg.out).resolve() != Path(cfg.resume).resolve():
+            raise ConfigError(
+                f"out={cfg.out} resume={cfg.resume}: a run goes on in its folder; leave out out="
+            )
+        check_same(cfg, Path(cfg.resume))
+        return Path(cfg.resume)
+    name = f"{datetime.now(UTC):%Y-%m-%d/%H-%M-%S}-{cfg.method_name}-{cfg.data.name}-s{cfg.seed}"
+    return Path(cfg.out or Path("runs") / name)
 
 
 def on_grid(cfg: RunConfig, grid: Grid) -> RunConfig:

@@ -29,6 +29,7 @@ class Header(NamedTuple):
     t: int = 0  # round, from 1
     e: int = 0  # exchange within the round, from 0
     assess: bool = False  # whether participants evaluate after local training
+    run: str = ""  # id of the run, by which a client that keeps its own state finds it
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Header:
@@ -37,7 +38,8 @@ class Header(NamedTuple):
         Raises:
             KeyError: kind, t or e is missing.
         """
-        return cls(str(config["kind"]), int(config["t"]), int(config["e"]), bool(config.get("assess")))
+        kind, t, e = str(config["kind"]), int(config["t"]), int(config["e"])
+        return cls(kind, t, e, bool(config.get("assess")), str(config.get("run", "")))
 
 
 class Request(NamedTuple):

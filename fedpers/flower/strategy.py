@@ -2,6 +2,7 @@
 
 import logging
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -48,6 +49,7 @@ class PersonalizedStrategy(Strategy, ABC):
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
         self.config, self.model, self.plan = config, model, plan
         self.state: Any = None
+        self.run_id = uuid.uuid4().hex  # clients that keep their own states keep them under it
         self.rounds_done = 0
         self.roster = Roster((), torch.zeros(0), {})
         self.row: Mapping[int, int] = {}  # partition id -> place in the roster
@@ -283,7 +285,8 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
         assess = self.plan.eval_protocol == "participants_local" and self.evaluates(t)
-        return self.transport.address(Header(kind, t, self._exchange, assess), orders, self.round_log)
+        header = Header(kind, t, self._exchange, assess, self.run_id)
+        return self.transport.address(header, orders, self.round_log)
 
     def _exported(self) -> ArrayRecord:
         flat = {f"{m}.{k}": v for m, p in self.models(self.state).items() for k, v in p.items()}

@@ -29,8 +29,12 @@ class ClientStates(Protocol):
         """Go back to what `save` wrote into `folder`."""
 
 
-def save(out: Path, t: int, state: Any, *stores: ClientStates | None, exchanges: int = 0) -> None:
+def save(
+    out: Path, t: int, state: Any, *stores: ClientStates | None, exchanges: int = 0, run: str = ""
+) -> None:
     """Write the checkpoint of round t, which had so many exchanges, under `out`; then remove older ones.
+
+    `run` is the id under which clients keep their own states; "" where the states are in the stores.
 
     Raises:
         CheckpointError: the file system refuses; the previous checkpoint is untouched.
@@ -40,7 +44,7 @@ def save(out: Path, t: int, state: Any, *stores: ClientStates | None, exchanges:
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        write_record(part / STATE, {"state": state, "exchanges": exchanges})
+        write_record(part / STATE, {"state": state, "exchanges": exchanges, "run": run})
         for store in filter(None, stores):
             store.save(part)
         shutil.rmtree(final, ignore_errors=True)
@@ -59,13 +63,18 @@ def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[in
     """(round, state) of the newest checkpoint; fills `store` with the states.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: there is none, it is damaged, or the states are with the clients.
     """
     t, folder = _newest(out)
-    state = read_record(folder / STATE, device)["state"]
+    body = read_record(folder / STATE, device)
     if store is not None:
+        if body.get("run"):
+            text = f"flwr run . --run-config \"overrides='resume={out} ...'\", with the words of before"
+            raise CheckpointError(
+                f"resume={out}: its clients keep their own states; go on with it by  {text}"
+            )
         store.load(folder)
-    return t, state
+    return t, body["state"]
 
 
 def exchanges(out: Path) -> int:
@@ -75,6 +84,19 @@ def exchanges(out: Path) -> int:
         CheckpointError: there is none, or it is damaged.
     """
     return int(read_record(newest(out) / STATE).get("exchanges", 0))
+
+
+def run_id(out: Path) -> str:
+    """The id under which the clients of the newest checkpoint keep their own states.
+
+    Raises:
+        CheckpointError: there is no checkpoint, it is damaged, or its states are not with the clients.
+    """
+    run = str(read_record(newest(out) / STATE).get("run") or "")
+    if not run:
+        text = "its clients did not keep their own states; go on with it by"
+        raise CheckpointError(f"resume={out}: {text}  fedpers run resume={out}")
+    return run
 
 
 def newest(out: Path) -> Path:
