@@ -18,7 +18,7 @@ from fedpers.datasets.raw import Raw
 from fedpers.datasets.registry import data_sets
 from fedpers.datasets.sources import eligible, uniform_classes
 from fedpers.datasets.split import Partition, Source
-from fedpers.datasets.transform import Transform, make_transform
+from fedpers.datasets.transform import make_pipeline
 
 
 def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float32) -> Federation:
@@ -59,9 +59,16 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
         label_counts=clients.label_counts(width),
         truth={**part.truth, **({"classes": clients.owned(num_classes)} if local else {})},
         notes=(*raw.notes, *part.notes),
-        holdout=_holdout(cfg, raw, part, seed, clients.transform),
+        holdout=_holdout(cfg, raw, part, seed, clients),
         tokens=raw.tokens,
+        pipeline=clients.pipeline,
+        clients=_names(raw, part),
     )
+
+
+def _names(raw: Raw, part: Partition) -> tuple[str, ...]:
+    """What the set calls the clients; () where a rule made them."""
+    return tuple(raw.names[i] for i in part.truth["owner"]) if raw.names and "owner" in part.truth else ()
 
 
 def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
@@ -130,7 +137,7 @@ class PartitionedClients:
     ) -> None:
         self.cfg, self.seed, self.dtype = cfg, seed, dtype
         self.raw, self.part, self.splits = raw, part, splits
-        self.transform = make_transform(cfg, raw, dtype)
+        self.pipeline = make_pipeline(cfg, raw)
         self.labels = raw.labels
         self.local = cfg.label_space == "local"
         self._kept: dict[int, ClientData] = {}
@@ -189,8 +196,12 @@ class PartitionedClients:
         y = relabel(self.labels[index], source, self.part.sources)
         return np.searchsorted(self.classes[k], y) if self.local else y
 
+    def inputs(self, x: np.ndarray) -> Tensor:
+        """Stored samples as a model takes them."""
+        return self.pipeline.inputs(x, self.dtype)
+
     def _data(self, index: np.ndarray, source: np.ndarray, k: int) -> Data:
-        x = rotate(self.transform(self.raw.rows(index)), source, self.part.sources)
+        x = rotate(self.inputs(self.raw.rows(index)), source, self.part.sources)
         y = torch.from_numpy(np.ascontiguousarray(self.targets(index, source, k)))
         if self.raw.task == "regression":
             y = y.to(x.dtype)
@@ -225,7 +236,9 @@ def rotate(x: Tensor, source: np.ndarray, sources: tuple[Source, ...]) -> Tensor
     return x
 
 
-def _holdout(cfg: DataConfig, raw: Raw, part: Partition, seed: int, transform: Transform) -> dict[str, Data]:
+def _holdout(
+    cfg: DataConfig, raw: Raw, part: Partition, seed: int, clients: PartitionedClients
+) -> dict[str, Data]:
     """data.holdout test samples from each source distribution, classes drawn uniformly."""
     if not cfg.holdout:
         return {}
@@ -237,7 +250,7 @@ def _holdout(cfg: DataConfig, raw: Raw, part: Partition, seed: int, transform: T
     for s, way in enumerate(part.sources):
         index = uniform_classes(eligible(raw.test_y, way), raw.test_y, cfg.holdout, rng)
         source = np.full(len(index), s)
-        x = rotate(transform(raw.test_x[index]), source, part.sources)
+        x = rotate(clients.inputs(raw.test_x[index]), source, part.sources)
         y = torch.from_numpy(relabel(raw.test_y[index], source, part.sources))
         out[f"source{s}"] = Data(x, y, torch.ones(len(index), dtype=x.dtype))
     return out

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE
+from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE, Part
 from fedpers.core.errors import DataError, unknown
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.local_files import Columns, Part, from_columns
+from fedpers.datasets.local_files import Columns, from_columns
 from fedpers.datasets.own import Owned, to_raw
 from fedpers.datasets.raw import Raw
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpers.core.arrays import SPLITS, WHOLE
+from fedpers.core.arrays import SPLITS, WHOLE, Part
 from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.local_files import Part
 from fedpers.datasets.own import Owned
 
 KINDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")

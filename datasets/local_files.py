@@ -11,25 +11,15 @@ import csv
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from fedpers.core.arrays import SPLITS, WHOLE, of_table
+from fedpers.core.arrays import SPLITS, WHOLE, Part, of_table
 from fedpers.core.errors import DataError
 
 Columns = dict[str, np.ndarray]
 ABSENT = {"", "?", "na", "n/a", "nan", "none", "null"}  # what stands for no value in a .csv, in any case
 KINDS = (".npz", ".csv", ".parquet")
-
-
-class Part(NamedTuple):
-    """Samples of one file or of one split of it."""
-
-    x: np.ndarray  # [n, ...]
-    y: np.ndarray  # [n]
-    columns: tuple[str, ...] = ()  # names of x's columns, in a table
-    owner: np.ndarray | None = None  # [n] the client of each row, where the file says so
 
 
 def read(path: Path, target: str | None, client: str | None = None) -> dict[str, Part]:
@@ -109,8 +99,7 @@ def from_columns(columns: Columns, target: str | None, client: str | None, where
     """
     columns = dict(columns)
     owner = columns.pop(client or "", None)
-    x, y, names = of_table(columns, target, where)
-    return Part(x, y, names, owner)
+    return of_table(columns, target, where)._replace(owner=owner)
 
 
 def _csv(path: Path) -> Columns:

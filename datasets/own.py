@@ -5,10 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpers.core.arrays import TEST, TRAIN, VALID, WHOLE, alike, numbered, renamed, usable, whole_numbers
+from fedpers.core.arrays import (
+    TEST,
+    TRAIN,
+    VALID,
+    WHOLE,
+    Part,
+    alike,
+    in_order,
+    numbered,
+    renamed,
+    usable,
+    whole_numbers,
+)
 from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.local_files import Part
 from fedpers.datasets.raw import Raw
 
 
@@ -58,8 +69,10 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
     """
     clients = [c for found in clients for c in owners_of(found)]
     _check_splits(clients)
-    rows = [(k, c, s, _in_order(p, clients[0], c)) for k, c in enumerate(clients) for s, p in c.parts.items()]
-    pairs = [usable(p.x, p.y, f"{c.where}{_split(s)}", cfg.missing, p.columns) for _, c, s, p in rows]
+    rows = [(k, c, s, p) for k, c in enumerate(clients) for s, p in c.parts.items()]
+    parts, bare = in_order([(f"{c.where}{_split(s)}", p) for _, c, s, p in rows])
+    pairs = [usable(p.x, p.y, w, cfg.missing, p.columns) for w, p in parts]
+    columns = next((p.columns for _, p in parts if p.columns), ())
     alike((c.where, x.shape[1:]) for (_, c, _, _), (x, _) in zip(rows, pairs, strict=True))
     source = f"data.path={cfg.path}" if cfg.path else f"data.name={cfg.name}"
     targets, names = numbered([y for _, y in pairs], cfg.task, source)
@@ -80,10 +93,13 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
         task=cfg.task,
         owner=owners[0] if known else None,
         test_owner=owners[1] if known else None,
-        notes=renamed(names),
+        notes=(*bare, *renamed(names)),
         valid=np.concatenate(held) if any(s == VALID for _, _, s, _ in rows) else None,
         names=tuple(c.name for c in clients) if known else (),
         tokens=tokens,
+        columns=columns,
+        target=cfg.target if columns else None,
+        classes=tuple(names),
     )
 
 
@@ -96,20 +112,6 @@ def _parts(arrays: list[np.ndarray], test: list[bool]) -> tuple[np.ndarray, np.n
     train = np.concatenate([a for a, t in zip(arrays, test, strict=True) if not t])
     rest = [a for a, t in zip(arrays, test, strict=True) if t]
     return train, np.concatenate(rest) if rest else train[:0]
-
-
-def _in_order(part: Part, first: Owned, client: Owned) -> Part:
-    """The part with its columns in the order of the first client's."""
-    order = next(iter(first.parts.values())).columns
-    if part.columns == order or not part.columns or not order:  # arrays have no names: shapes must do
-        return part
-    if set(part.columns) != set(order):
-        odd = ", ".join(sorted(set(part.columns) ^ set(order))[:10])
-        raise DataError(
-            f"{client.where}: has other columns than {first.where} ({odd} in one of them only); "
-            "give all clients the same"
-        )
-    return part._replace(x=part.x[:, [part.columns.index(c) for c in order]], columns=order)
 
 
 def _check_splits(clients: Sequence[Owned]) -> None:

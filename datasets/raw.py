@@ -30,6 +30,9 @@ class Raw:
     valid: np.ndarray | None = None  # [all] whether a sample is its client's for validation; None: to be cut
     names: tuple[str, ...] = ()  # of the natural clients
     tokens: int = 0  # x are numbers of so many tokens; 0: they are measurements
+    columns: tuple[str, ...] = ()  # names of x's columns, of a table
+    target: str | None = None  # the column of y, of a table
+    classes: tuple[str, ...] = ()  # what classes are called, where somebody named them
 
     @property
     def labels(self) -> np.ndarray:

@@ -1,44 +1,22 @@
 """From stored samples to what a model sees: a float scale, standardisation, unit norm."""
 
-from dataclasses import dataclass
-
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedpers.core.errors import DataError
+from fedpers.core.pipeline import Pipeline
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
 
 CHUNK = 4096  # samples at a time when statistics are measured
 
 
-@dataclass(frozen=True)
-class Transform:
-    """Stored samples [n, ...] to tensors: bytes become x/255, then (x - mean)·factor, unit norm."""
-
-    dtype: torch.dtype
-    mean: Tensor | None
-    factor: Tensor | None
-    unit_norm: bool
-
-    def __call__(self, x: np.ndarray) -> Tensor:
-        out = torch.from_numpy(np.ascontiguousarray(x)).to(self.dtype)
-        if x.dtype == np.uint8:
-            out.div_(255)
-        if self.mean is not None and self.factor is not None:
-            out.sub_(self.mean).mul_(self.factor)
-        if self.unit_norm:
-            norm = out.flatten(1).norm(dim=1).clamp_min(torch.finfo(self.dtype).tiny)
-            out.div_(norm.reshape(-1, *[1] * (out.ndim - 1)))
-        return out
-
-
-def make_transform(cfg: DataConfig, raw: Raw, dtype: torch.dtype) -> Transform:
-    """What data.normalise, data.standardise and data.unit_norm ask for."""
-    shift = _affine(cfg, raw)
-    mean, factor = (None, None) if shift is None else [torch.as_tensor(a, dtype=dtype) for a in shift]
-    return Transform(dtype, mean, factor, cfg.unit_norm)
+def make_pipeline(cfg: DataConfig, raw: Raw) -> Pipeline:
+    """What the samples are, and what data.normalise, data.standardise and data.unit_norm ask for."""
+    mean, factor = _affine(cfg, raw) or (None, None)
+    kind = "tokens" if raw.tokens else "bytes" if raw.x.dtype == np.uint8 else "numbers"
+    named = raw.task != "regression"
+    classes = raw.classes or tuple(str(i) for i in range(raw.num_classes if named else 0))
+    return Pipeline(kind, raw.columns, raw.target, classes, mean, factor, cfg.unit_norm)
 
 
 def _affine(cfg: DataConfig, raw: Raw) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,7 +1,7 @@
 """Somebody's own arrays: whether they can be used, what their classes are, how a client's samples are cut."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,35 @@ WHOLE, TRAIN, VALID, TEST = "all", "train", "valid", "test"
 SPLITS = (TRAIN, VALID, TEST)
 MISSING = ("refuse", "drop")  # what becomes of rows without a value
 NUMBERS = "fiub"  # kinds of NumPy types
+
+
+class Part(NamedTuple):
+    """Samples of one file or table, or of one split of it."""
+
+    x: np.ndarray  # [n, ...]
+    y: np.ndarray  # [n]
+    columns: tuple[str, ...] = ()  # names of x's columns, in a table
+    owner: np.ndarray | None = None  # [n] the client of each row, where the file says so
+
+    def rows(self, chosen: np.ndarray | slice) -> "Part":
+        """Some of them."""
+        owner = None if self.owner is None else self.owner[chosen]
+        return Part(self.x[chosen], self.y[chosen], self.columns, owner)
+
+    def ordered(self, order: tuple[str, ...], where: str, first: str) -> "Part":
+        """With columns in this order, of `first`; an array has no names, and its order is believed.
+
+        Raises:
+            DataError: other columns.
+        """
+        if self.columns == order or not self.columns or not order:
+            return self
+        if set(self.columns) != set(order):
+            odd = ", ".join(sorted(set(self.columns) ^ set(order))[:10])
+            raise DataError(
+                f"{where}: has other columns than {first} ({odd} in one of them only); give all the same"
+            )
+        return self._replace(x=self.x[:, [self.columns.index(c) for c in order]], columns=order)
 
 
 def as_array(value: Any, where: str) -> np.ndarray:
@@ -66,10 +95,8 @@ def usable(
     return usable(x[~gone], y[~gone], where)
 
 
-def of_table(
-    columns: Mapping[str, np.ndarray], target: str | None, where: str
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """(x, y, names of x's columns) of a table; a column may hold lists or images of one size.
+def of_table(columns: Mapping[str, np.ndarray], target: str | None, where: str) -> Part:
+    """x, y and the names of x's columns, of a table; a column may hold lists or images of one size.
 
     Raises:
         DataError: the target is not there, or another column holds no numbers.
@@ -86,15 +113,15 @@ def of_table(
     words = [name for name, values in blocks.items() if values.dtype.kind not in NUMBERS]
     if words:
         raise DataError(f"{where}: {', '.join(words)} hold no numbers; encode or drop these columns")
-    if len(blocks) == 1 and next(iter(blocks.values())).ndim > 2:  # one column of arrays or images
-        return next(iter(blocks.values())), y, ()
+    if len(blocks) == 1 and next(iter(blocks.values())).ndim > 1:  # one column of arrays
+        return Part(next(iter(blocks.values())), y)
     flat = [b.reshape(len(y), -1) for b in blocks.values()]
     labels = tuple(
         n if b.shape[1] == 1 else f"{n}.{i}"
         for n, b in zip(blocks, flat, strict=True)
         for i in range(b.shape[1])
     )
-    return np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, labels
+    return Part(np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, labels)
 
 
 def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
@@ -109,6 +136,18 @@ def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
     if not pictures:
         return whole
     return whole[:, None] if whole.ndim == 3 else np.ascontiguousarray(whole.transpose(0, 3, 1, 2))
+
+
+def in_order(parts: Sequence[tuple[str, Part]]) -> tuple[list[tuple[str, Part]], tuple[str, ...]]:
+    """(parts of (where, part) with their columns in the order of the first that names some, notes).
+
+    Raises:
+        DataError: two have other columns.
+    """
+    first, order = next(((w, p.columns) for w, p in parts if p.columns), ("", ()))
+    bare = [w for w, part in parts if order and not part.columns and len(part.y)]
+    notes = (f"{bare[0]}: x has no names of columns; they are taken in the order of {first}",) if bare else ()
+    return [(w, part.ordered(order, w, first)) for w, part in parts], notes
 
 
 def _gone(values: np.ndarray) -> np.ndarray:

@@ -10,23 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.core.arrays import (
-    SPLITS,
-    TEST,
-    TRAIN,
-    VALID,
-    WHOLE,
-    Pair,
-    alike,
-    as_array,
-    cut,
-    numbered,
-    of_table,
-    renamed,
-    usable,
-    whole_numbers,
-)
-from fedpers.core.errors import DataError
+from fedpers.core.pipeline import Pipeline
 from fedpers.core.pytree import record
 
 
@@ -154,6 +138,8 @@ class Federation:
     notes: tuple[str, ...] = ()  # what a reader of the results must know
     holdout: dict[str, Data] = field(default_factory=dict)  # test samples of each source
     tokens: int = 0  # x are whole numbers below this, that stand for tokens of a text; 0: measurements
+    pipeline: Pipeline = field(default_factory=Pipeline)  # how samples became tensors
+    clients: tuple[str, ...] = ()  # [N] what the data calls each client; (): nothing
 
     @classmethod
     def from_arrays(
@@ -190,13 +176,10 @@ class Federation:
         Raises:
             DataError: names the client, what is wrong with its arrays and the remedy.
         """
-        named = clients if isinstance(clients, Mapping) else {str(k): c for k, c in enumerate(clients)}
-        cuts = (test_fraction, valid_fraction)
-        splits = [
-            _splits(entry, f"client '{k}'", cuts, missing, target, np.random.default_rng([seed, i]))
-            for i, (k, entry) in enumerate(named.items())
-        ]
-        return cls(name=name, task=task, **_fields(list(named), splits, name, task, tokens, dtype))
+        from fedpers.core.given import Reading, federation_of
+
+        cuts = test_fraction, valid_fraction
+        return federation_of(clients, Reading(task, *cuts, target, missing, tokens, seed, name, dtype))
 
     def digest(self) -> str:
         """A short text that differs, in all likelihood, where the data does.
@@ -213,87 +196,3 @@ class Federation:
                 found.update(part.x.cpu().contiguous().numpy().tobytes())
                 found.update(part.y.cpu().contiguous().numpy().tobytes())
         return found.hexdigest()[:16]
-
-
-def _fields(
-    names: list[str], splits: list[list[Pair]], name: str, task: str, tokens: bool, dtype: torch.dtype
-) -> dict[str, Any]:
-    """What a Federation holds, of each client's three splits."""
-    pairs = [(f"client '{k}'", p) for k, three in zip(names, splits, strict=True) for p in three]
-    shape = alike((where, x.shape[1:]) for where, (x, _) in pairs)
-    width = alike((where, y.shape[1:]) for where, (_, y) in pairs)
-    targets, classes = numbered([y for _, (_, y) in pairs if len(y)], task, name)
-    found = iter(targets)
-    ys = [[next(found) if len(y) else targets[0][:0] for _, y in three] for three in splits]
-    kind = dtype if task == "regression" else torch.int64
-    held = [
-        ClientData(*(_tensors(x, y, dtype, kind) for (x, _), y in zip(three, own, strict=True)))
-        for three, own in zip(splits, ys, strict=True)
-    ]
-    counts = [np.bincount(own[0], minlength=len(classes)) if classes else np.zeros(0, int) for own in ys]
-    return {
-        "num_clients": len(held),
-        "input_shape": shape,
-        "num_classes": 1 if task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
-        "client": Held(held),
-        "num_train": np.array([len(c.train) for c in held]),
-        "num_test": np.array([len(c.test) for c in held]),
-        "label_counts": np.stack(counts),
-        "notes": renamed(classes),
-        "tokens": max(whole_numbers(x, where) for where, (x, _) in pairs if len(x)) if tokens else 0,
-    }
-
-
-class Held:
-    """client(k) of data that is in memory; can be sent to another process."""
-
-    def __init__(self, clients: Sequence[ClientData]) -> None:
-        self.clients = clients
-
-    def __call__(self, k: int) -> ClientData:
-        return self.clients[k]
-
-
-def _splits(
-    entry: Any,
-    where: str,
-    fractions: tuple[float, float],
-    missing: str,
-    target: str,
-    rng: np.random.Generator,
-) -> list[Pair]:
-    """Training, validation and test samples of one client, checked and, where not given so, cut."""
-    given = dict(entry) if isinstance(entry, Mapping) else {WHOLE: entry}
-    if set(given) - set(SPLITS) - {WHOLE} or not ({TRAIN, TEST} <= set(given) or set(given) == {WHOLE}):
-        raise DataError(
-            f'{where}: has {", ".join(map(str, given)) or "nothing"}; give (x, y), or {{"train": (x, y), '
-            '"test": (x, y)}'
-        )
-    pairs = {split: _usable(pair, f"{where} ({split})", missing, target) for split, pair in given.items()}
-    if WHOLE in pairs:
-        x, y = pairs[WHOLE]
-        pairs = {split: (x[rows], y[rows]) for split, rows in cut(len(y), *fractions, rng).items()}
-    if not len(pairs[TRAIN][1]):
-        raise DataError(f"{where}: has 1 sample and none is left for training; give it at least two")
-    x, y = pairs[TRAIN]
-    pairs.setdefault(VALID, (x[:0], y[:0]))
-    return [pairs[split] for split in SPLITS]
-
-
-def _usable(pair: Any, where: str, missing: str, target: str) -> Pair:
-    names = getattr(pair, "column_names", getattr(pair, "columns", None))  # Hugging Face's, pandas'
-    if names is not None and not isinstance(pair, tuple | list):
-        columns = {str(name): as_array(list(pair[name]), where) for name in names}
-        x, y, known = of_table(columns, target, where)
-        return usable(x, y, where, missing, known)
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"{where}: is {type(pair).__name__}; give a pair (x, y)")
-    x, y = (as_array(part, f"{where}, {name}") for part, name in zip(pair, "xy", strict=True))
-    return usable(x, y, where, missing)
-
-
-def _tensors(x: np.ndarray, y: np.ndarray, dtype: torch.dtype, kind: torch.dtype) -> Data:
-    inputs = torch.from_numpy(np.array(x)).to(dtype)
-    if x.dtype == np.uint8:
-        inputs.div_(255)
-    return Data(inputs, torch.from_numpy(np.array(y)).to(kind), torch.ones(len(y), dtype=dtype))

@@ -1,0 +1,157 @@
+"""A federation of arrays or tables that a program of the caller holds in memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpers.core.arrays import (
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALID,
+    WHOLE,
+    Part,
+    alike,
+    as_array,
+    cut,
+    in_order,
+    numbered,
+    of_table,
+    renamed,
+    usable,
+    whole_numbers,
+)
+from fedpers.core.data import ClientData, Data, Federation
+from fedpers.core.errors import DataError
+from fedpers.core.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the arrays of all clients are read; see `Federation.from_arrays`."""
+
+    task: str
+    test_fraction: float
+    valid_fraction: float
+    target: str
+    missing: str
+    tokens: bool
+    seed: int
+    name: str
+    dtype: torch.dtype
+
+
+def federation_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> Federation:
+    """The federation of the entries, one a client.
+
+    Raises:
+        DataError: names the client, what is wrong with its arrays and the remedy.
+    """
+    named = clients if isinstance(clients, Mapping) else {str(k): c for k, c in enumerate(clients)}
+    where = [f"client '{k}'" for k in named]
+    splits = [_splits(c, w, i, reading) for i, (c, w) in enumerate(zip(named.values(), where, strict=True))]
+    parts = [(w, part) for w, three in zip(where, splits, strict=True) for part in three]
+    parts, notes = in_order(parts)
+    shape = alike((w, part.x.shape[1:]) for w, part in parts)
+    width = alike((w, part.y.shape[1:]) for w, part in parts)
+    with_rows = [part.y for _, part in parts if len(part.y)]
+    targets, classes = numbered(with_rows, reading.task, reading.name)
+    tokens = max(whole_numbers(p.x, w) for w, p in parts if len(p.x)) if reading.tokens else 0
+    pipeline = _pipeline([part for _, part in parts], classes, reading)
+    found = iter(targets)
+    ys = [next(found) if len(part.y) else targets[0][:0] for _, part in parts]
+    data = [_data(part.x, y, pipeline, reading) for (_, part), y in zip(parts, ys, strict=True)]
+    held = [ClientData(*data[i : i + len(SPLITS)]) for i in range(0, len(data), len(SPLITS))]
+    counts = [np.bincount(y, minlength=len(classes)) if classes else np.zeros(0, int) for y in ys]
+    return Federation(
+        name=reading.name,
+        num_clients=len(held),
+        input_shape=shape,
+        num_classes=1 if reading.task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
+        task=reading.task,
+        client=Held(held),
+        num_train=np.array([len(c.train) for c in held]),
+        num_test=np.array([len(c.test) for c in held]),
+        label_counts=np.stack(counts[:: len(SPLITS)]),
+        notes=(*notes, *renamed(classes)),
+        tokens=tokens,
+        pipeline=pipeline,
+        clients=tuple(str(name) for name in clients) if isinstance(clients, Mapping) else (),
+    )
+
+
+def _pipeline(parts: list[Part], classes: list[str], reading: Reading) -> Pipeline:
+    kind = "tokens" if reading.tokens else "bytes" if parts[0].x.dtype == np.uint8 else "numbers"
+    columns = parts[0].columns
+    return Pipeline(kind, columns, reading.target if columns else None, tuple(classes))
+
+
+class Held:
+    """client(k) of data that is in memory; can be sent to another process."""
+
+    def __init__(self, clients: Sequence[ClientData]) -> None:
+        self.clients = clients
+
+    def __call__(self, k: int) -> ClientData:
+        return self.clients[k]
+
+
+def _splits(entry: Any, where: str, i: int, reading: Reading) -> list[Part]:
+    """Training, validation and test samples of client i, checked and, where not given so, cut."""
+    given = dict(entry) if isinstance(entry, Mapping) else {WHOLE: entry}
+    if set(given) - set(SPLITS) - {WHOLE} or not ({TRAIN, TEST} <= set(given) or set(given) == {WHOLE}):
+        raise DataError(
+            f'{where}: has {", ".join(map(str, given)) or "nothing"}; give (x, y), or {{"train": (x, y), '
+            '"test": (x, y)}'
+        )
+    parts = {split: _usable(pair, f"{where} ({split})", reading) for split, pair in given.items()}
+    if WHOLE in parts:
+        whole, rng = parts[WHOLE], np.random.default_rng([reading.seed, i])
+        rows = cut(len(whole.y), reading.test_fraction, reading.valid_fraction, rng)
+        parts = {split: whole.rows(chosen) for split, chosen in rows.items()}
+    if not len(parts[TRAIN].y):
+        raise DataError(f"{where}: has 1 sample and none is left for training; give it at least two")
+    parts.setdefault(VALID, parts[TRAIN].rows(slice(0)))
+    return [parts[split] for split in SPLITS]
+
+
+def _usable(pair: Any, where: str, reading: Reading) -> Part:
+    """A pair (x, y), or a table, whose rows can be used."""
+    if not isinstance(pair, tuple | list):
+        table = _columns(pair, where)
+        if table is None:
+            raise DataError(f"{where}: is {type(pair).__name__}; give a pair (x, y)")
+        part = of_table(table, reading.target, where)
+    elif len(pair) != 2:
+        raise DataError(f"{where}: has {len(pair)} parts; give a pair (x, y)")
+    else:
+        part = _pair(pair[0], pair[1], where)
+    x, y = usable(part.x, part.y, where, reading.missing, part.columns)
+    return part._replace(x=x, y=y)
+
+
+def _pair(x: Any, y: Any, where: str) -> Part:
+    """x's columns keep their names, if it is a table."""
+    targets, table = as_array(y, f"{where}, y"), _columns(x, f"{where}, x")
+    if table is None:
+        return Part(as_array(x, f"{where}, x"), targets)
+    nowhere = "\0"  # a column that no table has
+    return of_table(table | {nowhere: targets}, nowhere, where)
+
+
+def _columns(table: Any, where: str) -> dict[str, np.ndarray] | None:
+    """The columns of a table (pandas, Hugging Face) or of NumPy's records; None of anything else."""
+    records = getattr(getattr(table, "dtype", None), "names", None)
+    names = records or getattr(table, "column_names", getattr(table, "columns", None))
+    if names is None:
+        return None
+    return {str(name): as_array(list(table[name]), f"{where}, column '{name}'") for name in names}
+
+
+def _data(x: np.ndarray, y: np.ndarray, pipeline: Pipeline, reading: Reading) -> Data:
+    kind = reading.dtype if reading.task == "regression" else torch.int64
+    inputs = pipeline.inputs(x, reading.dtype)
+    return Data(inputs, torch.from_numpy(np.array(y)).to(kind), torch.ones(len(y), dtype=reading.dtype))
