@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedpers.core.data import Data, Part
 from fedpers.core.params import split
 from fedpers.core.rng import Stream
+from fedpers.core.samples import Data, Part
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.learning.features import Features
 from fedpers.learning.gradients import stacked

@@ -24,9 +24,9 @@ from fedpers.core.arrays import (
     usable,
     whole_numbers,
 )
-from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import DataError
 from fedpers.core.pipeline import Pipeline
+from fedpers.core.samples import ClientData, Data
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Reading:
     dtype: torch.dtype
 
 
-def federation_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> Federation:
-    """The federation of the entries, one a client.
+def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+    """The fields of a Federation of the entries, one a client.
 
     Raises:
         DataError: names the client, what is wrong with its arrays and the remedy.
@@ -66,21 +66,21 @@ def federation_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) 
     data = [_data(part.x, y, pipeline, reading) for (_, part), y in zip(parts, ys, strict=True)]
     held = [ClientData(*data[i : i + len(SPLITS)]) for i in range(0, len(data), len(SPLITS))]
     counts = [np.bincount(y, minlength=len(classes)) if classes else np.zeros(0, int) for y in ys]
-    return Federation(
-        name=reading.name,
-        num_clients=len(held),
-        input_shape=shape,
-        num_classes=1 if reading.task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
-        task=reading.task,
-        client=Held(held),
-        num_train=np.array([len(c.train) for c in held]),
-        num_test=np.array([len(c.test) for c in held]),
-        label_counts=np.stack(counts[:: len(SPLITS)]),
-        notes=(*notes, *renamed(classes)),
-        tokens=tokens,
-        pipeline=pipeline,
-        clients=tuple(str(name) for name in clients) if isinstance(clients, Mapping) else (),
-    )
+    return {
+        "name": reading.name,
+        "num_clients": len(held),
+        "input_shape": shape,
+        "num_classes": 1 if reading.task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
+        "task": reading.task,
+        "client": Held(held),
+        "num_train": np.array([len(c.train) for c in held]),
+        "num_test": np.array([len(c.test) for c in held]),
+        "label_counts": np.stack(counts[:: len(SPLITS)]),
+        "notes": (*notes, *renamed(classes)),
+        "tokens": tokens,
+        "pipeline": pipeline,
+        "clients": tuple(str(name) for name in clients) if isinstance(clients, Mapping) else (),
+    }
 
 
 def _pipeline(parts: list[Part], classes: list[str], reading: Reading) -> Pipeline:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedpers.core.arrays import SPLITS
-from fedpers.core.data import ClientData, Data, Part
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight, equal_weights
+from fedpers.core.samples import ClientData, Data, Part
 from fedpers.core.seeds import shuffled_each, uniform_each
 from fedpers.core.vmap import Apart, lift, mapped_once, outside, row_of, scalar, stack_of
 

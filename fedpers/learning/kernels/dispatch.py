@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.data import Data, Part
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import changed, flatten, rebuild, tree_map
+from fedpers.core.samples import Data, Part
 from fedpers.core.scope import holding
 from fedpers.core.vmap import mapped_once, numbers, on_stacks, scalar
 from fedpers.learning.kernels import native
