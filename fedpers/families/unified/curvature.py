@@ -45,7 +45,8 @@ def _linear(model: Model, data: Data, l2: float) -> Curvature:
     second = second_derivative(model.task, model.num_outputs)
     wide = x.shape[0] < x.shape[1]
     gram = (x @ x.T if wide else x.T @ x) / data.num
-    eigenvalues = torch.linalg.eigvalsh(gram)
+    known = gram.isfinite().all()  # else eigvalsh fails for all clients of a stack
+    eigenvalues = torch.where(known, torch.linalg.eigvalsh(torch.where(known, gram, 0.0)), torch.nan)
     lowest = eigenvalues[0] if model.task == "regression" and not wide else eigenvalues[0] * 0
     largest = (x * x).sum(1).max()
     return Curvature(second * lowest.clamp(min=0) + l2, second * eigenvalues[-1] + l2, second * largest + l2)

@@ -117,7 +117,8 @@ int fedpers_couple(long N, const shape *shapes, long L, const long *width, const
     int two = how == SUM || (how == MIXTURE && !N);
     int failed = reserve(&n, &m, shapes, B) || !pace || (two && reserve(&second, &other, shapes, B));
     for (long c = 0; c < C && !failed; c++) {
-        copy(&n, c, 0);
+        begin(&n, &m, c);
+        if (two) clean(&second, &other);
         for (long s = 0; s < S && !failed; s++) {
             batch b = batch_of(task, x[c], y[c], index + c * ih[0] + s * ih[1], weight + c * wh[0] + s * wh[1], B);
             if (!(b.total > 0)) continue;

@@ -75,7 +75,7 @@ int fedpers_joint(long N, const shape *shapes, long L, const long *width, const 
     int failed = reserve(&n, &m, shapes, B) || !pace;
     for (long c = 0; c < C && !failed; c++) {
         batch b = batch_of(task, x[c], y[c], index + c * ih[0], weight + c * wh[0], B);
-        copy(&n, c, 0);
+        begin(&n, &m, c);
         samples(&n, &m, &b);
         failed = descend(&n, &m, &b, &step, &last, steps, c, told ? told[c] : 0, powers);
         if (!failed) copy(&n, c, 1);

@@ -29,7 +29,7 @@ int fedpers_train(long N, const shape *shapes, long L, const long *width, const 
     while (lowest < N + L && !trained(&n, 2 * lowest) && !trained(&n, 2 * lowest + 1)) lowest++;
     int failed = reserve(&n, &m, shapes, most < B ? most : B) || reserve_features(&k, &n, &all, C, lowest);
     for (long c = 0; c < C && !failed; c++) {
-        copy(&n, c, 0);
+        begin(&n, &m, c);
         h.ubar = ubar ? ubar[c * hop_u] : 0;
         e.a = a + c * hop_a;
         e.b = b + c * hop_b;

@@ -46,8 +46,8 @@ static void copy(const net *n, long c, int back) {
         for (long r = 0; r < (whole ? 1 : outs); r++) {
             long count = whole ? outs * ins : ins;
             float *own = n->own[at] + r * wide;
-            if (back) memcpy(to + r * ins, own, sizeof(float) * count);
-            else memcpy(own, from + r * ins, sizeof(float) * count);
+            memcpy(back ? to + r * ins : own, back ? own : from + r * ins, sizeof(float) * count);
+            if (!back && !whole) memset(own + ins, 0, sizeof(float) * (wide - ins)); /* 0 NaN of the client before */
         }
     }
 }
@@ -65,6 +65,7 @@ typedef struct {
     float **z, **d;       /* [L + 1] outputs and derivatives; z[0] holds inputs that had to be padded */
     const float ***x;     /* [L + 1] rows of z */
     const float **next, **list; /* rows to fetch; a list of rows for whoever needs one */
+    long out;             /* floats of the last layer's outputs */
 } space;
 
 static float *take(float **from, long n) {
@@ -121,8 +122,19 @@ static int reserve(net *n, space *m, const shape *shapes, long B) {
     m->turned = take(&at, most * WIDE(Bp));
     n->at = n->goal[0] = n->own;
     n->share[0] = 1;
+    m->out = Bp * WIDE(n->width[L]);
     m->g = at; /* of what is left: OUTS * most, or a convolution's gradient */
     return 0;
+}
+
+/* Begin with client c. Padding is no number after a step that diverged, and belongs to the client of that step. */
+static void clean(const net *n, const space *m) {
+    memset(m->z[n->L], 0, sizeof(float) * m->out);
+    memset(m->sum, 0, sizeof(float) * m->out);
+}
+static void begin(const net *n, const space *m, long c) {
+    copy(n, c, 0);
+    clean(n, m);
 }
 
 static void release(net *n, space *m) {
