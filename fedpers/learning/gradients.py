@@ -14,10 +14,11 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
-from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed
+from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed, of_model_alone
 from fedpers.learning.kernels.graphs import gradient_recorded
 from fedpers.learning.kernels.linear import differentiated_once
-from fedpers.learning.losses import Loss
+from fedpers.learning.kernels.plan import HEADS, layers_of
+from fedpers.learning.losses import Loss, states
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 from fedpers.learning.pieces import layout, pieces, piecewise, slopes
@@ -41,15 +42,14 @@ class OwnTraining(Protocol):
         """The parameters and the optimiser's state after local training; None: not here."""
 
 
-# hasattr, since isinstance of a runtime protocol takes as long as a step of a small model
 def knows_gradient(loss: Any) -> TypeGuard[OwnGradient]:
     """Whether `grad` asks the loss itself."""
-    return hasattr(loss, "gradient")
+    return states(loss, "gradient")
 
 
 def knows_training(loss: Any) -> TypeGuard[OwnTraining]:
     """Whether `minimise` asks the loss itself."""
-    return hasattr(loss, "minimise")
+    return states(loss, "minimise")
 
 
 def stacked() -> AbstractContextManager[None]:
@@ -131,7 +131,11 @@ def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[
 
 
 WEIGHT, BIAS = HEAD + "weight", HEAD + "bias"
-LINEAR = ("linear", "logistic")  # models whose gradient is written out
+
+
+def is_linear(model: Model) -> bool:
+    """Whether the model is a head alone, of whose gradient `model_gradient` is the algebra."""
+    return layers_of(model) == HEADS and not model.network.squashes and of_model_alone(model)
 
 
 def model_gradient(model: Model, params: Params, data: Data) -> Params:
@@ -139,7 +143,7 @@ def model_gradient(model: Model, params: Params, data: Data) -> Params:
 
     Of these a whole stack may be given, with a dimension of clients in front of every tensor.
     """
-    if model.name not in LINEAR:
+    if not is_linear(model):
         return grad(model.loss)(params, data)
     return head_gradient(model, params, Data(data.x.flatten(params[WEIGHT].dim() - 1), data.y, data.mask))
 
@@ -147,9 +151,9 @@ def model_gradient(model: Model, params: Params, data: Data) -> Params:
 def head_gradient(model: Model, params: Params, data: Data) -> Params:
     """∇ model.features_loss of a head on data whose inputs are features; of a whole stack, too.
 
-    By algebra, unless outputs are squashed.
+    By algebra, unless outputs are squashed or the loss is a subclass's own.
     """
-    if model.network.squashes:
+    if model.network.squashes or not of_model_alone(model):
         return grad(model.features_loss)(params, data)
     x = data.x
     z = x @ params[WEIGHT].mT

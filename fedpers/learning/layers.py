@@ -215,7 +215,8 @@ class Stack(Network):
 
     @property
     def piecewise(self) -> bool:  # type: ignore[override]
-        return any(isinstance(layer, Conv) for _, layer, _ in self.steps)
+        kinds = [type(layer) for _, layer, _ in self.steps]  # another one may look at all samples at once
+        return Conv in kinds and {*kinds} <= {Conv, Dense, Flatten, MaxPool, Relu}
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         if len(x) <= PIECE or torch.is_grad_enabled() or not x.is_cpu or not self.piecewise:
@@ -237,9 +238,9 @@ class Stack(Network):
         order = [(name, layer) for name, layer, _ in self.steps]
         for i in range(len(order) - 1, -1, -1):  # from the last, since they become fewer
             (name, conv), *after = order[i : i + 3]
-            pools = [layer for _, layer in after if isinstance(layer, MaxPool)]
-            if isinstance(conv, Conv) and pools and isinstance(after[0][1], Relu | MaxPool):
-                relu = any(isinstance(layer, Relu) for _, layer in after)
+            pools = [layer for _, layer in after if type(layer) is MaxPool]
+            if type(conv) is Conv and pools and type(after[0][1]) in (Relu, MaxPool):
+                relu = any(type(layer) is Relu for _, layer in after)
                 taken = 2 + relu
                 order[i : i + taken] = [(name, Pooled(conv, pools[0], relu))]
         return order

@@ -22,7 +22,7 @@ from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.graphs import minimise_recorded
 from fedpers.learning.kernels.joint import Found, steps_then_gradient
-from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of
+from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of, understood
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.optimizers import (
     LocalConfig,
@@ -89,7 +89,7 @@ def minimise_from(
         return found
     if (found := minimise_by_kernel(loss, params, opt, data, rng, cfg, lr, keeps=keeps)) is not None:
         return found
-    if _alone() and isinstance(lr, float):
+    if _alone() and isinstance(lr, float) and understood(cfg):
         return _descend(loss, params, opt, minibatches(data, rng, cfg), cfg, lr)
 
     def step(gradient: Any, w: Params, opt: OptimizerState, batch: Data) -> Any:
@@ -214,7 +214,8 @@ def minimise_ahead(
         loss: f.
         other: [n] the row in D for each in D'.
     """
-    if rule_of(cfg, 0.0) != PLAIN or not isinstance(lr, float) or not kernels_allowed():
+    plain = understood(cfg) and rule_of(cfg, 0.0) == PLAIN and isinstance(lr, float)
+    if not plain or not kernels_allowed():
         return None
     how, draw = Ahead(alpha, lr), lambda: schedule_of(data, rng, cfg)
     moved = steps_ahead(loss, how, params, data.block, other, draw)

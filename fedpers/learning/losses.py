@@ -72,8 +72,8 @@ class Frozen:
 
 def taken_apart(loss: Loss) -> tuple[Proximal, Frozen]:
     """A loss as a proximal term (of weight 0 if it has none) on a loss with frozen parameters (or none)."""
-    proximal = loss if isinstance(loss, Proximal) else Proximal(loss, 0.0, 0.0, {})
-    return proximal, proximal.loss if isinstance(proximal.loss, Frozen) else Frozen(proximal.loss, {})
+    proximal = loss if type(loss) is Proximal else Proximal(loss, 0.0, 0.0, {})
+    return proximal, proximal.loss if type(proximal.loss) is Frozen else Frozen(proximal.loss, {})
 
 
 # ---- what a loss may have beside its model's own, and a kernel computes as well -----------------------
@@ -135,4 +135,9 @@ class Known(Protocol):
 
 def is_known(loss: Any) -> TypeGuard[Known]:
     """Whether a kernel can be told of the loss."""
-    return hasattr(loss, "beside")
+    return states(loss, "beside") and type(loss.beside) in (Pull, Contrast, SecondHead)
+
+
+def states(loss: Any, name: str) -> bool:
+    """Whether the loss's own class has `name`: what a class inherits is true of its parent, not of it."""
+    return name in type(loss).__dict__

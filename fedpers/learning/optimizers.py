@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.vmap import scalar
@@ -87,7 +88,13 @@ def init_optimizer(params: Params, cfg: LocalConfig) -> OptimizerState:
 def sgd_step(
     params: Params, g: Params, opt: OptimizerState, cfg: LocalConfig, lr: Any
 ) -> tuple[Params, OptimizerState]:
-    """One step of SGD (with momentum) or Adam, as torch.optim defines them."""
+    """One step of SGD (with momentum) or Adam, as torch.optim defines them.
+
+    Raises:
+        ConfigError: the optimiser is another one.
+    """
+    if cfg.optimizer not in ("sgd", "adam"):
+        raise ConfigError(unknown("local.optimizer", cfg.optimizer, ("sgd", "adam")))
     if cfg.weight_decay:
         g = {k: torch.add(v, params[k], alpha=cfg.weight_decay) for k, v in g.items()}
     if cfg.optimizer == "adam":

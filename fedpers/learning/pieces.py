@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
-from fedpers.learning.kernels.dispatch import kernels_allowed
+from fedpers.learning.kernels.dispatch import kernels_allowed, of_model_alone
 from fedpers.learning.kernels.linear import differentiated_once
 from fedpers.learning.layers import PIECE
 from fedpers.learning.losses import Loss, taken_apart
@@ -35,8 +35,9 @@ def piecewise(loss: Loss, data: Data) -> bool:
     """Whether the loss is a mean over images on a CPU, perhaps with a proximal term or frozen parameters."""
     plain = taken_apart(loss)[1].loss
     model = getattr(plain, "__self__", None)
-    known = getattr(plain, "__func__", None) is Model.loss and model.network.piecewise  # type: ignore
-    return data.y.is_cpu and known
+    if getattr(plain, "__func__", None) is not Model.loss or not of_model_alone(model):
+        return False
+    return data.y.is_cpu and model.network.piecewise  # type: ignore[union-attr]
 
 
 def slopes(loss: Loss, w: Params, parts: Pieces) -> list[Tensor]:

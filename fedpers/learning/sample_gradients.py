@@ -14,6 +14,7 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.gradients import derivative, model_gradient
+from fedpers.learning.kernels.dispatch import of_model_alone
 from fedpers.learning.kernels.plan import layers_of
 from fedpers.learning.model import Model
 
@@ -98,5 +99,5 @@ class Factors(SampleGradients):
 def sample_gradients(model: Model) -> SampleGradients:
     """How this model's gradients of single samples are kept."""
     layers = layers_of(model)
-    own = type(model).sample_losses is not Model.sample_losses or model.network.squashes
+    own = not of_model_alone(model) or model.network.squashes
     return Whole(model) if layers is None or own else Factors(model, layers)

@@ -3,7 +3,7 @@
 from fedpers.core.data import Data
 from fedpers.core.params import Params, between
 from fedpers.learning.features import Features
-from fedpers.learning.layers import Stack
+from fedpers.learning.kernels.plan import STACKS
 from fedpers.learning.losses import Frozen, Loss
 from fedpers.learning.model import Model
 
@@ -27,7 +27,7 @@ def problem_of(model: Model, shared: Params, W: Params, data: Data, often: bool 
     no sample is seen twice (not `often`) plain layers need none: a pass through them costs the same.
     """
     below = {k: v for k, v in shared.items() if k not in W}
-    plain = isinstance(model.network, Stack)  # of a user's module who knows what a second pass would give
+    plain = type(model.network) in STACKS  # of a user's module who knows what a second pass would give
     if below and all(map(model.is_head, W)) and (often or not plain):
         return model.features_loss, Features(model, shared, data).data
     return Frozen(model.loss, below), data

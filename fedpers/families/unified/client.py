@@ -31,6 +31,7 @@ from fedpers.families.unified.messages import (
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.newcomers import Unseen
+from fedpers.learning.gradients import is_linear
 from fedpers.learning.kernels.coupled import Draw
 from fedpers.learning.kernels.dispatch import kernels_allowed
 from fedpers.learning.kernels.recurrent import Recurrence, steps_recurrent
@@ -48,8 +49,7 @@ class BlockClient(PersonalizedClient, ABC):
 
     def __init__(self, config: Any, model: Model) -> None:
         super().__init__(config, model)
-        linear = model.name in ("linear", "logistic")
-        self.origin = {} if linear else model.init(0)  # where curvature is estimated
+        self.origin = {} if is_linear(model) else model.init(0)  # where curvature is estimated
         self._objectives: dict[tuple[int, int], Objective] = {}  # asked for several times a round
         self._recurrences: dict[Any, Recurrence | None] = {}
 

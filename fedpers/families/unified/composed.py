@@ -12,7 +12,7 @@ from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, scale, split, sq_norm
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised
-from fedpers.learning.gradients import LINEAR
+from fedpers.learning.gradients import is_linear
 from fedpers.learning.kernels.coupled import Draw, steps_mixed
 from fedpers.learning.kernels.plan import Mixed, Summed
 from fedpers.learning.model import HEAD
@@ -134,7 +134,7 @@ class FR(Objective):
         h, (of_w, of_b) = self.config, steps
         if not self._as_written or h.l2 or h.shared_features or h.private_features:
             return None
-        if self.model.name in LINEAR:
+        if is_linear(self.model):
             how: Mixed | Summed = Mixed(((self.s, 1.0, of_w * self.s, of_b),))
             return steps_mixed(self.model.loss, how, w, beta, data.block, draw)
         how = Summed(of_w * self.s**2, of_b)

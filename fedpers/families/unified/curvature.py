@@ -8,7 +8,7 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params, scale, sq_norm, sub
 from fedpers.core.pytree import record
-from fedpers.learning.gradients import grad
+from fedpers.learning.gradients import grad, is_linear
 from fedpers.learning.losses import second_derivative
 from fedpers.learning.model import Model
 
@@ -29,7 +29,7 @@ def curvature(model: Model, loss: Loss, params: Params, data: Data, l2: float = 
 
     A logistic loss has no strong convexity but its ridge `l2`, nor has any other model here.
     """
-    if model.name in ("linear", "logistic"):
+    if is_linear(model):
         return _linear(model, data, l2)
     one = data.mask * (torch.arange(len(data.mask), device=data.mask.device) == 0).to(data.mask)
     of_one = _steepest(loss, params, Data(data.x, data.y, one))

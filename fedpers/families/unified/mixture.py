@@ -11,7 +11,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised, Settings
-from fedpers.learning.gradients import LINEAR
+from fedpers.learning.gradients import is_linear
 from fedpers.learning.kernels.coupled import Draw, steps_mixed
 from fedpers.learning.kernels.plan import Mixed
 
@@ -57,7 +57,7 @@ class Mixture(Objective):
     @property
     def stacks(self) -> bool:
         """Where the model's gradient is written out, unless a subclass has other gradients."""
-        return self.sums_gradients and self.model.name in LINEAR
+        return self.sums_gradients and is_linear(self.model)
 
     @property
     def sums_gradients(self) -> bool:

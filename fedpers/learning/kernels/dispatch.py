@@ -29,6 +29,7 @@ from fedpers.learning.kernels.plan import (
     layers_of,
     small_convs,
     stepping,
+    understood,
 )
 from fedpers.learning.losses import Known, Loss, is_known, taken_apart
 from fedpers.learning.model import Model
@@ -52,7 +53,7 @@ def plan_of(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any
 ) -> tuple[Plan, Training] | None:
     """The plan of a local training without autograd and its tensors; None if there is no kernel for it."""
-    if data.block is None or not isinstance(lr, float):
+    if data.block is None or not isinstance(lr, float) or not understood(cfg):
         return None
     found = (
         _known_parts(loss, params, opt, data) if is_known(loss) else parts_of(loss, ON_DATA, params, opt.step)

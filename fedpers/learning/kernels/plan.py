@@ -1,18 +1,19 @@
 """What a kernel is told: the layers of a network, the rule of a step, the tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property, lru_cache
 
 from torch import Tensor
 
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
-from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, Stack, image
+from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, SquashedStack, Stack, image
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig
 
 PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND = range(6)  # the kernel's rules for a step
+STACKS = (Stack, SquashedStack)  # subclasses may do anything
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 TAPS = 6144  # weights of a convolution that is small: its gradients, a register each, stay in the cache
 PULL, CONTRAST, TWO_HEADS = 1, 2, 3  # what a loss may have beside the model's own: extra.h
@@ -146,6 +147,21 @@ class Summed:
         return self.to_w, self.to_v
 
 
+# The settings that a kernel obeys, spelled out: a new one is unknown until somebody adds it here.
+SETTINGS = {"lr", "epochs", "steps", "batch_size", "momentum", "weight_decay", "optimizer"}
+SETTINGS |= {"keep_momentum", "schedule", "horizon"}  # obeyed by training_round.py, before a kernel is asked
+OPTIMIZERS = ("sgd", "adam")
+
+
+@lru_cache(256)
+def understood(cfg: LocalConfig) -> bool:
+    """Whether a kernel knows all that these settings ask for: what it does not know is left to torch."""
+    others = [f for f in fields(cfg) if f.name not in SETTINGS]
+    return cfg.optimizer in OPTIMIZERS and all(
+        f.default is not MISSING and getattr(cfg, f.name) == f.default for f in others
+    )
+
+
 def rule_of(cfg: LocalConfig, lam: float) -> int:
     """The rule for a step of an optimiser, with a proximal term of weight `lam`."""
     if cfg.optimizer == "adam" or cfg.momentum:
@@ -153,18 +169,22 @@ def rule_of(cfg: LocalConfig, lam: float) -> int:
     return PROXIMAL if cfg.weight_decay or lam else PLAIN
 
 
+def steps_of(model: Model) -> Sequence[Step]:
+    """The layers of a network that is a `Stack` and no subclass with ways of its own; else ()."""
+    network = model.network
+    return network.steps if isinstance(network, Stack) and type(network) in STACKS else ()
+
+
 def layers_of(model: Model) -> tuple[str, ...] | None:
     """The parameter prefixes of a purely dense network, or None if it is something else."""
-    if not isinstance(model.network, Stack):
-        return None
-    return _dense(model.network.steps)
+    return _dense(steps_of(model))
 
 
 def _dense(steps: Sequence[Step]) -> tuple[str, ...] | None:
     kinds = [type(layer) for _, layer, _ in steps]
     if kinds[:1] != [Flatten] or kinds[1:] != [Dense, Relu] * (len(kinds) // 2):
         return None
-    return (*(name for name, layer, _ in steps if isinstance(layer, Dense)), *HEADS)
+    return (*(name for name, layer, _ in steps if type(layer) is Dense), *HEADS)
 
 
 def small_convs(model: Model) -> tuple[tuple[str, ...], tuple[Shape, ...]] | None:
@@ -173,20 +193,20 @@ def small_convs(model: Model) -> tuple[tuple[str, ...], tuple[Shape, ...]] | Non
     Each convolution has ReLU behind it, perhaps pooling by windows side by side. None for other networks;
     large convolutions are faster by oneDNN.
     """
-    steps = list(model.network.steps) if isinstance(model.network, Stack) else []
+    steps = list(steps_of(model))
     names: list[str] = []
     shapes: list[Shape] = []
-    while len(steps) > 2 and isinstance(steps[1][1], Relu):
+    while len(steps) > 2 and type(steps[1][1]) is Relu:
         name, conv, inputs = steps[0]
-        if not isinstance(conv, Conv) or image(inputs)[0] * conv.channels * conv.kernel**2 > TAPS:
+        if type(conv) is not Conv or image(inputs)[0] * conv.channels * conv.kernel**2 > TAPS:
             return None
         pooling = steps[2][1]
-        pool = pooling.size if isinstance(pooling, MaxPool) else 1
-        if isinstance(pooling, MaxPool) and (pooling.stride, pooling.padding) != (pool, 0):
+        pool = pooling.size if type(pooling) is MaxPool else 1
+        if type(pooling) is MaxPool and (pooling.stride, pooling.padding) != (pool, 0):
             return None
         names.append(name)
         shapes.append((*image(inputs), conv.channels, conv.kernel, conv.padding, pool))
-        steps = steps[2 + isinstance(pooling, MaxPool) :]
+        steps = steps[2 + (type(pooling) is MaxPool) :]
     dense = _dense(steps) if names else None
     return ((*names, *dense), tuple(shapes)) if dense else None
 
