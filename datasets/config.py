@@ -84,6 +84,7 @@ class DataConfig:
     image_size: tuple[int, ...] = ()  # of images: [height, width]; empty: as they are, all alike
     # device: what the clients' own data is
     input_shape: tuple[int, ...] = ()  # of one sample
+    class_names: tuple[str, ...] = ()  # device: what its data calls classes 0, 1, ...; empty: these numbers
     task: str = "classification"  # classification | binary | regression
     # synthetic sets
     dim: int | None = None  # features; null: what the generator's paper says
@@ -131,9 +132,10 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
     "digest": ("python",),
     "num_classes": ("synthetic_classes", "device"),
-    "input_shape": ("device",),
+    **dict.fromkeys(("input_shape", "class_names"), ("device",)),
     "task": ("device", *OWN),
-    **dict.fromkeys(("target", "client", "missing", "tokens", "image_size"), OWN),
+    **dict.fromkeys(("target", "client", "missing", "tokens"), OWN),
+    "image_size": ("device", *OWN),
     "path": ("files",),
     **dict.fromkeys(("features", "partitioner", "partitioner_options"), ("huggingface",)),
     "stride": ("shakespeare",),
@@ -219,13 +221,20 @@ def _together(cfg: DataConfig) -> Iterator[str]:
         yield f"data.partition=natural needs a set with natural clients, not data.name={cfg.name}"
     if entry is not None and cfg.partition != "natural" and entry.natural == "only":
         yield f"data.name={cfg.name} generates its clients; set data.partition=natural"
-    if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
-        yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
+    yield from _device(cfg)
     yield from _mixture(cfg)
     yield from _own(cfg)
     total = sum(cfg.clients_per_group)
     if cfg.partition == "groups" and cfg.clients_per_group and total != cfg.num_clients:
         yield f"data.clients_per_group sums to {total}, data.num_clients is {cfg.num_clients}"
+
+
+def _device(cfg: DataConfig) -> Iterator[str]:
+    if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
+        yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
+    names, classes = cfg.class_names, 2 if cfg.task == "binary" else cfg.num_classes
+    if names and (cfg.task == "regression" or len(set(names)) != classes or len(names) != classes):
+        yield f"data.class_names has {len(names)} names; give the {classes} classes a name each, or none"
 
 
 def _own(cfg: DataConfig) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """Each client's samples cut into training, validation and test, those of all clients at once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.random import Generator
 
+from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE, cut
 from fedpers.core.errors import DataError
 from fedpers.core.rng import Stream
 from fedpers.core.seeds import shuffled_each
@@ -86,6 +87,8 @@ class Samples:
 
 def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
     """Cut the validation samples (and without a test part the test samples) in each client."""
+    if _as_on_devices(cfg, raw):
+        return _cut_own(cfg, raw, part, seed)
     same = np.arange(len(raw.labels)) if raw.same is None else raw.same
     has_test = len(raw.test_y) > 0 and not (cfg.pool or cfg.train_only)
     streams = [_client_stream(seed, k) for k in range(len(part))]
@@ -100,16 +103,68 @@ def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits
     else:
         mine = raw.valid[train.index]
         valid, train = train.where(mine), train.where(~mine)
-    nothing = (train.sizes == 0) | (test.sizes == 0)
-    if nothing.any():
-        k = int(nothing.argmax())
+    _check_left(raw, part, train.sizes.tolist(), test.sizes.tolist())
+    three = train, valid, test.first(cfg.test_per_client)
+    return Splits(*(s.apart(s.index) for s in three), *(s.apart(s.source) for s in three))
+
+
+def _check_left(raw: Raw, part: Partition, train: list[int], test: list[int]) -> None:
+    """Raise DataError, with the numbers, if a client is left without training or test samples."""
+    short = [k for k, sizes in enumerate(zip(train, test, strict=True)) if 0 in sizes]
+    if short:
+        k = short[0]
         raise DataError(
-            f"client {k}{_name(raw, part, k)} is left with {train.sizes[k]} training and {test.sizes[k]} "
+            f"client {k}{_name(raw, part, k)} is left with {train[k]} training and {test[k]} "
             f"test samples after the cuts; use fewer than {len(part)} clients, a larger "
             "data.min_size, or another data.test_fraction"
         )
-    cut = train, valid, test.first(cfg.test_per_client)
-    return Splits(*(s.apart(s.index) for s in cut), *(s.apart(s.source) for s in cut))
+
+
+def own_splits(sizes: Mapping[str, int], cfg: DataConfig, seed: int) -> dict[str, tuple[str, np.ndarray]]:
+    """How one client's own samples are cut, on its device and in a simulation of it.
+
+    Given splits stay as they are; without validation samples data.valid_fraction of the training samples is
+    cut off, without test samples data.test_fraction too. The draw depends on the seed and the sizes alone: a
+    device has no number when it is asked what it has.
+
+    Args:
+        sizes: samples of each split that is given, or {"all": n}.
+
+    Returns:
+        {split: (the given one, its rows)}.
+    """
+    given = WHOLE if WHOLE in sizes else TRAIN
+    found = {name: (name, np.arange(n)) for name, n in sizes.items() if name != WHOLE}
+    rng = stream(cfg.seed if cfg.seed is not None else seed)
+    if given == WHOLE:
+        pieces = cut(sizes[WHOLE], cfg.test_fraction, cfg.valid_fraction, rng)
+        return {name: (WHOLE, rows) for name, rows in pieces.items()}
+    if VALID not in sizes and (count := int(cfg.valid_fraction * sizes[TRAIN] + 1e-9)):
+        valid, train = np.split(rng.permutation(sizes[TRAIN]), [count])
+        found |= {TRAIN: (TRAIN, train), VALID: (TRAIN, valid)}
+    return found
+
+
+def _as_on_devices(cfg: DataConfig, raw: Raw) -> bool:
+    """Whether clients brought their samples and no key, which devices do not know, deals or limits them."""
+    keys = cfg.pool, cfg.train_only, cfg.limit, cfg.train_per_client, cfg.test_per_client
+    return raw.own and cfg.partition == "natural" and not any(keys)
+
+
+def _cut_own(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
+    """`own_splits` of each client's samples in the order of its files."""
+    found: dict[str, Indices] = {name: [] for name in SPLITS}
+    for train, test in zip(part.train, part.test, strict=True):
+        given = {TRAIN: train, TEST: test} if len(raw.test_y) else {WHOLE: train}
+        if raw.valid is not None:
+            given |= {TRAIN: train[~raw.valid[train]], VALID: train[raw.valid[train]]}
+        cuts = own_splits({name: len(index) for name, index in given.items()}, cfg, seed)
+        for name in SPLITS:
+            of, rows = cuts.get(name, (TRAIN, np.empty(0, dtype=np.int64)))
+            found[name].append(given[of][rows])
+    _check_left(raw, part, *([len(i) for i in found[name]] for name in (TRAIN, TEST)))
+    sources = ([np.zeros_like(i) for i in found[name]] for name in SPLITS)
+    return Splits(*(found[name] for name in SPLITS), *sources)
 
 
 def _client_stream(seed: int, k: int) -> Stream:

@@ -7,6 +7,7 @@ DIR/anna/cat/1.png                    images: client, class; a folder train or t
 DIR/cat/1.png                         images without clients, for a data.partition
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from numpy.random import Generator
@@ -14,9 +15,10 @@ from numpy.random import Generator
 from fedpers.core.arrays import SPLITS
 from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.image_folders import image_files, read_images
+from fedpers.datasets.image_folders import Found, find, left_out, read_images, shown
 from fedpers.datasets.local_files import KINDS, read
 from fedpers.datasets.own import Owned, to_raw
+from fedpers.datasets.pictures import Look
 from fedpers.datasets.raw import Raw
 
 
@@ -29,16 +31,18 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     path = Path(cfg.path or "").expanduser()
     if not path.exists():
         raise DataError(f"data.path={path}: there is no such file or folder; name yours with data.path=...")
-    tables = _tables(path)
-    if tables:
-        clients = [_owned(name, p, cfg) for name, p in tables]
-    elif image_files(path):
-        clients = read_images(path, cfg)
-    else:
+    tables, found = _tables(path), find(path) if path.is_dir() else Found([], [])
+    if tables and found.images:
+        raise DataError(
+            f"data.path={path}: holds tables ({tables[0][1].name}) and images in folders "
+            f"({found.images[0]}); give one of them"
+        )
+    if not tables and not found.images:
         raise DataError(
             f"data.path={path}: has no {', '.join(KINDS)} file and no images in folders; "
             "docs/own_data.md shows what is read"
         )
+    clients = [_owned(name, p, cfg) for name, p in tables] or _of_images(path, found.images, cfg)
     raw = to_raw(clients, cfg)
     if raw.owner is None and cfg.partition == "natural":
         raise DataError(
@@ -46,18 +50,25 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             "say which column does with data.client=..., or deal the samples: data.partition=iid "
             "data.num_clients=10"
         )
-    return raw
+    read_files = [p for _, p in tables]
+    others = [p for p in found.others if not any(p == r or _is_split_of(p, r) for r in read_files)]
+    return replace(raw, notes=(*left_out(path, others), *raw.notes))
 
 
 def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:
     return Owned(name, str(path), read(path, cfg.target, None if name else cfg.client))
 
 
+def _of_images(path: Path, images: list[Path], cfg: DataConfig) -> list[Owned]:
+    found = read_images(path, images, Look.of(cfg.image_size))
+    return [Owned(name, str(path / name), parts) for name, parts in found.items()]
+
+
 def _tables(path: Path) -> list[tuple[str, Path]]:
     """(client, file or folder of splits); the client is "" where the rows must name it."""
     if path.is_file() or _is_cut(path):
         return [("", path)]
-    found = [p for p in sorted(path.iterdir()) if p.suffix in KINDS or (p.is_dir() and _is_cut(p))]
+    found = [p for p in shown(path) if _is_table(p) or _is_cut(p)]
     names = [p.stem if p.is_file() else p.name for p in found]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -66,6 +77,14 @@ def _tables(path: Path) -> list[tuple[str, Path]]:
     return list(zip(names, found, strict=True))
 
 
+def _is_table(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in KINDS
+
+
 def _is_cut(path: Path) -> bool:
     """Whether a folder holds files called train, valid or test."""
-    return path.is_dir() and any(p.stem in SPLITS and p.suffix in KINDS for p in path.iterdir())
+    return path.is_dir() and any(_is_split_of(p, path) for p in shown(path))
+
+
+def _is_split_of(file: Path, folder: Path) -> bool:
+    return file.parent == folder and file.stem in SPLITS and _is_table(file)

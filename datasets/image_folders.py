@@ -1,32 +1,72 @@
 """Images in folders: the last folder is the class; those above it name the client and the split."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fedpers.core.arrays import SPLITS, WHOLE, Part
 from fedpers.core.errors import DataError
-from fedpers.datasets.config import DataConfig
-from fedpers.datasets.own import Owned
+from fedpers.datasets.pictures import KINDS, Look, colour_of, read
 
-KINDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-
-
-def image_files(path: Path) -> list[Path]:
-    """All images in the folders below `path`, in order."""
-    return sorted(p for p in path.glob("*/**/*") if p.suffix.lower() in KINDS and p.is_file())
+CLUTTER = ("Thumbs.db", "desktop.ini", "__MACOSX")  # what file managers leave; and what begins with a point
+DEEPEST = 3  # folders below the path: CLIENT/train/CLASS
 
 
-def read_images(path: Path, cfg: DataConfig) -> list[Owned]:
-    """The clients below `path`, or one without a name; x is uint8 [n, C, H, W], y the folder's name.
+class Found(NamedTuple):
+    """What lies in the folders below a path."""
+
+    images: list[Path]  # in order
+    others: list[Path]  # files that are no images of KINDS
+
+
+def find(path: Path) -> Found:
+    """All files in the folders below `path`; hidden ones and folders are passed over.
+
+    Raises:
+        DataError: images lie too deep.
+    """
+    found = Found([], [])
+    for file in _files(path, 0):
+        image = file.suffix.lower() in KINDS
+        above = len(file.relative_to(path).parts) - 1
+        if image and above > DEEPEST:
+            raise DataError(f"{file}: lies too deep; expected CLIENT/CLASS/image or CLIENT/train/CLASS/image")
+        found[0 if image and above else 1].append(file)
+    return found
+
+
+def _files(folder: Path, depth: int) -> Iterator[Path]:
+    for entry in shown(folder):
+        if not entry.is_dir():
+            yield entry
+        elif depth <= DEEPEST:  # links may lead in circles
+            yield from _files(entry, depth + 1)
+
+
+def shown(folder: Path) -> list[Path]:
+    """What is in a folder, in order, without what is hidden and what file managers leave."""
+    return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.name not in CLUTTER)
+
+
+def read_images(path: Path, images: list[Path], look: Look) -> Mapping[str, Mapping[str, Part]]:
+    """The samples of each client below `path` by split, or of one without a name; y is the folder's name.
+
+    Args:
+        images: those that `find` found.
+        look: what they are brought to; without a colour grey if all are, else RGB.
+
+    Returns:
+        {client: {split: Part}} with x [n, C, H, W], bytes or, where an image has 16 bits, uint16.
 
     Raises:
         DataError: a file is no image, sizes differ, or folders are not alike.
     """
     groups: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     depths: dict[int, Path] = {}
-    for file in image_files(path):
+    for file in images:
         above = file.relative_to(path).parts[:-2]
         depths.setdefault(len(above), file)
         owners = [name for name in above if name not in SPLITS]
@@ -37,57 +77,18 @@ def read_images(path: Path, cfg: DataConfig) -> list[Owned]:
     if len(depths) > 1:
         one, other, *_ = depths.values()
         raise DataError(f"{one} and {other} lie at different depths; give all images CLIENT/CLASS/ or CLASS/")
-    colour = _colours([f for splits in groups.values() for files in splits.values() for f in files])
-    size = _size(cfg)
-    return [
-        Owned(name, str(path / name), {s: _read(files, colour, size) for s, files in splits.items()})
-        for name, splits in groups.items()
-    ]
+    look = look._replace(colour=look.colour or colour_of(images))
+    return {name: {s: _part(f, look) for s, f in splits.items()} for name, splits in groups.items()}
 
 
-def _size(cfg: DataConfig) -> tuple[int, int] | None:
-    if not cfg.image_size:
-        return None
-    height, width = (*cfg.image_size, *cfg.image_size)[:2]
-    return height, width
+def _part(files: list[Path], look: Look) -> Part:
+    return Part(read(files, look), np.array([file.parent.name for file in files]))
 
 
-def _colours(files: list[Path]) -> str:
-    """ "L" if all images are grey, else "RGB"."""
-    from PIL import Image, UnidentifiedImageError
-
-    for file in files:
-        try:
-            with Image.open(file) as image:
-                if image.mode not in ("1", "L", "I", "I;16", "LA"):
-                    return "RGB"
-        except (OSError, UnidentifiedImageError) as error:
-            raise DataError(f"{file}: is no image that can be read; replace or delete it") from error
-    return "L"
-
-
-def _read(files: list[Path], colour: str, size: tuple[int, int] | None) -> Part:
-    images = [_pixels(file, colour, size) for file in files]
-    for file, image in zip(files, images, strict=True):
-        if image.shape != images[0].shape:
-            small, large = (f"{i.shape[2]}x{i.shape[1]}" for i in (images[0], image))
-            raise DataError(
-                f"{file}: has {large} pixels and {files[0].name} has {small}; "
-                "bring them to one size with data.image_size=[HEIGHT,WIDTH]"
-            )
-    return Part(np.stack(images), np.array([file.parent.name for file in files]))
-
-
-def _pixels(file: Path, colour: str, size: tuple[int, int] | None) -> np.ndarray:
-    """One image, uint8 [C, H, W]."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            plain = image.convert(colour)
-            if size is not None:
-                plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(plain, dtype=np.uint8)
-    except OSError as error:
-        raise DataError(f"{file}: is no image that can be read; replace or delete it") from error
-    return pixels[None] if colour == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+def left_out(path: Path, others: list[Path]) -> tuple[str, ...]:
+    """A note that names what was not read, if there is anything."""
+    if not others:
+        return ()
+    names = ", ".join(str(p.relative_to(path)) for p in others[:5])
+    more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+    return (f"not read, being no samples: {names}{more}",)

@@ -36,7 +36,7 @@ def read(path: Path, target: str | None, client: str | None = None) -> dict[str,
     try:
         if path.is_dir():
             return dict(_folder(path, target, client))
-        if path.suffix == ".npz":
+        if path.suffix.lower() == ".npz":
             return _npz(path, client)
         return {WHOLE: _table(path, target, client)}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -85,10 +85,10 @@ def read_columns(path: Path) -> Columns:
     readers: dict[str, Callable[[Path], Columns]] = {".csv": _csv, ".parquet": _parquet}
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
-    if path.suffix not in readers:
+    if path.suffix.lower() not in readers:
         kinds = "a folder, .npz, .csv, .parquet or package.module:function"
         raise DataError(f"{path}: unknown kind of file; give {kinds}")
-    return readers[path.suffix](path)
+    return readers[path.suffix.lower()](path)
 
 
 def from_columns(columns: Columns, target: str | None, client: str | None, where: str) -> Part:

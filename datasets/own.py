@@ -19,6 +19,7 @@ from fedpers.core.arrays import (
     whole_numbers,
 )
 from fedpers.core.errors import DataError
+from fedpers.core.pixels import one_scale
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
 
@@ -78,10 +79,11 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
     targets, names = numbered([y for _, y in pairs], cfg.task, source)
     outputs = alike((c.where, y.shape[1:]) for (_, c, _, _), y in zip(rows, targets, strict=True))
     tokens = max(whole_numbers(x, rows[i][1].where) for i, (x, _) in enumerate(pairs)) if cfg.tokens else 0
+    samples = [x for x, _ in pairs] if cfg.tokens else one_scale([x for x, _ in pairs])
     test = [s == TEST for _, _, s, _ in rows]
     owner = [np.full(len(y), k) for (k, *_), y in zip(rows, targets, strict=True)]
     valid = [np.full(len(y), s == VALID) for (_, _, s, _), y in zip(rows, targets, strict=True)]
-    xs, ys, owners, held = (_parts(a, test) for a in ([x for x, _ in pairs], targets, owner, valid))
+    xs, ys, owners, held = (_parts(a, test) for a in (samples, targets, owner, valid))
     known = all(c.name for c in clients)
     return Raw(
         name=cfg.name,
@@ -96,6 +98,7 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
         notes=(*bare, *renamed(names)),
         valid=np.concatenate(held) if any(s == VALID for _, _, s, _ in rows) else None,
         names=tuple(c.name for c in clients) if known else (),
+        own=known,
         tokens=tokens,
         columns=columns,
         target=cfg.target if columns else None,

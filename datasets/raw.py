@@ -29,6 +29,7 @@ class Raw:
     same: np.ndarray | None = None  # [all] equal for copies: not cut apart
     valid: np.ndarray | None = None  # [all] whether a sample is its client's for validation; None: to be cut
     names: tuple[str, ...] = ()  # of the natural clients
+    own: bool = False  # clients brought their samples themselves, as devices do
     tokens: int = 0  # x are numbers of so many tokens; 0: they are measurements
     columns: tuple[str, ...] = ()  # names of x's columns, of a table
     target: str | None = None  # the column of y, of a table

@@ -4,6 +4,7 @@ import numpy as np
 
 from fedpers.core.errors import DataError
 from fedpers.core.pipeline import Pipeline
+from fedpers.core.pixels import white
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
 
@@ -13,7 +14,7 @@ CHUNK = 4096  # samples at a time when statistics are measured
 def make_pipeline(cfg: DataConfig, raw: Raw) -> Pipeline:
     """What the samples are, and what data.normalise, data.standardise and data.unit_norm ask for."""
     mean, factor = _affine(cfg, raw) or (None, None)
-    kind = "tokens" if raw.tokens else "bytes" if raw.x.dtype == np.uint8 else "numbers"
+    kind = "tokens" if raw.tokens else "bytes" if white(raw.x) != 1 else "numbers"
     named = raw.task != "regression"
     classes = raw.classes or tuple(str(i) for i in range(raw.num_classes if named else 0))
     return Pipeline(kind, raw.columns, raw.target, classes, mean, factor, cfg.unit_norm)
@@ -43,9 +44,9 @@ def _affine(cfg: DataConfig, raw: Raw) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each feature over the samples (bytes as x/255), in float64."""
+    """Mean and standard deviation of each feature over the samples (pixels in [0, 1]), in float64."""
     total, square = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
-    scale = 255.0 if x.dtype == np.uint8 else 1.0
+    scale = float(white(x))
     for begin in range(0, len(x), CHUNK):
         chunk = x[begin : begin + CHUNK] / scale
         total += chunk.sum(axis=0)

@@ -82,7 +82,7 @@ def test_every_form_gives_the_same_clients(tmp_path, make):
     federation = load(make(tmp_path))
     assert (federation.num_clients, federation.input_shape, federation.num_classes) == (3, (3,), 3)
     assert federation.notes[-1] == "classes: 0=cat, 1=dog, 2=eel"
-    assert len(federation.notes) == 1 + (make is mixed)  # an array beside a table has no names of columns
+    assert len(federation.notes) == 1 + 2 * (make is mixed)  # notes.txt; an array beside a table has no names
     for k, table in enumerate(TABLES.values()):
         assert rows(federation, k) == expected(table)
     sizes = [(len(federation.client(k).train), len(federation.client(k).test)) for k in range(3)]

@@ -9,6 +9,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedpers.core.errors import DataError
+from fedpers.core.pixels import channels_first, white
 
 Pair = tuple[np.ndarray, np.ndarray]  # x [n, ...], y [n] or, for regression, [n, out]
 WHOLE, TRAIN, VALID, TEST = "all", "train", "valid", "test"
@@ -79,7 +80,7 @@ def usable(
         raise DataError(f"{where}: x is {x.shape} and y {y.shape}; give one y for each row of x")
     if not len(y):
         raise DataError(f"{where}: has no rows; give it some, or leave it out")
-    x = x[:, None] if x.ndim == 1 else x  # one feature
+    x = x[:, None] if x.ndim == 1 else channels_first(x)
     if not x.size:
         raise DataError(f"{where}: x is {x.shape}, without features; give at least one beside the target")
     if np.isinf(x).any() or (y.dtype.kind == "f" and np.isinf(y).any()):
@@ -121,7 +122,8 @@ def of_table(columns: Mapping[str, np.ndarray], target: str | None, where: str) 
         for n, b in zip(blocks, flat, strict=True)
         for i in range(b.shape[1])
     )
-    return Part(np.column_stack(flat) if flat else np.zeros((len(y), 0)), y, labels)
+    x = np.column_stack(flat) if flat else np.zeros((len(y), 0))
+    return Part(x if white(x) == 1 else x.astype(np.int64), y, labels)  # columns hold numbers, not pixels
 
 
 def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
@@ -190,7 +192,8 @@ def whole_numbers(x: np.ndarray, where: str) -> int:
 def numbered(targets: Sequence[np.ndarray], task: str, where: str) -> tuple[list[np.ndarray], list[str]]:
     """(targets as the task takes them, names of the classes): numbers 0..C-1, or float values.
 
-    The classes are the different values of all clients together, sorted.
+    The classes are the different values of all clients together, sorted; words that are all whole numbers,
+    as folders may be called, as numbers.
 
     Raises:
         DataError: the targets do not fit the task.
@@ -212,8 +215,21 @@ def numbered(targets: Sequence[np.ndarray], task: str, where: str) -> tuple[list
     classes, numbers = np.unique(whole, return_inverse=True)
     _check_classes(classes, len(whole), task, where)
     cuts = np.cumsum([len(y) for y in targets])[:-1]
-    names = [str(int(c)) if classes.dtype.kind in "fiub" else str(c) for c in classes]
+    names = [class_name(c) for c in classes.tolist()]
+    order = sorted(range(len(names)), key=lambda i: int(names[i])) if all(map(_is_whole, names)) else None
+    if order is not None:
+        numbers = np.argsort(order)[numbers]
+        names = [names[i] for i in order]
     return np.split(numbers.astype(np.int64), cuts), names
+
+
+def class_name(value: Any) -> str:
+    """What a class is called: 1 and 1.0 alike."""
+    return str(value) if isinstance(value, str) or value != int(value) else str(int(value))
+
+
+def _is_whole(name: str) -> bool:
+    return name.isascii() and name.removeprefix("-").isdigit()
 
 
 def _values(y: np.ndarray, where: str) -> np.ndarray:

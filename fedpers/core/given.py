@@ -26,6 +26,7 @@ from fedpers.core.arrays import (
 )
 from fedpers.core.errors import DataError
 from fedpers.core.pipeline import Pipeline
+from fedpers.core.pixels import one_scale, white
 from fedpers.core.samples import ClientData, Data
 
 
@@ -55,6 +56,8 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
     splits = [_splits(c, w, i, reading) for i, (c, w) in enumerate(zip(named.values(), where, strict=True))]
     parts = [(w, part) for w, three in zip(where, splits, strict=True) for part in three]
     parts, notes = in_order(parts)
+    xs = one_scale([part.x for _, part in parts]) if not reading.tokens else [part.x for _, part in parts]
+    parts = [(w, part._replace(x=x)) for (w, part), x in zip(parts, xs, strict=True)]
     shape = alike((w, part.x.shape[1:]) for w, part in parts)
     width = alike((w, part.y.shape[1:]) for w, part in parts)
     with_rows = [part.y for _, part in parts if len(part.y)]
@@ -84,7 +87,7 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
 
 
 def _pipeline(parts: list[Part], classes: list[str], reading: Reading) -> Pipeline:
-    kind = "tokens" if reading.tokens else "bytes" if parts[0].x.dtype == np.uint8 else "numbers"
+    kind = "tokens" if reading.tokens else "bytes" if white(parts[0].x) != 1 else "numbers"
     columns = parts[0].columns
     return Pipeline(kind, columns, reading.target if columns else None, tuple(classes))
 

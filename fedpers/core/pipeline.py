@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KINDS = ("numbers", "bytes", "tokens")  # what x holds; bytes become x/255
+from fedpers.core.pixels import white
+
+KINDS = ("numbers", "bytes", "tokens")  # what x holds
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
     """How a federation's samples became tensors: the same for all its clients.
 
-    x [n, ...] as stored: `kind` bytes become x/255; then (x - mean)·factor; then Euclidean norm 1.
+    x [n, ...] as stored: pixels become x/255 (of 16 bits x/65535); then (x - mean)·factor; then norm 1.
     """
 
     kind: str = "numbers"  # of KINDS
@@ -29,8 +31,8 @@ class Pipeline:
     def inputs(self, x: np.ndarray, dtype: torch.dtype) -> Tensor:
         """What a model takes for stored samples x [n, ...] whose columns are in order; never x's memory."""
         out = torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="))).to(dtype)
-        if self.kind == "bytes":
-            out.div_(255)
+        if self.kind != "tokens":
+            out.div_(white(x))
         if self.mean is not None and self.factor is not None:
             mean, factor = (torch.as_tensor(a, dtype=dtype) for a in (self.mean, self.factor))
             out.sub_(mean).mul_(factor)

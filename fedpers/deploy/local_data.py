@@ -7,6 +7,7 @@ Without given splits the samples are cut by data.test_fraction and data.valid_fr
 """
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,17 +15,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedpers.core.arrays import NUMBERS, SPLITS, TEST, TRAIN, WHOLE, Pair, cut
+from fedpers.core.arrays import NUMBERS, SPLITS, TEST, TRAIN, WHOLE, Pair, class_name
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import DataError
+from fedpers.core.pipeline import Pipeline
+from fedpers.core.pixels import channels_first, fitted
 from fedpers.datasets.config import DataConfig
+from fedpers.datasets.cuts import own_splits
+from fedpers.datasets.image_folders import Found, find, left_out, read_images
 from fedpers.datasets.local_files import read, read_columns
+from fedpers.datasets.pictures import Look
 
+log = logging.getLogger("fedpers")
 Splits = dict[str, Pair]
 
 
 def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtype: torch.dtype) -> ClientData:
-    """The three splits of this device's client.
+    """The three splits of this device's client, as a simulation that reads the same files has them.
 
     Args:
         source: a path, or "package.module:function".
@@ -36,25 +43,26 @@ def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtyp
     Raises:
         DataError: names the source, what is wrong with it and the remedy.
     """
-    splits = _call(source) if _is_entry_point(source) else _files(Path(source).expanduser(), target)
-    if WHOLE in splits:
-        splits = _cut(*splits[WHOLE], cfg, seed, source)
+    path = Path(source).expanduser()
+    splits = _call(source) if is_entry_point(source) else _files(path, target, cfg)
     parts = {name: checked(*pair, cfg, f"{source} ({name})") for name, pair in splits.items()}
-    if TRAIN not in parts or TEST not in parts:
+    if WHOLE not in parts and not {TRAIN, TEST} <= set(parts):
         raise DataError(
             f"{source}: has {', '.join(parts) or 'nothing'}; give train and test, or x and y to be cut"
         )
+    cuts = own_splits({name: len(y) for name, (_, y) in parts.items()}, cfg, seed)
     for name in (TRAIN, TEST):
-        if not len(parts[name][1]):
+        if not len(cuts[name][1]):
             raise DataError(f"{source}: no {name} samples; give more samples or another data.test_fraction")
-    empty = parts[TRAIN][0][:0], parts[TRAIN][1][:0]
-    return ClientData(*[_tensors(*parts.get(name, empty), cfg.task, dtype) for name in SPLITS])
+    chosen = {name: (parts[of][0][rows], parts[of][1][rows]) for name, (of, rows) in cuts.items()}
+    empty = chosen[TRAIN][0][:0], chosen[TRAIN][1][:0]
+    return ClientData(*[_tensors(*chosen.get(name, empty), cfg.task, dtype) for name in SPLITS])
 
 
 # ---- where it comes from ------------------------------------------------------------------------
 
 
-def _is_entry_point(source: str) -> bool:
+def is_entry_point(source: str) -> bool:
     module, colon, name = source.partition(":")
     return bool(colon) and all(p.isidentifier() for p in (*module.split("."), *name.split(".")))
 
@@ -77,13 +85,32 @@ def _call(source: str) -> Splits:
         ) from error
 
 
-def _files(path: Path, target: str | None) -> Splits:
-    return {name: (part.x, part.y) for name, part in read(path, target).items()}
+def _files(path: Path, target: str | None, cfg: DataConfig) -> Splits:
+    found = find(path) if path.is_dir() else Found([], [])
+    if not found.images:
+        return {name: (part.x, part.y) for name, part in read(path, target).items()}
+    colour = {1: "L", 3: "RGB"}.get(cfg.input_shape[0], "") if len(cfg.input_shape) == 3 else ""
+    clients = read_images(path, found.images, Look.of(cfg.image_size, colour))
+    if set(clients) != {""}:
+        raise DataError(f"{path}: holds folders of clients ({', '.join(sorted(clients))}); name one client's")
+    for note in left_out(path, found.others):
+        log.warning("%s: %s", path, note)
+    return {name: (part.x, part.y) for name, part in clients[""].items()}
+
+
+def state_of(source: str, run: str) -> tuple[object, ...]:
+    """What changes when the files of a source do; a function is asked once a run."""
+    if is_entry_point(source):
+        return (run,)
+    path = Path(source).expanduser()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    stats = [(str(p), p.stat()) for p in files if p.exists()]
+    return tuple((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats)
 
 
 def feature_names(source: str, target: str | None) -> tuple[str, ...]:
     """The names of x's columns in their order, of a table or a folder of tables; else ()."""
-    if _is_entry_point(source):
+    if is_entry_point(source):
         return ()
     path = Path(source).expanduser()
     if path.is_dir():
@@ -96,52 +123,56 @@ def feature_names(source: str, target: str | None) -> tuple[str, ...]:
 # ---- whether it fits ----------------------------------------------------------------------------
 
 
-def _cut(x: np.ndarray, y: np.ndarray, cfg: DataConfig, seed: int, source: str) -> Splits:
-    """Test, then validation, then training samples of one random order."""
-    n = len(y)
-    if x.ndim < 1 or len(x) != n:
-        raise DataError(f"{source}: x has {len(x) if x.ndim else 0} rows and y {n}; give one y a row")
-    rows = cut(n, cfg.test_fraction, cfg.valid_fraction, np.random.Generator(np.random.PCG64([seed])))
-    return {name: (x[index], y[index]) for name, index in rows.items()}
-
-
 class Expected(NamedTuple):
     """What a model takes and says."""
 
     input_shape: tuple[int, ...]
     task: str
     num_classes: int
+    class_names: tuple[str, ...] = ()  # (): 0, 1, ...
 
 
 def checked(x: np.ndarray, y: np.ndarray, cfg: DataConfig | Expected, where: str) -> Pair:
-    """(x [n, *input_shape], y [n]) if they fit.
+    """(x [n, *input_shape], y [n] as the task takes it) if they fit.
 
     Raises:
         DataError: another shape, other classes, no numbers, or NaN.
     """
-    if x.dtype == object or not np.issubdtype(x.dtype, np.number):
+    if x.dtype.kind not in NUMBERS:
         raise DataError(f"{where}: x is of type {x.dtype}; give numbers")
-    if y.dtype.kind not in NUMBERS:
-        text = f"label {str(y[0])!r} is text; number the classes from 0, alike on all devices"
-        raise DataError(f"{where}: {text}")
     if y.ndim != 1 or x.ndim < 1 or len(x) != len(y):
-        raise DataError(f"{where}: x is {x.shape} and y {y.shape}; expected [n, ...] and [n]")
-    if int(np.prod(x.shape[1:])) != int(np.prod(cfg.input_shape)):
+        raise DataError(f"{where}: x is {x.shape} and y {y.shape}; expected [n, ...] and [n], one y a row")
+    shaped = fitted(channels_first(x), cfg.input_shape)
+    if shaped is None:
         raise DataError(
             f"{where}: a sample has shape {x.shape[1:]}, "
             f"the run expects data.input_shape={list(cfg.input_shape)}"
         )
+    y = _targets(y, cfg, where)
     if not np.isfinite(x).all() or not np.isfinite(np.asarray(y, dtype=float)).all():
         raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
-    if cfg.task != "regression":
-        top = 2 if cfg.task == "binary" else cfg.num_classes
-        wrong = sorted({v for v in y.tolist() if v != int(v) or not 0 <= v < top})
-        if wrong:
-            raise DataError(f"{where}: label {wrong[0]} is none of 0..{top - 1}; number the classes from 0")
-    return x.reshape(len(x), *cfg.input_shape), y
+    return shaped, y
+
+
+def _targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray:
+    """Numbers of classes, or values of a regression."""
+    if cfg.task == "regression":
+        if y.dtype.kind not in NUMBERS:
+            raise DataError(f"{where}: target {str(y[0])!r} is text; a regression takes numbers")
+        return y
+    top = 2 if cfg.task == "binary" else cfg.num_classes
+    numbers = {name: i for i, name in enumerate(cfg.class_names or map(str, range(top)))}
+    found, which = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_inverse=True)
+    names = [class_name(value) for value in found.tolist()]
+    wrong = next((name for name in names if name not in numbers), None)
+    if wrong is not None:
+        known = ", ".join(cfg.class_names) or f"0..{top - 1}"
+        remedy = "number the classes from 0, or name them in their order with data.class_names=[...]"
+        raise DataError(f"{where}: label {wrong} is none of {known}; {remedy}")
+    return np.array([numbers[name] for name in names], dtype=np.int64)[which.reshape(-1)]
 
 
 def _tensors(x: np.ndarray, y: np.ndarray, task: str, dtype: torch.dtype) -> Data:
     whole = dtype if task == "regression" else torch.int64
-    inputs, targets = torch.from_numpy(np.array(x)).to(dtype), torch.from_numpy(np.array(y)).to(whole)
-    return Data(inputs, targets, torch.ones(len(y), dtype=dtype))
+    targets = torch.from_numpy(np.array(y)).to(whole)
+    return Data(Pipeline().inputs(x, dtype), targets, torch.ones(len(y), dtype=dtype))

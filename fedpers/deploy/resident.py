@@ -32,7 +32,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
 from fedpers.deploy.device_metrics import DeviceMetrics
-from fedpers.deploy.local_data import feature_names, load_local
+from fedpers.deploy.local_data import feature_names, load_local, state_of
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.own_model import remember
 from fedpers.deploy.private_state import PrivateState
@@ -83,7 +83,8 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     header = dict(request["header"])
     skeleton, order = str(header.pop("skeleton")), Order.of(header)
     device = Device.of(request["node"])
-    seat = _seat(str(request["config"]), device.data, device.target)
+    files = state_of(device.data, order.run)
+    seat = _seat(str(request["config"]), device.data, device.target, files)
     if header["kind"] == "query":
         return seat.facts | {"client": device.client}, []
     store = _store(device.state, device.client, order.run, seat.plan.device, device.lost_state)
@@ -138,7 +139,8 @@ class Seat:
 
 
 @lru_cache(maxsize=1)
-def _seat(config: str, source: str, target: str | None) -> Seat:
+def _seat(config: str, source: str, target: str | None, files: tuple[object, ...]) -> Seat:
+    """`files` is what `state_of` says: another one and the samples are read anew."""
     cfg = from_mapping(json.loads(config))
     data = load_local(source, target, cfg.data, cfg.seed, getattr(torch, cfg.dtype))
     client = method(cfg.method_name).client_class()(cfg.method, model_of(cfg))

@@ -1,5 +1,6 @@
 """A client's own data: what each source gives, and one clear error for each thing that is wrong."""
 
+import json
 import sys
 import types
 from collections.abc import Iterator
@@ -11,10 +12,16 @@ import pandas as pd
 import pytest
 import torch
 
+from fedpers.config import compose
+from fedpers.config.run_config import to_mapping
 from fedpers.core.errors import ConfigError, DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.federation import load_federation
+from fedpers.deploy import resident
 from fedpers.deploy.local_data import load_local
+from fedpers.deploy.orders import Order
+from fedpers.deploy.private_state import Recall
+from fedpers.flower.messages import Header
 
 CFG = DataConfig(
     name="device", partition="natural", num_clients=None, input_shape=(3,), num_classes=2, test_fraction=0.25
@@ -82,7 +89,8 @@ def test_a_folder_holds_a_file_a_split(tmp_path: Path) -> None:
 def test_a_function_of_the_owner(module: types.ModuleType) -> None:
     module.load = lambda: (X, Y)  # type: ignore[attr-defined]
     module.splits = lambda: {"train": (X, Y), "test": (X[:2], Y[:2])}  # type: ignore[attr-defined]
-    assert sizes(load("their_data:load")) == (9, 0, 3) and sizes(load("their_data:splits")) == (12, 0, 2)
+    assert sizes(load("their_data:load")) == (9, 0, 3)
+    assert sizes(load("their_data:splits")) == (11, 1, 2)  # a tenth of the training samples for validation
 
 
 def bad(**arrays: Any) -> Any:
@@ -149,3 +157,22 @@ def test_the_server_has_none_of_it() -> None:
     assert DataConfig(name="device", partition="natural").check() == [
         "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
     ]
+
+
+def test_rows_of_a_replaced_file_are_served_at_once(tmp_path: Path) -> None:
+    """The roll call counts the samples that the file has now, though the process has answered before."""
+    device = ["data=device", "data.input_shape=[3]", "data.num_classes=2", "model=logistic"]
+    config = json.dumps(to_mapping(compose.load([*device, "method=fedavg", "engine=deployment"])))
+    path = tmp_path / "x.npz"
+    order = Order("run", -1, Recall(None, None), 1.0)
+    request = {
+        "header": {**Header("query")._asdict(), **order.header(), "skeleton": ""},
+        "node": {"client": "anna", "data": str(path), "state": str(tmp_path)},
+        "config": config,
+    }
+    counts = []
+    for n in (12, 8):
+        np.savez(tmp_path / "new.npz", train_x=X[:n], train_y=Y[:n], test_x=X, test_y=Y, valid_x=X, valid_y=Y)
+        (tmp_path / "new.npz").replace(path)
+        counts += [resident.answer(request, [])[0]["num_train"] for _ in range(2)]
+    assert counts == [12, 12, 8, 8]
