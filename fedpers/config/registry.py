@@ -144,6 +144,10 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "own models, pulled towards a mixture of those that are like them"),
     _row("fedala", "FedALA", "Zhang et al., AAAI 2023", "verified",
          "mixes the global model into the own one, entry by entry, before training"),
+    _row("feddbe", "FedDBE", "Zhang et al., NeurIPS 2023", "runs",
+         "FedAvg on features that each client shifts by a memory of its own"),
+    _row("knnper", "KNNPer", "Marfoq et al., ICML 2022", "runs",
+         "FedAvg whose clients also ask the nearest of their own samples"),
 )}
 # fmt: on
 

@@ -3,6 +3,10 @@
 from fedpers.flower.privacy import Disclosure
 
 MODEL = Disclosure("the global model after local work", delta="params", since="params")
+MODEL_AND_MEAN = Disclosure(
+    "the global model after local work; once, before it, the mean of all features",
+    no_dp="the mean of a client's features is sent once, beside the models, without a bound on what it tells",
+)
 PART = Disclosure("the shared part after local work", delta="part", since="part")
 BODY = Disclosure("the body after local work", delta="theta", since="theta")
 BODY_GRADIENT = Disclosure("the gradient of the body", delta="theta")
