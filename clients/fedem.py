@@ -1,7 +1,7 @@
 """FedEM, client half. The algorithm box is in strategies/fedem.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class Weighted:
 
     thetas: tuple[Params, ...]
     told: Tensor             # [M]
+    ranges: ClassVar = {"told": "simplex"}
 
 
 @record

@@ -1,6 +1,7 @@
 """FedProto, client half. The algorithm box is in strategies/fedproto.py."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -39,6 +40,7 @@ class Prototypes:
 
     C: Tensor                             # [K, M]
     n: Tensor                             # [K] samples behind each; 0 where there is no prototype
+    ranges: ClassVar = {"n": (0, "samples")}
 
 
 @record

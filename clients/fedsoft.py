@@ -1,7 +1,7 @@
 """FedSoft, client half. The algorithm box is in strategies/fedsoft.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -43,6 +43,7 @@ class Importance:
     """Reply: S + 1 numbers."""
     u: Tensor                # [S] u_k
     n: Tensor                # n_k
+    ranges: ClassVar = {"u": (0, 1), "n": ("samples", "samples")}
 
 
 @record

@@ -1,7 +1,7 @@
 """IFCA, client half. The algorithm box is in strategies/ifca.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Choice:
 
     identity: Tensor         # [S] one-hot
     update: Params
+    ranges: ClassVar = {"identity": "simplex"}
 
 
 class IFCAClient(PersonalizedClient):

@@ -55,8 +55,9 @@ def main(grid: Grid, context: Context) -> None:
         store_config(cfg, out)
         try:
             run(cfg, out, grid)
-        except FedpersError as error:
-            note_failure(out, str(error))
+        except Exception as error:  # whatever it was, whoever waits for the run is told
+            told = isinstance(error, FedpersError)
+            note_failure(out, str(error) if told else f"{type(error).__name__}: {error}")
             raise
 
 
@@ -75,7 +76,7 @@ def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
     ledger, device, t, state = Ledger(), choose_device(cfg.device), 0, None
     if cfg.resume:
         t, state = checkpoint.load(out, ledger, device)
-    devices = DeviceGrid(grid, cfg.engine, ledger, device, strict=cfg.failures == "raise")
+    devices = DeviceGrid(grid, cfg, ledger, device)
     devices.assemble(cfg.data.num_clients)
     parts = assemble(cfg, federation_of(cfg, ledger))
     if cfg.resume:

@@ -1,5 +1,6 @@
 """Metrics beyond loss and accuracy, by name: of one client's predictions, and of the spread over clients."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ class Score:
     text: str
     of: Callable[[np.ndarray, np.ndarray], float]
     tasks: Sequence[str] = CLASSES
+    range: tuple[float, float] = (0.0, 1.0)
+    may_be_nan: bool = False  # of a client that has samples
 
 
 def balanced_accuracy(y: np.ndarray, p: np.ndarray) -> float:
@@ -79,11 +82,11 @@ def r2(y: np.ndarray, p: np.ndarray) -> float:
 SCORES = {  # of one client
     "balanced_accuracy": Score("mean recall over the classes that a client has", balanced_accuracy),
     "macro_f1": Score("mean F1 over the classes that a client has", macro_f1),
-    "auc": Score("area under the ROC curve, one class against the rest", auc),
+    "auc": Score("area under the ROC curve, one class against the rest", auc, may_be_nan=True),
     "ece": Score("expected calibration error, 15 bins", ece),
-    "brier": Score("Brier score, summed over classes", brier),
-    "mae": Score("mean absolute error", mae, NUMBERS),
-    "r2": Score("share of the variance that is explained", r2, NUMBERS),
+    "brier": Score("Brier score, summed over classes", brier, range=(0.0, 2.0)),
+    "mae": Score("mean absolute error", mae, NUMBERS, (0.0, math.inf)),
+    "r2": Score("share of the variance that is explained", r2, NUMBERS, (-math.inf, 1.0), may_be_nan=True),
 }
 
 

@@ -1,5 +1,7 @@
 """What server and clients of a mixture with memberships tell each other, an order for each block."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from fedpers.core.params import Params
@@ -23,6 +25,7 @@ class Trained:
 
     theta: Params
     c: Tensor  # [K]
+    ranges: ClassVar = {"c": "simplex"}
 
 
 @record("mixtures.ThetaBlock")
@@ -73,6 +76,7 @@ class Slopes:
 
     theta: Params  # a gradient, like the order's theta
     c: Tensor  # [K]
+    ranges: ClassVar = {"c": "simplex"}
 
 
 @record("mixtures.Personal")

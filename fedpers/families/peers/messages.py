@@ -4,6 +4,7 @@ Peers are numbered by their place in the roster.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -63,6 +64,7 @@ class WeightedGradients:
     w: Tensor  # [K] weights that the client gives
     wanted: Tensor  # [M] the models that it asks for next
     ignored: Tensor  # how many models had a loss that is not finite
+    ranges: ClassVar = {"w": (0, 1), "wanted": (0, "clients"), "ignored": (0, None)}
     ragged = True  # a model that was asked for may not be there yet
 
 

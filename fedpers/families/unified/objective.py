@@ -92,6 +92,7 @@ class Base:
     L_b: float | Tensor  # ... in what β_m sees
     cL_w: float | Tensor  # script L', of one sample's loss
     cL_b: float | Tensor
+    ranges: ClassVar = dict.fromkeys(("mu", "L_w", "L_b", "cL_w", "cL_b"), (0, None))
 
 
 @record("unified.Constants")

@@ -1,0 +1,245 @@
+"""Answers of devices, read with suspicion: every field is what is declared here, or the answer is refused."""
+
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+
+from fedpers.config.run_config import RunConfig
+from fedpers.core.errors import FedpersError
+from fedpers.core.pytree import leaves
+from fedpers.core.scores import SCORES
+from fedpers.core.serialization import unpack
+from fedpers.core.work import Work
+from fedpers.deploy.keys import NAME
+from fedpers.deploy.ledger import Facts
+from fedpers.deploy.orders import NONE
+from fedpers.deploy.private_state import Recall
+from fedpers.deploy.rehearsal import Rehearsal
+from fedpers.flower.forms import MOST, ROUNDING, WORK, Field, misfit, show, unlike
+from fedpers.flower.messages import COST, SKELETON, Answer, Assessed, Header
+from fedpers.flower.validation import Inspector
+
+ARRAYS, CONFIG = "arrays", "config"  # the records of a message
+SPLITS = ("train", "valid", "test")
+NONE_AT_ALL = Field(float, math.inf, -math.inf, nan=True)
+
+
+class Refused(FedpersError):
+    """An answer that is not taken; says which field is wrong."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the server knows when it reads one client's answer."""
+
+    order: Any
+    header: Header
+    facts: Facts
+    recall: Recall
+    num_clients: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An answer without a fault."""
+
+    answer: Answer
+    version: tuple[int, int] | None  # of the client's state after it
+    reinitialised: bool
+
+
+class Reader:
+    """Reads the answers of a run."""
+
+    def __init__(self, cfg: RunConfig, device: str) -> None:
+        self.cfg, self.device = cfg, device
+        self.rehearsal = Rehearsal(cfg, device)
+
+    def rehearse(self, orders: Iterable[Any], header: Header) -> None:
+        """Find the forms of replies to these orders, before anybody is waited for."""
+        for order in {id(order): order for order in orders}.values():
+            self.rehearsal.example(order, header)
+
+    def read(self, message: Message, asked: Asked, inspector: Inspector) -> Taken:
+        """An answer to an order; `inspector` is that of the exchange.
+
+        Raises:
+            Refused: with the field that is wrong.
+        """
+        said, arrays = opened(message)
+        check(self._fields(asked), said)
+        body = _body(said[SKELETON], arrays, self.device)
+        if asked.header.kind == "evaluate":
+            self._check_evaluation(body, asked)
+        else:
+            self._check_reply(body, asked, inspector)
+        version = None if said["version"] == NONE else (said["version"][0], said["version"][1])
+        cost = {name: said[name] for name in COST}
+        return Taken(Answer(body, said["num"], **cost), version, bool(said["reinitialised"]))
+
+    def _fields(self, asked: Asked) -> dict[str, Field]:
+        """Of the header of an answer to an order."""
+        trains, facts = asked.header.kind == "train", asked.facts
+        since, when = list(asked.recall.since or NONE), [asked.header.t, asked.header.e]
+        cost = self.rehearsal.cost(asked.order, facts.num_train) if trains else Work()
+        costs = [Field(high=WORK, low=0)] * len(COST) if cost is None else [Field(among=(v,)) for v in cost]
+        return {
+            **dict(zip(COST, costs, strict=True)),
+            "num": Field(among=(facts.num_train if trains else facts.num_test,)),
+            "version": Field(among=(since, when) if trains else (since,)),
+            "reinitialised": Field(low=0, high=int(asked.recall.since is not None)),
+            SKELETON: Field(str),
+        }
+
+    def _check_reply(self, body: Any, asked: Asked, inspector: Inspector) -> None:
+        example = self.rehearsal.example(asked.order, asked.header)
+        wrapped = isinstance(body, Assessed)
+        if wrapped:
+            names = example.metrics if isinstance(example, Assessed) else body.metrics
+            self._check_columns(names, body.metrics, asked.facts)
+            body = body.reply
+        if example is not None:
+            if isinstance(example, Assessed) != wrapped:
+                raise Refused("its reply comes " + ("with" if wrapped else "without") + " an evaluation")
+            limits = {"samples": float(asked.facts.num_train), "clients": asked.num_clients - 1.0}
+            form = example.reply if isinstance(example, Assessed) else example
+            _refuse(unlike(form, body, type(body).__name__, limits))
+        if any(getattr(x, "is_complex", bool)() for x in leaves(body)):
+            raise Refused(f"{type(body).__name__} holds complex numbers")
+        _refuse(inspector.look(asked.order, body)[0])
+
+    def _check_evaluation(self, body: Any, asked: Asked) -> None:
+        example = self.rehearsal.example(asked.order, asked.header)
+        self._check_columns(body if example is None else example, body, asked.facts)
+
+    def _check_columns(self, names: Any, body: Any, facts: Facts) -> None:
+        """Those of an evaluation; of a split without samples there are no numbers."""
+        if not isinstance(body, dict) or not isinstance(names, dict):
+            raise Refused(f"the evaluation is a {type(body).__name__}, expected columns")
+        empty = body.get("valid_num") == 0
+        check({name: self._column(name, facts, empty) for name in map(str, names)}, body)
+
+    def _column(self, name: str, facts: Facts, no_valid: bool) -> Field:
+        split, _, quantity = name.removesuffix("_before").partition("_")
+        if split not in SPLITS:  # of the method's own
+            field = self._quantity(quantity)
+            return replace(field, nan=field.nan or quantity not in ("loss", "accuracy"))
+        if quantity == "num":
+            known = {"train": facts.num_train, "test": facts.num_test}.get(split)
+            return Field(float, 0, MOST, whole=True) if known is None else Field(float, *_about(known))
+        return NONE_AT_ALL if split == "valid" and no_valid else self._quantity(quantity)
+
+    def _quantity(self, name: str) -> Field:
+        if name == "loss":
+            return Field(float, low=-ROUNDING)
+        if name == "accuracy":
+            return NONE_AT_ALL if self.cfg.data.task == "regression" else Field(float, 0, 1 + ROUNDING)
+        if name in SCORES:
+            low, high = SCORES[name].range
+            return Field(float, low - ROUNDING, high + ROUNDING, nan=SCORES[name].may_be_nan)
+        return Field(float)
+
+
+def _about(n: int) -> tuple[float, float]:
+    """A number of samples as float32 may count it."""
+    return n * (1 - ROUNDING), n * (1 + ROUNDING)
+
+
+def facts_of(cfg: RunConfig) -> dict[str, Field]:
+    """What a device tells when the roll is called."""
+    classes = {"classification": cfg.data.num_classes, "binary": 2}.get(cfg.data.task, 0)
+    return {
+        "num_train": Field(low=1, high=MOST),
+        "num_test": Field(low=1, high=MOST),
+        "label_counts": Field(low=0, high=MOST, length=classes),
+        "client": Field(str, pattern=NAME),
+    }
+
+
+def read_facts(message: Message, declared: Mapping[str, Field]) -> dict[str, Any]:
+    """What a device tells of itself.
+
+    Raises:
+        Refused: with the field that is wrong.
+    """
+    said, arrays = opened(message)
+    check(declared, said)
+    counts = declared["label_counts"]
+    if counts.length:
+        _refuse(replace(counts, total=said["num_train"]).fault("label_counts", said["label_counts"]))
+    if arrays:
+        raise Refused(f"{ARRAYS} holds {len(arrays)} arrays, expected none")
+    return said
+
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+def opened(message: Message) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """(plain values, arrays) of a message.
+
+    Raises:
+        Refused: it is an error, or of another form.
+    """
+    if message.has_error():
+        raise Refused(str(message.error.reason))
+    content = message.content
+    for name, kind in ((ARRAYS, ArrayRecord), (CONFIG, ConfigRecord)):
+        if not isinstance(content.get(name), kind):
+            raise Refused(f"{name} is missing")
+    if len(content) > 2:
+        raise Refused(f"{show(sorted(content))} are its records, expected {ARRAYS} and {CONFIG}")
+    arrays: ArrayRecord = content[ARRAYS]  # type: ignore[assignment]
+    plain: ConfigRecord = content[CONFIG]  # type: ignore[assignment]
+    return dict(plain), [_numpy(f"{ARRAYS}[{name}]", a) for name, a in arrays.items()]
+
+
+def _numpy(name: str, array: Array) -> np.ndarray:
+    try:
+        found = np.load(io.BytesIO(array.data), allow_pickle=False)
+    except Exception as error:  # whatever damaged bytes lead to
+        raise Refused(f"{name} cannot be read: {type(error).__name__}") from error
+    if array.stype != "numpy.ndarray" or (array.dtype, tuple(array.shape)) != (str(found.dtype), found.shape):
+        raise Refused(f"{name} holds other numbers than it says")
+    return found  # type: ignore[no-any-return]
+
+
+def _body(skeleton: str, arrays: list[np.ndarray], device: str) -> Any:
+    """The body of an answer, in which every array has a place.
+
+    Raises:
+        Refused: the skeleton is damaged, or is not that of these arrays.
+    """
+    try:
+        used = _places(json.loads(skeleton))
+        body = unpack(skeleton, arrays, device)
+    except Exception as error:  # whatever a damaged text leads to
+        raise Refused(f"{SKELETON} cannot be read: {error}") from error
+    if used != set(range(len(arrays))):
+        raise Refused(f"{ARRAYS} holds {len(arrays)} arrays, {SKELETON} names {show(used)}")
+    return body
+
+
+def _places(node: Any) -> set[Any]:
+    """Which arrays a skeleton names."""
+    if isinstance(node, dict):
+        if "t" in node:
+            return {node["t"] if type(node["t"]) is int else str(node["t"])}
+        return {place for part in node.values() for place in _places(part)}
+    return {place for part in node for place in _places(part)} if isinstance(node, list) else set()
+
+
+def check(declared: Mapping[str, Field], got: Mapping[str, Any]) -> None:
+    """Raise what `misfit` finds."""
+    _refuse(misfit(declared, got))
+
+
+def _refuse(fault: str | None) -> None:
+    if fault is not None:
+        raise Refused(fault)
