@@ -57,6 +57,9 @@ class Field:
         if isinstance(value, str):
             good = self.pattern is None or self.pattern.fullmatch(value)
             return None if good else f"{name} is {show(value)}, which is no such name"
+        return self._number(name, value)
+
+    def _number(self, name: str, value: Any) -> str | None:
         if math.isnan(value):
             return None if self.nan else f"{name} is nan, expected a number; did the model diverge?"
         if self.whole and value != int(value if math.isfinite(value) else 0):
