@@ -1,5 +1,8 @@
 """Modules as users write them, for the tests of own models and of the mistakes in them."""
 
+import random
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -89,3 +92,132 @@ class Broken(nn.Module):
 
 def not_a_module():
     return 3
+
+
+class Fading(Plain):
+    """Counts its passes while it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = 0
+
+    def forward(self, x):
+        self.step += self.training
+        return super().forward(x / (1 + self.step))
+
+
+class Remembering(Plain):
+    """Goes on from where the last batch of this size ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        x = x.flatten(1)
+        before, self.last = self.last, x.detach()
+        return super().forward(x + before if before is not None and len(before) == len(x) else x)
+
+
+class Widest(Plain):
+    """Divides by the largest number it has ever seen: the same for the same inputs, but not after others."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {"largest": 0.0}
+
+    def forward(self, x):
+        self.seen["largest"] = max(self.seen["largest"], float(x.abs().max()))
+        return super().forward(x / self.seen["largest"])
+
+
+class ByClass(Plain):
+    """Counts on its class."""
+
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return super().forward(x)
+
+
+class NumpyNoise(Plain):
+    def forward(self, x):
+        return super().forward(x + float(np.random.default_rng().normal()))
+
+
+class RareDraw(Plain):
+    """Draws rarely, from Python's own generator."""
+
+    def forward(self, x):
+        return super().forward(x * 0 if random.random() < 1e-9 else x)
+
+
+class OwnGenerator(Plain):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return super().forward(x + 1e-9 * torch.rand(1, generator=self.generator))
+
+
+class Clipped(Plain):
+    """Holds its weights in a box, which they leave in training only."""
+
+    def forward(self, x):
+        self.hidden.weight.data.clamp_(-1, 1)
+        return super().forward(x)
+
+
+class Renormed(nn.Module):
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 4, padding_idx=0, max_norm=1.0)
+        self.fc = nn.Linear(4, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.embedding(x).mean(1))
+
+
+class InPlace(Plain):
+    def forward(self, x):
+        return super().forward(x.sub_(0.5))
+
+
+class Moody(Plain):
+    def forward(self, x):
+        self.hidden.eval()
+        return super().forward(x)
+
+
+class Caching(Plain):
+    """Keeps what depends on the shape alone: that is no memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = None
+
+    def forward(self, x):
+        if self.places is None:
+            self.places = torch.linspace(-1, 1, x[0].numel())
+        return super().forward(x.flatten(1) + self.places)
+
+
+class Two(Plain):
+    """Another output while it trains."""
+
+    def forward(self, x):
+        found = super().forward(x)
+        return (found, found) if self.training else found
+
+
+class Halves(Plain):
+    """Trains in bfloat16."""
+
+    def __init__(self, kind="bfloat16"):
+        super().__init__()
+        self.to(getattr(torch, kind))
+
+    def forward(self, x):
+        return super().forward(x.to(self.out.weight.dtype)).float()

@@ -244,6 +244,19 @@ MODELS = [
     (["model.path=tests.own_nets:Softmax"], ["'out'", "logits without softmax"]),
     (["model.path=tests.own_nets:Tuple"], ["gives tuple", "(2, outputs)"]),
     (["model.path=tests.own_nets:Counting"], ["buffer 'seen'"]),
+    (["model.path=tests.own_nets:Fading"], ["each pass changes its 'step'"]),
+    (["model.path=tests.own_nets:Remembering"], ["asked again"]),
+    (["model.path=tests.own_nets:Widest"], ["asked again"]),
+    (["model.path=tests.own_nets:ByClass"], ["changes its 'ByClass.calls'"]),
+    (["model.path=tests.own_nets:NumpyNoise"], ["draws random numbers of its own"]),
+    (["model.path=tests.own_nets:RareDraw"], ["draws from random,"]),
+    (["model.path=tests.own_nets:OwnGenerator"], ["changes its 'generator'"]),
+    (["model.path=tests.own_nets:Clipped"], ["its own parameters: hidden.weight"]),
+    (["model.path=tests.own_nets:InPlace"], ["writes into its inputs"]),
+    (["model.path=tests.own_nets:Moody"], ["calls train() or eval()"]),
+    (["model.path=tests.own_nets:Two"], ["gives tuple in training mode"]),
+    (["model.path=tests.own_nets:Halves"], ["'hidden.weight' is bfloat16", ".float()"]),
+    (["model.path=tests.own_nets:Halves", "model.kwargs={kind:float64}"], ["is float64"]),
     (["model.path=tests.own_nets:NoHead"], ["no linear layer"]),
     (["model=lstm"], ["model=lstm", "(1, 4, 4)"]),
     (["model=torchvision", "model.name=resnet19"], ["resnet19", "did you mean"]),
@@ -266,6 +279,11 @@ def test_a_mistake_in_an_own_model_is_one_message(squares, overrides, parts):
     assert all(part in text for part in parts), text
 
 
+def test_what_depends_on_shapes_alone_may_be_kept(squares):
+    assemble(compose.load(["method=fedavg", "model=module", "model.path=tests.own_nets:Caching",
+                           "data=files", f"data.path={squares}"]))  # fmt: skip
+
+
 def tokens(folder, **options):
     np.savez(folder / "anna.npz", x=np.arange(50).reshape(10, 5) % 9, y=np.arange(10) % 2)
     return ["data=files", f"data.path={folder}", *(f"data.{k}={v}" for k, v in options.items())]
@@ -277,6 +295,8 @@ def tokens(folder, **options):
         ("mlp", {"tokens": "true"}, ["model=mlp takes measurements", "model=lstm"]),
         ("lstm", {}, ["model=lstm embeds tokens", "data.tokens=true"]),
         ("lstm model.vocabulary=5", {"tokens": "true"}, ["too small a vocabulary", "model.vocabulary=9"]),
+        ("module model.path=tests.own_nets:Renormed model.kwargs={num_classes:2}", {"tokens": "true"},
+         ["embedding.weight (max_norm=1.0)", "its own parameters"]),
         ("transformer model.heads=3", {"tokens": "true"}, ["model.heads is 3", "model.width=64"]),
     ],
 )

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.learning.hidden_state import refuse_hidden_state
 from fedpers.learning.layers import Shape
-from fedpers.learning.module import STATISTICS, ModuleNetwork, cut_head, tracking
+from fedpers.learning.module import ModuleNetwork, cut_head, tracking
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: kwargs may be anything
@@ -66,15 +67,13 @@ def _tried(recipe: Recipe) -> ModuleNetwork:
     """
     module = recipe.make()
     recipe = replace(recipe, head=recipe.head or _last_linear(module, recipe))
+    _refuse_types(module, recipe.what)
     tokens, x, outputs = probe(module, recipe.shape, recipe.what)
     head = _head_of(module, recipe)
     alone = _why_alone(module)
-    _refuse_other_state(module, x, recipe.what)
+    refuse_hidden_state(module, x, recipe.what)
     cut_head(module, recipe.head)
-    module.eval()
-    with torch.no_grad():
-        features = module(x)
-    if features.shape != (2, head.in_features) or not torch.allclose(head(features), outputs, atol=1e-5):
+    if not _ends_in(head, module, x, outputs):
         raise ConfigError(
             f"{recipe.what}: its outputs are not those of its layer '{recipe.head}'; the module must end in "
             "that layer and return it unchanged, logits without softmax; model.head=... names another layer"
@@ -82,6 +81,18 @@ def _tried(recipe: Recipe) -> ModuleNetwork:
     return ModuleNetwork(
         recipe, module, head.in_features, head.out_features, head.bias is not None, tokens, alone
     )
+
+
+def _ends_in(head: nn.Linear, body: nn.Module, x: Tensor, outputs: Tensor) -> bool:
+    """Whether the outputs are the head's of what the body gives."""
+    body.eval()
+    with torch.no_grad():
+        try:
+            features = body(x)
+        except Exception:  # somebody's code does something with the outputs of its head
+            return False
+        fits = isinstance(features, Tensor) and features.shape == (2, head.in_features)
+        return fits and torch.allclose(head(features), outputs, atol=1e-5)
 
 
 def probe(module: nn.Module, shape: Shape, what: str) -> tuple[bool, Tensor, Tensor]:
@@ -162,24 +173,15 @@ def _why_alone(module: nn.Module) -> str:
     return " and ".join(text for there, text in reasons if there)
 
 
-def _refuse_other_state(module: nn.Module, x: Tensor, what: str) -> None:
-    """A buffer that training changes, other than BatchNorm's, would be lost."""
-    own = {f"{p}.{n}" for p, _ in tracking(module) for n in (*STATISTICS, "num_batches_tracked")}
-    before = {k: v.clone() for k, v in module.named_buffers() if k not in own}
-    kept = {k: v.clone() for k, v in module.named_buffers()}
-    module.train()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        module(x)
-    changed = [k for k, v in module.named_buffers() if k in before and not torch.equal(v, before[k])]
-    if changed:
+def _refuse_types(module: nn.Module, what: str) -> None:
+    """What is trained must be of the type that everything is computed in."""
+    odd = [(n, p.dtype) for n, p in module.named_parameters() if p.requires_grad and p.dtype != torch.float32]
+    if odd:
+        kind = str(odd[0][1]).removeprefix("torch.")
         raise ConfigError(
-            f"{what}: training changes its buffer '{changed[0]}'; models here have parameters alone, and the "
-            "running statistics of BatchNorm: make it a parameter or leave it out"
+            f"{what}: its parameter '{odd[0][0]}' is {kind}; what is trained must be float32: call .float() on "
+            "the module, or freeze it with requires_grad=False (frozen ones keep their type)"
         )
-    with torch.no_grad():
-        for k, v in module.named_buffers():
-            v.copy_(kept[k])
 
 
 def imported(path: str) -> Callable[..., Any]:
