@@ -1,10 +1,11 @@
 """FedAlt, client half. The algorithm box is in strategies/fedalt.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from fedpers.families.split_models.client import SplitClient
 from fedpers.families.split_models.heads import HeadInit
+from fedpers.families.split_models.parts import Part
 from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, Work, minimise
 
 
@@ -12,7 +13,7 @@ from fedpers.method import Data, Frozen, LocalConfig, Params, Stream, Work, mini
 class FedAltConfig:
     """Hyper-parameters of FedAlt."""
 
-    personal: Literal["head", "body"] = "head"                   # what v_i is
+    personal: Part = "head"                                      # what v_i is
     v: LocalConfig = field(default_factory=LocalConfig)          # τ_v, γ_v
     u: LocalConfig = field(default_factory=LocalConfig)          # τ_u, γ_u
     head_init: HeadInit = "common"                               # personal heads start alike

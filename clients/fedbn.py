@@ -3,23 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpers.families.split_models.client import SplitClient, cut
+from fedpers.families.split_models.client import SplitClient
+from fedpers.families.split_models.parts import Part, cut
 from fedpers.method import Data, LocalConfig, Params, Stream, merge, minimise
-
-# bn1 and downsample.1 are what torchvision calls the normalisations of its ResNets
-NORMALISATION = ("*norm*", "*bn*", "*downsample.1.*")
 
 
 @dataclass(frozen=True)
 class FedBNConfig:
     """Hyper-parameters of FedBN."""
 
-    # patterns of the names of parameters that stay with their client
-    private: list[str] = field(default_factory=lambda: list(NORMALISATION))
+    private: Part = "norms"                # what stays with its client
     local: LocalConfig = field(default_factory=LocalConfig)
 
     @property
-    def personal(self) -> list[str]:
+    def personal(self) -> Part:
         """The part that is cut off."""
         return self.private
 

@@ -53,7 +53,12 @@ class ClientState:
 
 @lru_cache(256)               # for clients of so many sizes
 def rows_kept(n: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Of n samples those to train on, and evenly spaced ones, at least one, to validate on."""
+    """Of n samples those to train on, and evenly spaced ones, at least one, to validate on.
+
+    A single sample serves for both.
+    """
+    if n == 1:
+        return np.arange(1), np.arange(1)
     place = np.arange(1, n + 1) * fraction
     back = np.floor(place) > np.floor(place - fraction)
     back[-1] |= not back.any()

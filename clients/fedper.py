@@ -1,11 +1,12 @@
 """FedPer, client half. The algorithm box is in strategies/fedper.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-from fedpers.core.params import merge, split
+from fedpers.core.params import merge
 from fedpers.families.split_models.client import SplitClient
 from fedpers.families.split_models.heads import HeadInit
+from fedpers.families.split_models.parts import Part, cut
 from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 
 
@@ -13,10 +14,10 @@ from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 class FedPerConfig:
     """Hyper-parameters of FedPer."""
 
-    personal: ClassVar = "head"           # the private layers W_k
     local: LocalConfig = field(default_factory=LocalConfig)
     head_init: HeadInit = "default"       # heads are drawn one a client
     own_classes: bool = False             # heads of the client's classes alone
+    personal: Part = "head"               # the private layers W_k
 
 
 class FedPerClient(SplitClient):
@@ -27,7 +28,7 @@ class FedPerClient(SplitClient):
     def train(self, theta: Params, head: Params, data: Data, rng: Stream) -> tuple[Params, Params]:
         """One local training of body and head together."""
         w = minimise(self.model.loss, merge(theta, head), data, rng, self.config.local)  # [C1]
-        head, theta = split(w, self.model.is_head)                                       # [C2]
+        theta, head = cut(self.model, w, self.config.personal)                           # [C2]
         return theta, head                                                               # [C3]
 
     def work(self, order: Any, n: int) -> int:

@@ -1,7 +1,7 @@
 """FedSim, client half. The algorithm box is in strategies/fedsim.py."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ from fedpers.core.bounds import above
 from fedpers.core.params import merge, scale, split
 from fedpers.families.split_models.client import SplitClient
 from fedpers.families.split_models.heads import HeadInit
+from fedpers.families.split_models.parts import Part
 from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 
 
@@ -16,7 +17,7 @@ from fedpers.method import Data, LocalConfig, Params, Stream, minimise
 class FedSimConfig:
     """Hyper-parameters of FedSim."""
 
-    personal: Literal["head", "body"] = "head"                   # what v_i is
+    personal: Part = "head"                                      # what v_i is
     ratio: float = 1.0                                           # γ_v / γ_u; SGD
     local: LocalConfig = field(default_factory=LocalConfig)      # τ, γ_u
     head_init: HeadInit = "common"                               # personal heads start alike

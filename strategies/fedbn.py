@@ -15,34 +15,15 @@ Reductions: where nothing is private it is FedAvg for clients of equal size; wit
 FedPer for such clients.
 """
 
-import numpy as np
-
 from fedpers.clients.fedbn import FedBNConfig
-from fedpers.core.errors import ConfigError
-from fedpers.families.split_models.client import SharedPart, cut
 from fedpers.families.split_models.strategy import SplitStrategy
-from fedpers.method import Params, Roster
 
 
 class FedBN(SplitStrategy):
     """Averages what does not normalise."""
 
     config: FedBNConfig
-
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
-        """The shared layers of the initial model.
-
-        Raises:
-            ConfigError: no parameter of the model is private.
-        """
-        shared, own = cut(self.model, params, self.config.private)
-        if not own:
-            raise ConfigError(
-                f"method.private={self.config.private}: model '{self.model.name}' has no such parameter, and "
-                f"FedBN would be FedAvg; take a model that normalises (model=resnet18_gn), or name "
-                f"what is to stay private: {', '.join(params)}"
-            )
-        return SharedPart(shared)
+    part_key = "private"
 
     def weight(self, k: int) -> float:
         """All alike: the mean is plain."""

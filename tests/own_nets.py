@@ -221,3 +221,29 @@ class Halves(Plain):
 
     def forward(self, x):
         return super().forward(x.to(self.out.weight.dtype)).float()
+
+
+class Unnamed(nn.Module):
+    """Layers that normalise and are called 1, 3 and squeeze; a linear one that is called norm."""
+
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.block = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.GroupNorm(2, 4)
+        )
+        self.squeeze, self.norm = ScaleNorm(64), nn.Linear(64, 8)
+        self.fc = nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.norm(self.squeeze(self.block(x).flatten(1))))
+
+
+class ScaleNorm(nn.Module):
+    """A normalisation that torch does not have, as large language models bring their own."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.weight * x / x.norm(dim=1, keepdim=True)

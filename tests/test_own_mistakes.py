@@ -295,8 +295,11 @@ def tokens(folder, **options):
         ("mlp", {"tokens": "true"}, ["model=mlp takes measurements", "model=lstm"]),
         ("lstm", {}, ["model=lstm embeds tokens", "data.tokens=true"]),
         ("lstm model.vocabulary=5", {"tokens": "true"}, ["too small a vocabulary", "model.vocabulary=9"]),
-        ("module model.path=tests.own_nets:Renormed model.kwargs={num_classes:2}", {"tokens": "true"},
-         ["embedding.weight (max_norm=1.0)", "its own parameters"]),
+        (
+            "module model.path=tests.own_nets:Renormed model.kwargs={num_classes:2}",
+            {"tokens": "true"},
+            ["embedding.weight (max_norm=1.0)", "its own parameters"],
+        ),
         ("transformer model.heads=3", {"tokens": "true"}, ["model.heads is 3", "model.width=64"]),
     ],
 )

@@ -5,6 +5,7 @@ its results would depend on who ran before, and in which process.
 """
 
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
@@ -19,7 +20,8 @@ from fedpers.learning.module import STATISTICS, tracking
 
 INTERNAL = frozenset(vars(nn.Module()))  # what torch itself keeps in a module
 DEEP = 6  # attributes of attributes that are looked at
-NOT_DATA = (type, ModuleType, FunctionType, classmethod, staticmethod, property)
+PLAIN = (bool, int, float, complex, str, bytes, torch.dtype)
+NOT_DATA = (type, ModuleType, FunctionType, classmethod, staticmethod, property, nn.Module, nn.Parameter)
 
 
 def refuse_hidden_state(module: nn.Module, x: Tensor, what: str) -> None:
@@ -44,7 +46,7 @@ def refuse_hidden_state(module: nn.Module, x: Tensor, what: str) -> None:
         for changed, source in drawn:
             if changed:
                 raise ConfigError(
-                    f"{what}: its forward draws from {source}, which no seed of a run reaches; draw from torch"
+                    f"{what}: its forward draws from {source}, which no seed reaches; draw from torch"
                 )
     finally:
         _put_back(module, kept)
@@ -94,9 +96,7 @@ def _run_far_away(module: nn.Module, x: Tensor, what: str, kept: Mapping[str, Te
     _pass(module, x, True, what, kept | {k: far[k] for k, _ in module.named_parameters()})
 
 
-def _pass(
-    module: nn.Module, x: Tensor, trains: bool, what: str, expected: Mapping[str, Tensor]
-) -> Tensor:
+def _pass(module: nn.Module, x: Tensor, trains: bool, what: str, expected: Mapping[str, Tensor]) -> Tensor:
     """The outputs; nothing but BatchNorm's statistics may have changed, and these are put back."""
     module.train(trains)
     given, modes = x.clone(), [m.training for m in module.modules()]
@@ -174,26 +174,34 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _mark(value: Any, depth: int = 0) -> Any:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype):
+    """Something plain that differs if the value does."""
+    if value is None or isinstance(value, PLAIN):
         return value
-    if isinstance(value, NOT_DATA) or isinstance(value, nn.Module | nn.Parameter) or depth > DEEP:
+    if isinstance(value, NOT_DATA) or depth > DEEP:
         return type(value).__name__
+    if isinstance(value, Mapping):
+        return tuple((repr(k), _mark(v, depth + 1)) for k, v in value.items())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return tuple(_mark(v, depth + 1) for v in value)
+    state = _state(value)
+    if state is not None:
+        return state
+    if hasattr(value, "__dict__"):
+        return _mark(vars(value), depth + 1)
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text else text
+
+
+def _state(value: Any) -> Any:
+    """Of arrays and generators of random numbers; None of anything else."""
     if isinstance(value, Tensor):
-        return tuple(value.shape), hash(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return tuple(value.shape), hash(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     if isinstance(value, np.ndarray):
         return value.shape, hash(value.tobytes())
     if isinstance(value, torch.Generator):
-        return _mark(value.get_state(), depth + 1)
+        return hash(value.get_state().numpy().tobytes())
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
-        return repr(value.get_state())
-    if isinstance(value, random.Random):
-        return hash(value.getstate())
-    if isinstance(value, Mapping):
-        return tuple((repr(k), _mark(v, depth + 1)) for k, v in value.items())
-    if isinstance(value, list | tuple | set | frozenset) or type(value).__name__ == "deque":
-        return tuple(_mark(v, depth + 1) for v in value)
-    if hasattr(value, "__dict__"):
-        return _mark(vars(value), depth + 1)
-    return repr(value) if "0x" not in repr(value) else type(value).__name__
+        return _mark(value.get_state())
+    return hash(value.getstate()) if isinstance(value, random.Random) else None

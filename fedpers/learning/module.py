@@ -28,7 +28,7 @@ from fedpers.learning.layers import Network
 
 BODY, HEAD = "body.", "head."
 MODULE_STREAM = 7  # last part of the key of a module's random numbers: not those of the minibatches
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 REFERENCE = 2048  # training samples at most that BatchNorm's statistics are taken of
 
 
@@ -90,7 +90,7 @@ class ModuleNetwork(Network):
         return frozenset(
             f"{BODY}{place}.{name}"
             for place, layer in self.skeleton.named_modules()
-            if isinstance(layer, NORMS)
+            if isinstance(layer, NORMS) or type(layer).__name__.endswith("Norm")  # LlamaRMSNorm
             for name, _ in layer.named_parameters(recurse=False)
         )
 

@@ -179,8 +179,8 @@ def _refuse_types(module: nn.Module, what: str) -> None:
     if odd:
         kind = str(odd[0][1]).removeprefix("torch.")
         raise ConfigError(
-            f"{what}: its parameter '{odd[0][0]}' is {kind}; what is trained must be float32: call .float() on "
-            "the module, or freeze it with requires_grad=False (frozen ones keep their type)"
+            f"{what}: its parameter '{odd[0][0]}' is {kind}; what is trained must be float32: call .float() "
+            "on the module, or freeze it with requires_grad=False (frozen ones keep their type)"
         )
 
 

@@ -8,7 +8,7 @@ from fedpers.app.run import execute
 from fedpers.clients.fedbn import FedBNConfig
 from fedpers.config import compose
 from fedpers.core.errors import ConfigError
-from fedpers.families.split_models.client import cut
+from fedpers.families.split_models.parts import cut
 from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig
 from tests.methods.helpers import chosen, config, doubles, initial_parts, network, same, samples, simulated
@@ -58,10 +58,20 @@ def test_the_default_names_all_normalisation_of_a_resnet_and_nothing_else():
 
 
 def test_a_model_that_does_not_normalise_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"model 'mlp' has no such parameter.*model=resnet18_gn.*dense1"):
+    with pytest.raises(
+        ConfigError, match=r"private=norms: model 'mlp' has no norm.*model=resnet18_gn.*dense1"
+    ):
         execute(compose.load(["method=fedbn", "rounds=1"]), tmp_path)
 
 
 def test_runs_on_digits(tmp_path):
     cfg = compose.load(["method=fedbn", "method.private=[dense1.*]", "rounds=3", "data.num_clients=6"])
     assert execute(cfg, tmp_path)["rounds"] == 3
+
+
+def test_the_default_goes_by_the_types_of_layers_not_by_their_names():
+    model = build_model("module", input_shape=(1, 4, 4), num_outputs=3, task="classification",
+                        path="tests.own_nets:Unnamed")  # fmt: skip
+    own = cut(model, model.init(0), FedBNConfig().private)[1]
+    places = {"block.1.weight", "block.1.bias", "block.3.weight", "block.3.bias", "squeeze.weight"}
+    assert own.keys() == {f"body.{place}" for place in places}

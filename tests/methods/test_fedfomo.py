@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+import fedpers
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedfomo import ClientState, FedFomoClient, FedFomoConfig, keep_back
+from fedpers.clients.fedfomo import ClientState, FedFomoClient, FedFomoConfig, keep_back, rows_kept
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
 from fedpers.core.data import ClientData, Data
 from fedpers.families.peers.messages import Candidates
@@ -104,3 +105,18 @@ def test_clients_receive_the_models_that_helped_them_most():
         others = s.affinity[i].clone()
         others[i] = -1
         assert set(others[chosen].tolist()) == set(others.topk(2).values.tolist()) and i == who not in chosen
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 2, 30)])
+def test_a_single_sample_is_trained_and_validated_on(sizes, tmp_path):
+    assert [rows.tolist() for rows in rows_kept(1, 0.2)] == [[0], [0]]
+    assert all(len(fit) and len(kept) for fit, kept in (rows_kept(n, 0.9) for n in range(1, 40)))
+    rng = np.random.default_rng(0)
+
+    def split(n):
+        return rng.normal(size=(n, 4)), rng.integers(0, 3, n)
+
+    data = {f"c{i}": {"train": split(n), "test": split(3)} for i, n in enumerate(sizes)}
+    federation, model = fedpers.Federation.from_arrays(data), {"name": "mlp", "hidden": [8]}
+    run = fedpers.run("fedfomo", data=federation, rounds=2, out=str(tmp_path / "run"), model=model)
+    assert np.isfinite(run.summaries[0]["final"]["loss"])

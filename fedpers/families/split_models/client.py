@@ -2,17 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from fedpers.core.data import Data
-from fedpers.core.params import Params, split
+from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.disclosures import PART
 from fedpers.families.split_models.heads import HeadInit, first_heads
+from fedpers.families.split_models.parts import cut
 from fedpers.flower.client import PersonalizedClient
-from fedpers.learning.model import Model
 
 
 @record("split_models.SharedPart")
@@ -29,25 +28,10 @@ class OwnPart:
     own: Params
 
 
-def cut(model: Model, params: Params, personal: str | Sequence[str]) -> tuple[Params, Params]:
-    """(shared part, personal part) of a whole model.
-
-    Args:
-        personal: "head", "body", or patterns of parameters' names, such as ["*norm*"].
-    """
-    if not isinstance(personal, str):
-        own, shared = split(params, lambda name: any(fnmatchcase(name, p) for p in personal))
-        return shared, own
-    head, body = split(params, model.is_head)
-    return (body, head) if personal == "head" else (head, body)
-
-
 class SplitClient(PersonalizedClient, ABC):
     """Trains both parts, sends the shared one and keeps its own."""
 
-    config: (
-        Any  # `personal`: which part is the client's own, as `cut` takes it; maybe `head_init`, `own_classes`
-    )
+    config: Any  # `personal`: the client's own `Part`; maybe `head_init`, `own_classes`
     private = ("own",)
     reply_is_shared = True
     disclosure = PART
@@ -62,11 +46,13 @@ class SplitClient(PersonalizedClient, ABC):
 
     def initial_states(self, params: Params, data: Sequence[Data], rngs: Sequence[Stream]) -> list[OwnPart]:
         """Heads are drawn together."""
+        own = cut(self.model, params, self.config.personal)[1]
         how: HeadInit = getattr(self.config, "head_init", "common")
-        if self.config.personal == "head":
-            own_classes = getattr(self.config, "own_classes", False)
-            return [OwnPart(h) for h in first_heads(self.model, params, data, rngs, how, own_classes)]
-        return [OwnPart(cut(self.model, params, self.config.personal)[1])] * len(rngs)
+        if not any(map(self.model.is_head, own)):
+            return [OwnPart(own)] * len(rngs)
+        own_classes = getattr(self.config, "own_classes", False)
+        heads = first_heads(self.model, params, data, rngs, how, own_classes)
+        return [OwnPart(own | {k: v for k, v in head.items() if k in own}) for head in heads]
 
     def answer(
         self, order: SharedPart, state: OwnPart, data: Data, rng: Stream

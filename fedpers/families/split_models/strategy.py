@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, split
 from fedpers.core.pytree import record
-from fedpers.families.split_models.client import SharedPart, cut
+from fedpers.families.split_models.client import SharedPart
 from fedpers.families.split_models.heads import check_heads
+from fedpers.families.split_models.parts import check_part, cut
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
@@ -20,13 +22,19 @@ from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimi
 class SplitStrategy(PersonalizedStrategy, ABC):
     """Averages the shared part; personal parts stay where they are."""
 
-    config: Any  # `personal`: which part is the clients' own, as `cut` takes it
+    config: Any  # `personal`: the clients' own `Part`
+    part_key = "personal"  # what the configuration calls it
     not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
         """The shared part of the initial model."""
-        check_heads(self.model, getattr(self.config, "own_classes", False) and self.config.personal == "head")
-        return SharedPart(cut(self.model, params, self.config.personal)[0])
+        check_part(self.model, params, f"method.{self.part_key}", self.config.personal)
+        shared, own = cut(self.model, params, self.config.personal)
+        own_classes = getattr(self.config, "own_classes", False)
+        check_heads(self.model, own_classes)
+        if own_classes and not all(k in own for k in params if self.model.is_head(k)):
+            raise ConfigError("method.own_classes=true: needs a head that is each client's own; set it false")
+        return SharedPart(shared)
 
     def weight(self, k: int) -> float:
         """Client k's weight in the mean: its number of samples."""
