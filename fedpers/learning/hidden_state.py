@@ -87,13 +87,13 @@ def _run_repeatedly(module: nn.Module, x: Tensor, what: str, kept: Mapping[str, 
             )
 
 
-def _run_far_away(module: nn.Module, x: Tensor, what: str, kept: Mapping[str, Tensor]) -> None:
+def _run_far_away(module: nn.Module, x: Tensor, what: str, kept: dict[str, Tensor]) -> None:
     """With large parameters of both signs, which rules that hold them near something would change."""
     far = {k: v * (100 * (-1) ** i) for i, (k, v) in enumerate(kept.items()) if v.is_floating_point()}
     with torch.no_grad():
         for name, p in module.named_parameters():
             p.copy_(far.setdefault(name, kept[name]))
-    _pass(module, x, True, what, kept | {k: far[k] for k, _ in module.named_parameters()})
+    _pass(module, x, True, what, {**kept, **{k: far[k] for k, _ in module.named_parameters()}})
 
 
 def _pass(module: nn.Module, x: Tensor, trains: bool, what: str, expected: Mapping[str, Tensor]) -> Tensor:
