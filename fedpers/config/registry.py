@@ -148,6 +148,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "FedAvg on features that each client shifts by a memory of its own"),
     _row("knnper", "KNNPer", "Marfoq et al., ICML 2022", "runs",
          "FedAvg whose clients also ask the nearest of their own samples"),
+    _row("gpfl", "GPFL", "Zhang et al., ICCV 2023", "runs",
+         "class embeddings and a valve for all, that turn features to a client's own classes"),
 )}
 # fmt: on
 
