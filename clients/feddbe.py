@@ -84,7 +84,8 @@ class FedDBEClient(PersonalizedClient):
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
         """The mean of features, for which nothing is kept; or one local training."""
         if isinstance(order, MeanWanted):
-            w = minimise(self.model.loss, order.params, data, rng, self.config.local)    # [C1]
+            local = replace(self.config.local, keep_momentum=False)
+            w = minimise(self.model.loss, order.params, data, rng, local)                # [C1]
             return FeatureMean(mean_of(self.model.body(w, data.x), data)), state         # [C2]
         w = self._train(merge(order.params, {MEMORY: state.bias}), order.z, data, rng)   # [C5]
         return Weights({k: w[k] for k in order.params}), ClientState(w[MEMORY])          # [C6]
@@ -112,3 +113,7 @@ class FedDBEClient(PersonalizedClient):
         if isinstance(order, MeanWanted):
             return Work(gradients, forwards=n)
         return Work(gradients, forwards=0 if self.config.mu == 1 else gradients)
+
+    def trains_without_momentum(self, order: Any) -> bool:
+        """The training for the mean leaves none, as it leaves nothing else."""
+        return isinstance(order, MeanWanted)

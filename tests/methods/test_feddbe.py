@@ -18,6 +18,7 @@ from tests.methods.helpers import (
     initial_parts,
     network,
     quadratics,
+    same,
     samples,
     simulated,
     smoke,
@@ -88,6 +89,17 @@ def test_everybody_is_asked_once_before_the_first_round():
         server, _ = simulated("feddbe", FedDBEConfig(), FED, MODEL, rounds, **PLAN)
         counts.append(server.exchanges)
     assert counts == [2, 1]
+
+
+def test_momentum_is_kept_between_rounds_and_not_from_the_question():
+    """The first round's training starts without; with all clients in both rounds the second does not."""
+    ends = []
+    for kept in (False, True):
+        cfg = FedDBEConfig(local=LocalConfig(lr=0.1, batch_size=4, momentum=0.5, keep_momentum=kept))
+        ends.append([simulated("feddbe", cfg, FED, MODEL, rounds)[0].state for rounds in (1, 2)])
+    (first, second), (same_first, other_second) = ends
+    assert same(first.params, same_first.params) and torch.equal(first.z, same_first.z)
+    assert not same(second.params, other_second.params)
 
 
 def test_a_round_in_which_nobody_is_drawn_keeps_the_means():
