@@ -10,10 +10,11 @@ from fedpers.core.params import Params, merge
 from fedpers.families.disclosures import MODEL_AND_MEAN
 from fedpers.families.global_model.client import Weights
 from fedpers.families.global_model.features import FeatureMean, MeanWanted, mean_of
-from fedpers.learning.local_training import minibatches, minimise, where_any
+from fedpers.learning.local_training import minimise
+from fedpers.learning.minibatches import minibatches, where_any
 from fedpers.learning.model import HEAD
 from fedpers.learning.optimizers import LocalConfig, init_optimizer, sgd_step
-from fedpers.learning.training_round import cannot_keep
+from fedpers.learning.training_round import cannot_keep, loops_itself
 from fedpers.method import Data, Model, PersonalizedClient, Stream, Work, grad, record
 
 MEMORY = "memory"                         # the name of z̄_i^p among the parameters that are trained
@@ -31,7 +32,7 @@ class FedDBEConfig:
         """The problems with these values, one line each."""
         found = [*bounds(self, kappa=(0, None), mu=(None, 1)), *above(self, mu=0)]
         why = "with mu below 1 a step depends on the batches before"
-        return [*found, *(cannot_keep(self.local, why) if self.mu < 1 else [])]
+        return found + (cannot_keep(self.local, why) + loops_itself(self.local, why) if self.mu < 1 else [])
 
 
 @record

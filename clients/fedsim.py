@@ -26,8 +26,8 @@ class FedSimConfig:
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         found = above(self, ratio=0)
-        if self.ratio != 1 and self.local.optimizer != "sgd":
-            found.append(f"ratio={self.ratio}: needs local.optimizer=sgd, not adam")
+        if self.ratio != 1 and (self.local.optimizer != "sgd" or self.local.clip_norm):
+            found.append(f"ratio={self.ratio}: needs optimizer=sgd without clip_norm")
         return found
 
 

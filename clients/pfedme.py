@@ -8,8 +8,8 @@ from fedpers.core.params import blend
 from fedpers.core.rng import FixedBatch
 from fedpers.families.disclosures import MODEL
 from fedpers.families.global_model.client import Weights
-from fedpers.learning.local_training import where_any
 from fedpers.learning.losses import proximal
+from fedpers.learning.minibatches import where_any
 from fedpers.learning.training_round import cannot_keep
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 

@@ -32,6 +32,8 @@ class ScaffoldConfig:
         found = [*above(self, eta_g=0), *above(self.local, lr=0)]
         if self.local.optimizer != "sgd" or self.local.momentum:
             found.append("local: SCAFFOLD reads gradients off plain SGD; set optimizer=sgd, momentum=0")
+        if self.local.clip_norm or self.local.warmup_steps or self.local.step_schedule != "constant":
+            found.append("local: SCAFFOLD wants equal steps; no clip_norm, warmup_steps, step_schedule")
         if self.local.schedule == "cosine":
             found.append("local.schedule=cosine: SCAFFOLD divides by the rate, which ends at 0; use step")
         return found

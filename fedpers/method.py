@@ -26,8 +26,9 @@ from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
 from fedpers.flower.transport import Orders, Replies
 from fedpers.learning.gradients import grad
-from fedpers.learning.local_training import minibatches, minimise, minimise_each, minimise_from
+from fedpers.learning.local_training import minimise, minimise_each, minimise_from
 from fedpers.learning.losses import Frozen, proximal, soft_proximal
+from fedpers.learning.minibatches import minibatches
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 

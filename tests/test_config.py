@@ -75,10 +75,20 @@ def test_yaml_of_a_method_says_what_its_dataclass_says(method):
     assert plain == {"name": method, **OmegaConf.to_container(OmegaConf.create(default))}
 
 
+# Keys of a local training that no method's file repeats: docs/experiments.md has them.
+RARE = {"keep_momentum": False, "schedule": "constant", "horizon": 0, "warmup": 0, "warmup_steps": 0}
+RARE |= {"step_schedule": "constant", "betas": [0.9, 0.999], "eps": 1e-8, "clip_norm": 0.0}
+RARE |= {"micro_batch": 0, "label_smoothing": 0.0, "class_weights": []}
+
+
 def _with_round_options(value):
-    """A local training's keys with those that are about rounds, which no method's file repeats."""
-    rare = {"keep_momentum": False, "schedule": "constant", "horizon": 0}
-    return rare | value if isinstance(value, dict) and "batch_size" in value else value
+    return RARE | value if isinstance(value, dict) and "batch_size" in value else value
+
+
+def test_rare_keys_are_read_from_the_command_line():
+    given = ["betas=[0.8,0.9]", "optimizer=adamw", "class_weights=[1,2]", "step_schedule=cosine"]
+    local = compose.load(["method=fedavg", *(f"method.local.{each}" for each in given)]).method.local
+    assert (local.betas, local.class_weights) == ((0.8, 0.9), (1.0, 2.0)) and local.optimizer == "adamw"
 
 
 @pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy"])

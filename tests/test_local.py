@@ -6,7 +6,8 @@ import torch
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream
 from fedpers.learning.gradients import grad, stacked
-from fedpers.learning.local_training import minibatches, minimise, minimise_from
+from fedpers.learning.local_training import minimise, minimise_from
+from fedpers.learning.minibatches import minibatches
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig, init_optimizer
 

@@ -38,9 +38,11 @@ from fedpers.flower.messages import Header, Request
 from fedpers.learning import convolution
 from fedpers.learning.convolution import ConvolutionBarred, barred, convolutions, convolve
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.local_training import minibatches, minimise, minimise_from
+from fedpers.learning.local_training import minimise, minimise_from
+from fedpers.learning.minibatches import minibatches
 from fedpers.learning.model import build_model
-from fedpers.learning.optimizers import LocalConfig, OptimizerState, adam_in_place, adam_step, init_optimizer
+from fedpers.learning.optimizers import LocalConfig, init_optimizer
+from fedpers.learning.step import Adam, Now
 from fedpers.strategies.fedavg import FedAvg
 from fedpers.strategies.fedfomo import FedFomo
 from fedpers.strategies.fedper import FedPer
@@ -158,10 +160,14 @@ def test_adam_in_place_is_torchs_and_the_functional_one(name):
 def test_adam_in_place_takes_gradients_of_any_layout():
     draw = torch.Generator().manual_seed(0)
     w, m, v, g = (torch.rand(2, 3, 4, 5, generator=draw) for _ in range(4))
-    expected, _ = adam_step({"w": w}, {"w": g}, OptimizerState(torch.tensor(4.0), {"w": m}, {"w": v}), 0.1)
-    own = [t.clone(memory_format=torch.channels_last) for t in (w, m, v)]
-    adam_in_place(own[:1], [g], own[1:2], own[2:], torch.tensor(5.0), LocalConfig(optimizer="adam"), 0.1)
-    torch.testing.assert_close(own[0], expected["w"], rtol=1e-5, atol=1e-6)
+    rule, now = Adam((0.9, 0.999), 1e-8), Now(None, 0.1, torch.tensor(5.0))
+    vectors = {"w": {"a": w}, "m": {"a": m}, "v": {"a": v}, "g": {"a": g}}
+    last = {
+        k: {"a": t["a"].clone(memory_format=torch.channels_last)} if k != "g" else t
+        for k, t in vectors.items()
+    }
+    rule.in_place(last, now)
+    torch.testing.assert_close(last["w"]["a"], rule.run(vectors, now)["a"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", ["mlp", "logistic"])

@@ -12,13 +12,14 @@ from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedproto import Prototypes, Regularised
 from fedpers.core.errors import ConfigError
 from fedpers.core.rng import Stream
-from fedpers.learning import local_training
 from fedpers.learning.kernels.plan import small_convs, understood
 from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Relu, Stack, stack
-from fedpers.learning.local_training import minibatches, minimise
+from fedpers.learning.local_training import minimise
 from fedpers.learning.losses import Frozen, Proximal
+from fedpers.learning.minibatches import minibatches
 from fedpers.learning.model import Model, build_model
-from fedpers.learning.optimizers import LocalConfig, init_optimizer, sgd_step
+from fedpers.learning.optimizers import OPTIMIZERS, LocalConfig, init_optimizer, program, sgd, sgd_step
+from fedpers.learning.step import Clip, Rule
 
 FED = toy_federation(3, (13, 9), dim=6)
 MODEL = build_model("mlp", input_shape=(6,), num_outputs=3, task="classification", hidden=[9])
@@ -63,15 +64,22 @@ class Clipped(LocalConfig):
     clip: float = 0.0  # of each entry of the gradient
 
 
+def clipped(cfg):
+    """Plain SGD, whose writer has heard of the new setting."""
+    return Rule((Clip("g", -cfg.clip, cfg.clip), *sgd(cfg).instructions))
+
+
 def clipping(params, g, opt, cfg, lr):
-    bounded = {k: v.clamp(-cfg.clip, cfg.clip) for k, v in g.items()} if cfg.clip else g
-    return sgd_step(params, bounded, opt, cfg, lr)
+    return sgd_step(params, {k: v.clamp(-cfg.clip, cfg.clip) for k, v in g.items()}, opt, LOCAL, lr)
 
 
 def test_a_new_setting_is_obeyed(monkeypatch):
-    monkeypatch.setattr(local_training, "sgd_step", clipping)
+    monkeypatch.setitem(OPTIMIZERS, "sgd", clipped)
     cfg = Clipped(**vars(LOCAL), clip=0.02)
+    program.cache_clear()
     found = trained(MODEL.loss, MODEL.init(0), cfg)
+    program.cache_clear()
+    monkeypatch.undo()
     agree(found, loop(MODEL.loss, MODEL.init(0), cfg, clipping))
     differ(found, trained(MODEL.loss, MODEL.init(0), LOCAL))
     assert understood(Clipped(**vars(LOCAL)))  # at its default a setting asks for nothing

@@ -11,8 +11,9 @@ from fedpers.core.vmap import scalar
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
 from fedpers.learning.kernels.plan import BLEND, Plan, Training
-from fedpers.learning.local_training import dense_plan, minibatches, passes_of, schedule_of, where_any
+from fedpers.learning.local_training import dense_plan
 from fedpers.learning.losses import Loss
+from fedpers.learning.minibatches import minibatches, passes_of, schedule_of, where_any
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
 

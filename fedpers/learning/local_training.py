@@ -4,35 +4,31 @@ A method says what is trainable and what the loss is; it never calls backward. `
 one client and torch.func for a stack of clients, so that one definition is fast both ways.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
 from fedpers.core.pytree import changed
-from fedpers.core.rng import Stream, beside
-from fedpers.core.vmap import numbers, readable
-from fedpers.learning.gradients import grad, in_stack, knows_training
+from fedpers.core.rng import Stream
+from fedpers.core.vmap import readable
+from fedpers.learning.gradients import grad, knows_training
 from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.graphs import minimise_recorded
 from fedpers.learning.kernels.joint import Found, steps_then_gradient
 from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of, understood
-from fedpers.learning.losses import Loss, taken_apart
-from fedpers.learning.optimizers import (
-    LocalConfig,
-    OptimizerState,
-    adam_in_place,
-    init_optimizer,
-    sgd_in_place,
-    sgd_step,
-)
-from fedpers.learning.pieces import layout, pieces, slopes
+from fedpers.learning.losses import Loss
+from fedpers.learning.minibatches import has_pace, paced, schedule_of, where_any
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, one_step, program
+from fedpers.learning.soft_targets import softened
+from fedpers.learning.step import Now
+from fedpers.learning.torch_steps import accumulated, alone, descend
 from fedpers.learning.training_round import memory_of
 
 
@@ -56,6 +52,7 @@ def minimise_each(
     """`minimise` from each of some models, by a stream of its own: a kernel is prepared once for all."""
     if not models or not models[0]:  # nothing to train
         return list(models)
+    loss = softened(loss, cfg)
     opt = init_optimizer(models[0], cfg)
     own = knows_training(loss) or memory_of(cfg) or not alike(models)
     dense = None if own else dense_plan(loss, models[0], opt, data, cfg, cfg.lr)
@@ -84,23 +81,26 @@ def minimise_from(
     """
     if not params:  # nothing to train: a model may be all head, or all body
         return params, opt
-    lr = cfg.lr if lr is None else lr
+    lr, loss = cfg.lr if lr is None else lr, softened(loss, cfg)
     if knows_training(loss) and (found := loss.minimise(params, opt, data, rng, cfg, lr)) is not None:
         return found
     if (found := minimise_by_kernel(loss, params, opt, data, rng, cfg, lr, keeps=keeps)) is not None:
         return found
-    if _alone() and isinstance(lr, float) and understood(cfg):
-        return _descend(loss, params, opt, minibatches(data, rng, cfg), cfg, lr)
+    if alone() and isinstance(lr, float):
+        return descend(loss, params, opt, paced(data, rng, cfg), cfg, lr)
+    steps = program(cfg)
 
-    def step(gradient: Any, w: Params, opt: OptimizerState, batch: Data) -> Any:
-        return where_any(rng, batch.mask, sgd_step(w, gradient(w, batch), opt, cfg, lr), (w, opt))
+    def step(gradient: Any, w: Params, opt: OptimizerState, batch: Data, pace: Any = 1.0) -> Any:
+        now = Now(partial(accumulated, gradient, cfg.micro_batch, batch), lr * pace, opt.step + 1)
+        return where_any(rng, batch.mask, one_step(steps, w, opt, now), (w, opt))
 
     draw, how = lambda: schedule_of(data, rng, cfg), (cfg, lr, rng.ragged)
-    if isinstance(lr, float) and (found := minimise_recorded(loss, params, opt, data, how, draw, step)):
+    recordable = isinstance(lr, float) and not has_pace(cfg)
+    if recordable and (found := minimise_recorded(loss, params, opt, data, how, draw, step)):
         return found
     gradient = grad(loss)
-    for batch in minibatches(data, rng, cfg):
-        params, opt = step(gradient, params, opt, batch)
+    for batch, pace in paced(data, rng, cfg):
+        params, opt = step(gradient, params, opt, batch, pace)
     return params, opt
 
 
@@ -222,79 +222,9 @@ def minimise_ahead(
     return None if moved is None else (moved, opt)
 
 
-def _alone() -> bool:
-    """One client, and nobody differentiates through its training: it may write in place."""
-    return not in_stack() and not torch.is_grad_enabled()
-
-
 def dense_plan(loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
     in_stack = type(data) is Data and not all(map(readable, (data.x, data.y, data.mask)))
     if not kernels_allowed() or in_stack:
         return None
     return plan_of(loss, params, opt, data, cfg, lr)
-
-
-def _descend(
-    loss: Loss, params: Params, opt: OptimizerState, batches: Iterable[Data], cfg: LocalConfig, lr: float
-) -> tuple[Params, OptimizerState]:
-    """`sgd_step` after `sgd_step`, in place on a copy: the same numbers, less time.
-
-    A proximal term's gradient λ(ūw - c̄) is added to the loss's: autograd takes three times the passes.
-    """
-    names, near = list(params), taken_apart(loss)[0]
-    pulls = near.lam != 0 and near.cbar.keys() == params.keys()  # else autograd says what is wrong
-    loss, cbar = (near.loss, [layout(near.cbar[k]) for k in names]) if pulls else (loss, [])
-    strength = near.lam * float(near.ubar)  # once: reading a number off a GPU waits for it
-    weights = [layout(params[k]).requires_grad_() for k in names]
-    adam = cfg.optimizer == "adam"
-    m = [layout(opt.m[k]) for k in names] if adam or cfg.momentum else []
-    v = [layout(opt.v[k]) for k in names] if adam else []
-    own = dict(zip(names, weights, strict=True))
-    step, in_place = opt.step.clone(), adam_in_place if adam else sgd_in_place
-    for batch in batches:
-        g = slopes(loss, own, pieces(loss, batch))
-        if pulls:
-            torch._foreach_add_(g, weights, alpha=strength)
-            torch._foreach_add_(g, cbar, alpha=-near.lam)
-        in_place(weights, g, m, v, step.add_(1), cfg, lr)
-    done = {k: w.detach().contiguous() for k, w in own.items()}
-    if m:
-        opt = OptimizerState(step, *(dict(zip(names, x, strict=False)) for x in (m, v)))
-    return done, opt
-
-
-def minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[Data]:
-    """The batches of one local training, in order; padding has mask 0."""
-    if not cfg.batch_size:
-        for _ in range(cfg.steps or cfg.epochs):
-            yield data
-        return
-    index, weight = schedule_of(data, rng, cfg)
-    per_pass = -(-len(data) // min(cfg.batch_size, len(data)))  # rows are gathered pass by pass
-    for i, w in zip(index.split(per_pass), weight.split(per_pass), strict=True):
-        yield from data.take(i, w)
-
-
-def schedule_of(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tensor]:
-    """Rows and weights [S, B] of the steps."""
-    if not cfg.batch_size:
-        steps, n = cfg.steps or cfg.epochs, len(data)
-        return numbers(n, data.like.device).expand(steps, n), data.mask.expand(steps, n)
-    return beside(data.like, *rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps))
-
-
-def passes_of(data: Data, rng: Stream, cfg: LocalConfig, times: int) -> tuple[Tensor, Tensor]:
-    """`schedule_of` so many trainings of one pass, [times, S, B]."""
-    if cfg.batch_size:
-        return beside(data.like, *rng.on(data).passes(len(data), cfg.batch_size, times))
-    index, weight = schedule_of(data, rng, replace(cfg, steps=1))
-    return index.expand(times, 1, -1), weight.expand(times, 1, -1)
-
-
-def where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:
-    """`new` where the batch holds a sample; a padded step of a stacked client changes nothing."""
-    if not rng.ragged:
-        return new
-    some = mask.sum() > 0
-    return pytree.tree_map(lambda a, b: torch.where(some, a, b), new, old)

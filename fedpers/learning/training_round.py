@@ -61,11 +61,11 @@ def rate(cfg: LocalConfig, t: int) -> float:
     >>> [rate(LocalConfig(schedule="step", horizon=4), t) for t in (1, 2, 3, 4, 5)]
     [1.0, 1.0, 0.1, 0.010000000000000002, 0.010000000000000002]
     """
-    done = min(t - 1, cfg.horizon)
+    done, grown = min(t - 1, cfg.horizon), min(t / cfg.warmup, 1.0) if cfg.warmup else 1.0
     if cfg.schedule in DROPS:
         factor, parts = DROPS[cfg.schedule]
-        return factor ** sum(done >= part * cfg.horizon for part in parts)
-    return (1 + math.cos(math.pi * done / cfg.horizon)) / 2 if cfg.schedule == "cosine" else 1.0
+        return grown * factor ** sum(done >= part * cfg.horizon for part in parts)
+    return grown * (1 + math.cos(math.pi * done / cfg.horizon)) / 2 if cfg.schedule == "cosine" else grown
 
 
 def in_round(config: Any, t: int) -> Any:
@@ -73,7 +73,7 @@ def in_round(config: Any, t: int) -> Any:
     changed = {
         name: dataclasses.replace(cfg, lr=cfg.lr * rate(cfg, t))
         for name, cfg in trainings(config).items()
-        if cfg.schedule != "constant"
+        if cfg.schedule != "constant" or cfg.warmup
     }
     return dataclasses.replace(config, **changed) if changed else config
 
@@ -94,6 +94,14 @@ def _candidates(kind: Any) -> tuple[str, ...]:
 def cannot_keep(cfg: LocalConfig, why: str) -> list[str]:
     """The problem, for `check`, of a method that cannot keep momentum between rounds."""
     return [f"local.keep_momentum=true: {why}; leave it false"] if cfg.keep_momentum else []
+
+
+def loops_itself(cfg: LocalConfig, why: str) -> list[str]:
+    """The problems, for `check`, of a method whose steps are a loop of its own, around `sgd_step`."""
+    plain = LocalConfig()
+    unheard = ("warmup_steps", "step_schedule", "micro_batch", "label_smoothing", "class_weights")
+    asked = [name for name in unheard if getattr(cfg, name) != getattr(plain, name)]
+    return [f"local.{name}={getattr(cfg, name)}: {why}; leave it out" for name in asked]
 
 
 def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int) -> tuple[Any, Any]:

@@ -1,0 +1,255 @@
+"""A local step as data: a few instructions on named vectors, and the optimisers that are written with them.
+
+A vector is a dict like the parameters that are trained. A step begins with "w", the parameters, and the
+moments that its program keeps, "m" and "v"; what else it names, it makes. SGD with momentum is
+
+>>> from fedpers.learning.optimizers import LocalConfig, program
+>>> print(program(LocalConfig(momentum=0.9)))
+g = ∇f(w)
+m = 0.9 m + g
+w = w - lr m
+
+Optimisers are in optimizers.py. Whoever runs a program asks each instruction what it makes: one that somebody
+else has written is obeyed as those here are.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedpers.core.params import Params
+
+Vectors = dict[str, Params]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A coefficient plus + times·lr of the step's learning rate."""
+
+    times: float = -1.0
+    plus: float = 0.0
+
+    def at(self, lr: Any) -> Any:
+        """Its value."""
+        return self.plus + self.times * lr
+
+    def __str__(self) -> str:
+        own = {1.0: "lr", -1.0: "-lr"}.get(self.times, f"{self.times:g} lr")
+        return f"({self.plus:g} + {own})" if self.plus else own
+
+
+Coefficient = float | Rate | Tensor
+
+
+class Now(NamedTuple):
+    """What a step is told beside its vectors."""
+
+    gradient: Callable[[Params], Params]  # of the loss of the step's samples, at parameters
+    lr: Any  # a number, or a scalar tensor
+    number: Tensor  # scalar: which step of the optimiser this is, from 1 on
+
+
+class Instruction(ABC):
+    """One line of a step: what becomes of the vector `dst`."""
+
+    dst: str
+
+    @abstractmethod
+    def run(self, v: Vectors, now: Now) -> Params:
+        """The new value of `dst`; nothing of `v` is written, which under vmap could not be done."""
+
+    def in_place(self, v: Vectors, now: Now) -> None:
+        """The same, written where `dst` is; `v` belongs to who calls."""
+        new = self.run(v, now)
+        if self.dst not in v:  # it may be another vector, which is written in its turn
+            v[self.dst] = {k: t.clone() for k, t in new.items()}
+            return
+        for k, t in v[self.dst].items():
+            t.copy_(new[k])
+
+
+@dataclass(frozen=True)
+class Grad(Instruction):
+    """dst = ∇f(at)."""
+
+    dst: str = "g"
+    at: str = "w"
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        return now.gradient(v[self.at])
+
+    def in_place(self, v: Vectors, now: Now) -> None:
+        v[self.dst] = self.run(v, now)
+
+    def __str__(self) -> str:
+        return f"{self.dst} = ∇f({self.at})"
+
+
+@dataclass(frozen=True)
+class Mix(Instruction):
+    """dst = Σ_k c_k src_k."""
+
+    dst: str
+    terms: tuple[tuple[Coefficient, str], ...]
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        terms = [(c.at(now.lr) if isinstance(c, Rate) else c, v[name]) for c, name in self.terms]
+        return {k: _mixed([(c, x[k]) for c, x in terms]) for k in terms[0][1]}
+
+    def in_place(self, v: Vectors, now: Now) -> None:
+        names = [name for _, name in self.terms]
+        factors = [c.at(now.lr) if isinstance(c, Rate) else c for c, _ in self.terms]
+        if names[0] != self.dst or names.count(self.dst) > 1 or any(isinstance(c, Tensor) for c in factors):
+            super().in_place(v, now)
+            return
+        own = list(v[self.dst].values())
+        if factors[0] != 1:
+            torch._foreach_mul_(own, factors[0])
+        for c, name in zip(factors[1:], names[1:], strict=True):
+            torch._foreach_add_(own, list(v[name].values()), alpha=c)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        shown = [(f"{c:g}" if isinstance(c, float) else c, name) for c, name in self.terms]
+        text = " ".join(f"+ {name}" if c == "1" else f"+ {c} {name}" for c, name in shown)
+        return f"{self.dst} = {text.removeprefix('+ ')}".replace("+ -", "- ")
+
+
+def _mixed(terms: list[tuple[Any, Tensor]]) -> Tensor:
+    (c, total), *others = terms
+    total = total if isinstance(c, float | int) and c == 1 else c * total
+    for c, x in others:
+        total = total + c * x if isinstance(c, Tensor) else torch.add(total, x, alpha=c)
+    return total
+
+
+@dataclass(frozen=True)
+class Mul(Instruction):
+    """dst = src + c (u ⊙ v)."""
+
+    dst: str
+    src: str
+    c: Coefficient
+    u: str
+    v: str
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        c = self.c.at(now.lr) if isinstance(self.c, Rate) else self.c
+        return {k: x + c * v[self.u][k] * v[self.v][k] for k, x in v[self.src].items()}
+
+    def __str__(self) -> str:
+        return f"{self.dst} = {self.src} + {self.c} {self.u} ⊙ {self.v}".replace("+ -", "- ")
+
+
+@dataclass(frozen=True)
+class Clip(Instruction):
+    """dst, each entry into [low, high]."""
+
+    dst: str
+    low: float
+    high: float
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        return {k: x.clamp(self.low, self.high) for k, x in v[self.dst].items()}
+
+    def __str__(self) -> str:
+        return f"{self.dst} = {self.dst} clipped to [{self.low:g}, {self.high:g}]"
+
+
+@dataclass(frozen=True)
+class ClipNorm(Instruction):
+    """dst, scaled down to a norm if it is longer; as torch.nn.utils.clip_grad_norm_."""
+
+    dst: str
+    most: float
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        norm = torch.stack([x.square().sum() for x in v[self.dst].values()]).sum().sqrt()
+        factor = (self.most / (norm + 1e-6)).clamp(max=1.0)
+        return {k: x * factor for k, x in v[self.dst].items()}
+
+    def __str__(self) -> str:
+        return f"{self.dst} = {self.dst} · min(1, {self.most:g} / ‖{self.dst}‖)"
+
+
+@dataclass(frozen=True)
+class Moments(Instruction):
+    """dst = β dst + (1 - β) g^power: a moment of gradients, as Adam has two."""
+
+    dst: str
+    beta: float
+    power: int
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        b, square = self.beta, self.power == 2
+        return {
+            k: b * x + (1 - b) * (v["g"][k] * v["g"][k] if square else v["g"][k])
+            for k, x in v[self.dst].items()
+        }
+
+    def __str__(self) -> str:
+        return f"{self.dst} = {self.beta:g} {self.dst} + {1 - self.beta:g} g{'²' if self.power == 2 else ''}"
+
+
+@dataclass(frozen=True)
+class Adam(Instruction):
+    """w steps by two moments, which it moves first (Kingma & Ba, Algorithm 1)."""
+
+    betas: tuple[float, float]
+    eps: float
+    dst: str = "w"
+
+    @property
+    def moments(self) -> tuple[Moments, Moments]:
+        """How both moments move."""
+        return Moments("m", self.betas[0], 1), Moments("v", self.betas[1], 2)
+
+    def run(self, v: Vectors, now: Now) -> Params:
+        for moment in self.moments:
+            v[moment.dst] = moment.run(v, now)
+        m, s, (b1, b2) = v["m"], v["v"], self.betas
+        rate, root = now.lr / (1 - b1**now.number), 1 - b2**now.number
+        return {k: x - rate * m[k] / ((s[k] / root).sqrt() + self.eps) for k, x in v["w"].items()}
+
+    def in_place(self, v: Vectors, now: Now) -> None:
+        """In one pass; torch's takes memory in its order, so that gradients are laid out as parameters."""
+        params, m, s = (list(v[name].values()) for name in ("w", "m", "v"))
+        given = zip(v["g"].values(), params, strict=True)
+        g = [a if a.stride() == p.stride() else torch.empty_like(p).copy_(a) for a, p in given]
+        how = {"beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps, "lr": now.lr}
+        torch._fused_adam_(
+            params, g, m, s, [], [now.number.float()] * len(m),
+            weight_decay=0.0, amsgrad=False, maximize=False, **how,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        first, second = self.moments
+        return f"{first}\n{second}\nw = w - lr m̂ / (√v̂ + {self.eps:g})"
+
+
+def stepped(instructions: Iterable[Instruction], v: Vectors, now: Now) -> Vectors:
+    """The vectors after one step; those that are given stay as they are."""
+    v = dict(v)
+    for instruction in instructions:
+        v[instruction.dst] = instruction.run(v, now)
+    return v
+
+
+class Rule(NamedTuple):
+    """An optimiser: what it makes of a gradient "g", and which moments it keeps."""
+
+    instructions: tuple[Instruction, ...]
+    keeps: tuple[str, ...] = ()
+
+
+class Program(NamedTuple):
+    """The instructions of a step, and which moments it keeps."""
+
+    instructions: tuple[Instruction, ...]
+    keeps: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.instructions))
