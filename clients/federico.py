@@ -38,7 +38,7 @@ class FedeRiCoClient(PeerClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Peer:
         """A model of its own for every client, unless all are to start alike."""
-        phi = params if self.config.start == "common" else self.model.init(rng.integer_seed())   # [C1]
+        phi = params if self.config.start == "common" else self.model.init_trained(rng.integer_seed())  # [C1]
         return new_peer(phi, params, self.config.owner_optimiser)
 
     def answer(self, order: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:

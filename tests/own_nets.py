@@ -247,3 +247,34 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x):
         return self.weight * x / x.norm(dim=1, keepdim=True)
+
+
+class FrozenBase(nn.Module):
+    """A base that is not trained, drawn or of a file, and a buffer that nothing changes."""
+
+    def __init__(self, num_classes=3, width=8, out=8):
+        super().__init__()
+        self.base = nn.Linear(16, width).requires_grad_(False)
+        self.register_buffer("shift", torch.full((1,), 0.5))
+        self.middle, self.fc = nn.Linear(8, out), nn.Linear(out, num_classes)
+
+    def forward(self, x):
+        features = torch.relu(self.base(x.flatten(1)) + self.shift)
+        return self.fc(torch.tanh(self.middle(features[:, :8])))
+
+
+class FrozenHead(FrozenBase):
+    def __init__(self):
+        super().__init__()
+        self.fc.requires_grad_(False)
+
+
+class FrozenDigits(nn.Module):
+    """All but the head is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.fc = nn.Linear(64, 4).requires_grad_(False), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.base(x.flatten(1))))

@@ -248,9 +248,11 @@ def test_an_exported_model_predicts_as_its_client_does(tmp_path):
     from fedpers.config import compose
 
     g = np.random.default_rng(0)
+    data = tmp_path / "data"
+    data.mkdir()
     for name in "ab":
-        np.savez(tmp_path / f"{name}.npz", x=g.normal(size=(20, *SHAPE)), y=np.arange(20) % 3)
-    keys = ["data=files", f"data.path={tmp_path}", "model=module", "model.path=tests.own_nets:CNN"]
+        np.savez(data / f"{name}.npz", x=g.normal(size=(20, *SHAPE)), y=np.arange(20) % 3)
+    keys = ["data=files", f"data.path={data}", "model=module", "model.path=tests.own_nets:CNN"]
     keys += ["model.head=fc", "model.kwargs.width=2", "method=fedper", "rounds=2", "device=cpu"]
     cfg = compose.load(keys)
     assert cfg.model.options["kwargs"] == {"width": 2}

@@ -136,7 +136,7 @@ def whole_models(stored: StoredRun) -> dict[str, ExportedModel]:
 def _shared_part(stored: StoredRun, order: Any) -> dict[str, Params]:
     """{"body" or "head": parameters}, where that is what a method sends to everybody."""
     model = stored.parts.model
-    names = set(model.init(0))
+    names = set(model.init_trained(0))
     kinds = {
         "body": {n for n in names if not model.is_head(n)},
         "head": {n for n in names if model.is_head(n)},
@@ -154,6 +154,7 @@ def _model(
         "kind": kind,
         "model": cfg.model.name,
         "options": dict(cfg.model.options),
+        "base": parts.model.network.digest,
         "input_shape": list(parts.federation.input_shape),
         "classes": parts.federation.num_classes,
         "task": parts.federation.task,

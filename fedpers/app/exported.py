@@ -39,8 +39,10 @@ class ExportedModel(nn.Module):
 
     @property
     def params(self) -> Params | None:
-        """The parameters by name; None of a mixture of several models."""
-        return None if self.about["kind"] == "mixture" else self.content
+        """The parameters by name, frozen ones too; None of a mixture of several models."""
+        if self.about["kind"] == "mixture":
+            return None
+        return self.content if self.about["kind"] == "head" else self.model.constants | self.content
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [n, K] of inputs x [n, ...]: logits, or values; of a shared body its features [n, M]."""
@@ -66,7 +68,7 @@ class ExportedModel(nn.Module):
         skeleton, arrays = pack(self.content)
         tensors = {str(i): torch.from_numpy(a) for i, a in enumerate(arrays)}
         if self.params is not None:
-            skeleton, tensors = "", {k: v.detach().cpu().contiguous() for k, v in self.params.items()}
+            skeleton, tensors = "", {k: v.detach().cpu().contiguous() for k, v in self.content.items()}
         path = folder / f"{self.about['name']}.safetensors"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -125,6 +127,7 @@ def _put_together(about: dict[str, Any], tensors: Params) -> ExportedModel:
         task=about["task"],
         **about["options"],
     )
+    model.check_base(about.get("base", ""))
     if about["kind"] not in KINDS:
         raise ValueError(f"kind {about['kind']}")
     if about["kind"] != "mixture":

@@ -216,6 +216,12 @@ def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
 def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     strategy = run.parts.strategy
     title, rows = run.cfg.method_name, run.recorder.rows
+    trained, entries = run.parts.model.trains
+    if trained < entries:
+        log.info(
+            "trains %s of %s entries; the others are frozen, and never sent", f"{trained:,}", f"{entries:,}"
+        )
+    run.recorder.facts["trains"] = {"entries": trained, "of": entries}
     run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
         cost = Cost(strategy.model, run.parts.federation.input_shape)

@@ -162,6 +162,8 @@ class RayGrid(InProcessGrid):
 def serve(cohort: Cohort, content: RecordDict) -> RecordDict:
     """An actor's answer to a bundle; nothing of it stays with the actor."""
     requests, states = open_requests(content, cohort.device)
+    for request in requests[:1]:
+        cohort.client.model.check_base(request.header.base)
     cohort.store = carrier = Carrier()
     carrier.given = {r.k: state for r, state in zip(requests, states, strict=True)}
     answers = cohort.handle(requests)

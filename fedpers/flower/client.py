@@ -216,7 +216,9 @@ class PersonalizedClient(NumPyClient, ABC):
     ) -> tuple[list[Any], int, dict[str, Any]]:
         host, k = self._taken_seat()
         order = unpack(str(config.get(SKELETON, json.dumps({"v": None}))), parameters, host.device)
-        answer = host.handle([Request(k, order, Header.of({**config, "kind": kind}))])[0]
+        header = Header.of({**config, "kind": kind})
+        self.model.check_base(header.base)
+        answer = host.handle([Request(k, order, header)])[0]
         if isinstance(answer, Exception):
             raise answer
         skeleton, arrays = pack(answer.body)

@@ -30,6 +30,7 @@ class Header(NamedTuple):
     e: int = 0  # exchange within the round, from 0
     assess: bool = False  # whether participants evaluate after local training
     run: str = ""  # id of the run, by which a client that keeps its own state finds it
+    base: str = ""  # digest of the model's frozen parameters, which everybody has and nobody sends
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Header:
@@ -39,7 +40,9 @@ class Header(NamedTuple):
             KeyError: kind, t or e is missing.
         """
         kind, t, e = str(config["kind"]), int(config["t"]), int(config["e"])
-        return cls(kind, t, e, bool(config.get("assess")), str(config.get("run", "")))
+        return cls(
+            kind, t, e, bool(config.get("assess")), str(config.get("run", "")), str(config.get("base", ""))
+        )
 
 
 class Request(NamedTuple):

@@ -285,7 +285,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
         assess = self.plan.eval_protocol == "participants_local" and self.evaluates(t)
-        header = Header(kind, t, self._exchange, assess, self.run_id)
+        header = Header(kind, t, self._exchange, assess, self.run_id, self.model.network.digest)
         return self.transport.address(header, orders, self.round_log)
 
     def _exported(self) -> ArrayRecord:

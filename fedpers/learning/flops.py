@@ -48,7 +48,7 @@ def flops_of(model: Model, input_shape: tuple[int, ...]) -> SampleFlops:
     Element by element work (activations, losses, steps) is not counted, nor what a custom operator of the
     user's own does.
     """
-    params = model.init(0)
+    params = model.init_trained(0)
     layers = layers_of(model)
     if layers is not None:  # torch's counter takes more than a second to load
         return dense([params[f"{name}.weight"].numel() for name in layers])

@@ -36,6 +36,7 @@ class Network(ABC):
 
     num_features: int
     alone: str = ""  # why clients run one by one; "": they may be stacked
+    num_frozen: int = 0  # entries of parameters that are not trained
     tokens: bool = False  # inputs are numbers of tokens
     piecewise: bool = False  # many samples at once cost more than in turn, and give the same features
     squashes: bool = False  # the head's values pass ReLU and softmax before they are taken for logits
@@ -44,6 +45,16 @@ class Network(ABC):
     def norms(self) -> frozenset[str]:
         """Names of the parameters of normalisation layers."""
         return frozenset()
+
+    @property
+    def constants(self) -> Params:
+        """Frozen parameters and buffers that nothing changes: one copy a process, never sent or stored."""
+        return {}
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the constants; "" without any."""
+        return ""
 
     @property
     def tracked(self) -> list[str]:

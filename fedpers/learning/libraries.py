@@ -1,6 +1,6 @@
 """Networks that are modules of others: your own by import path, torchvision's and timm's by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedpers.core.errors import ConfigError, unknown
@@ -19,30 +19,51 @@ def module(
     path: str | None = None,
     head: str | None = None,
     kwargs: Options | None = None,
+    trainable: Sequence[str] | None = None,
+    weights: str | None = None,
 ) -> ModuleNetwork:
     """Your own torch.nn.Module: path "package.module:Net", its last linear layer `head`, its arguments."""
     if not path:
         raise ConfigError("model=module needs model.path=package.module:Net, your nn.Module's import path")
     what = f"model.path={path}"
-    return Recipe(what, imported, (path,), _given(kwargs, what), shape, num_outputs, head or "").network()
+    given = _given(kwargs, what)
+    return Recipe(
+        what, imported, (path,), given, shape, num_outputs, head or "", trainable, weights
+    ).network()
 
 
 def torchvision(
-    shape: Shape, *, num_outputs: int, name: str, head: str | None = None, kwargs: Options | None = None
+    shape: Shape,
+    *,
+    num_outputs: int,
+    name: str,
+    head: str | None = None,
+    kwargs: Options | None = None,
+    trainable: Sequence[str] | None = None,
+    weights: str | None = None,
 ) -> ModuleNetwork:
     """A classifier of torchvision by its name, not pretrained."""
     what = f"model.name={name}"
     given = {"num_classes": num_outputs, **_given(kwargs, what)}
-    return Recipe(what, _of_torchvision, (name,), given, shape, num_outputs, head or "").network()
+    maker = _of_torchvision
+    return Recipe(what, maker, (name,), given, shape, num_outputs, head or "", trainable, weights).network()
 
 
 def timm(
-    shape: Shape, *, num_outputs: int, name: str, head: str | None = None, kwargs: Options | None = None
+    shape: Shape,
+    *,
+    num_outputs: int,
+    name: str,
+    head: str | None = None,
+    kwargs: Options | None = None,
+    trainable: Sequence[str] | None = None,
+    weights: str | None = None,
 ) -> ModuleNetwork:
     """A classifier of timm by its name, not pretrained, for as many channels as the images have."""
     what = f"model.name={name}"
     given = {"num_classes": num_outputs, "in_chans": shape[0], **_given(kwargs, what)}
-    return Recipe(what, _of_timm, (name,), given, shape, num_outputs, head or "").network()
+    maker = _of_timm
+    return Recipe(what, maker, (name,), given, shape, num_outputs, head or "", trainable, weights).network()
 
 
 LIBRARIES = {"torchvision": torchvision, "timm": timm}  # what `model.library` may be: model.name is theirs

@@ -5,8 +5,7 @@ The bodies are in `fedpers.learning.networks`; their shapes follow from the data
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpers.core.data import Data
-from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.errors import ConfigError, FedpersError, unknown
 from fedpers.core.params import Params, merge
 from fedpers.core.plan import Plan
+from fedpers.learning.constants import other_base
 from fedpers.learning.layers import MismatchError, Network, fresh, linear_start
 from fedpers.learning.module import BODY, HEAD, ModuleNetwork
 from fedpers.learning.networks import NETWORKS, builder, options_of
+from fedpers.learning.starts import INITS, seeded
 
 TASKS = ("classification", "binary", "regression")
 MODELS = NETWORKS  # what `model=` may be
@@ -39,8 +40,32 @@ class Model:
     start: str = "default"  # a name of INITS
 
     def init(self, seed: int) -> Params:
-        """Initial parameters drawn from `seed`; torch's global generator is restored."""
-        with _seeded(seed):
+        """All initial parameters: `init_trained`, and those that are frozen, which no seed moves."""
+        return self.init_trained(seed) | self.constants
+
+    @property
+    def constants(self) -> Params:
+        """Frozen parameters and buffers: never trained, sent or stored; no part of a run's parameters."""
+        return self.network.constants
+
+    def check_base(self, digest: str) -> None:
+        """Compare the digest of frozen parameters with that of the process that leads the run.
+
+        Raises:
+            FedpersError: they differ.
+        """
+        if digest != self.network.digest:
+            raise FedpersError(other_base(f"model={self.name}", self.network.digest, digest))
+
+    @property
+    def trains(self) -> tuple[int, int]:
+        """(entries that are trained, all entries of parameters)."""
+        trained = sum(v.numel() for v in self.init_trained(0).values())
+        return trained, trained + self.network.num_frozen
+
+    def init_trained(self, seed: int) -> Params:
+        """Initial parameters that are trained, drawn from `seed`; torch's global generator is restored."""
+        with seeded(seed):
             own = self.network.init()
             head = {} if HEAD + "weight" in own else self._new_head(self.num_outputs)
             return INITS[self.start](merge(own, head))
@@ -59,7 +84,7 @@ class Model:
         return {name: torch.stack([head[name] for head in drawn]) for name in drawn[0]}
 
     def _drawn_head(self, num_outputs: int, seed: int) -> Params:
-        with _seeded(seed):
+        with seeded(seed):
             return INITS[self.start](self._new_head(num_outputs))
 
     def _new_head(self, num_outputs: int) -> Params:
@@ -147,35 +172,6 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return z.exp().sum(1).log() - z.gather(1, y.unsqueeze(1)).squeeze(1)
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    # torch.manual_seed would also reseed the generators of CUDA devices.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
-def _xavier_normal(params: Params) -> Params:
-    # Biases start at zero; the scales of normalisation layers keep their ones.
-    def draw(name: str, value: Tensor) -> Tensor:
-        if value.dim() > 1:
-            return nn.init.xavier_normal_(torch.empty_like(value))
-        return torch.zeros_like(value) if name.endswith("bias") else value
-
-    return {name: draw(name, value) for name, value in params.items()}
-
-
-def _zeros(params: Params) -> Params:
-    return {name: torch.zeros_like(value) for name, value in params.items()}
-
-
-INITS: dict[str, Callable[[Params], Params]] = {
-    "default": lambda params: params,  # what torch's layers start with
-    "xavier_normal": _xavier_normal,
-    "zeros": _zeros,  # only where the loss is convex: no hidden layer
-}
-
-
 def build_model(
     name: str,
     *,
@@ -202,7 +198,7 @@ def build_model(
     problems = _problems(name, num_outputs, task, init, bias, options)
     if problems:
         raise ConfigError(*problems)
-    with _seeded(0):  # a module is tried on made-up inputs
+    with seeded(0):  # a module is tried on made-up inputs
         network = _network(name, input_shape, 1 if task == "binary" else num_outputs, options)
     if init == "zeros" and (isinstance(network, ModuleNetwork) or network.init()):
         raise ConfigError(
@@ -295,4 +291,4 @@ def check_inputs(model: Model, tokens: int, input_shape: tuple[int, ...]) -> Non
 def initial_params(model: Model, plan: Plan) -> Params:
     """The initial parameters of a run, of the plan's seed, device and dtype."""
     dtype = getattr(torch, plan.dtype)
-    return {k: v.to(plan.device, dtype) for k, v in model.init(plan.seed).items()}
+    return {k: v.to(plan.device, dtype) for k, v in model.init_trained(plan.seed).items()}

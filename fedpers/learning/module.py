@@ -24,6 +24,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
+from fedpers.learning.constants import digest_of, moved, other_base
 from fedpers.learning.layers import Network
 
 BODY, HEAD = "body.", "head."
@@ -34,6 +35,11 @@ REFERENCE = 2048  # training samples at most that BatchNorm's statistics are tak
 
 class Recipe(Protocol):
     """How a module is made (fedpers.learning.recipes); it can be sent to another process."""
+
+    @property
+    def what(self) -> str:
+        """What it is called in messages."""
+        ...
 
     @property
     def head(self) -> str:
@@ -74,15 +80,47 @@ class ModuleNetwork(Network):
     alone: str  # why clients run one by one; "": they may be stacked
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.recipe.network, ()
+        return rebuilt, (self.recipe, self.digest)
 
     def init(self) -> Params:
-        """The initial parameters as the module's own code draws them, those of the head too."""
+        """What is trained, the head too, as the module's own code draws it."""
         module = self.recipe.make()
         head = module.get_submodule(self.recipe.head)
         found = {HEAD + name: p.detach().clone() for name, p in head.named_parameters()}
         cut_head(module, self.recipe.head)
-        return {BODY + name: p.detach().clone() for name, p in module.named_parameters()} | found
+        own = {BODY + name: p for name, p in module.named_parameters() if p.requires_grad}
+        return {name: p.detach().clone() for name, p in own.items()} | found
+
+    @cached_property
+    def constants(self) -> Params:
+        """Parameters that are frozen and buffers that nothing changes: one copy a process, never sent."""
+        frozen = {BODY + k: v.detach() for k, v in self.skeleton.named_parameters() if not v.requires_grad}
+        buffers = {BODY + k: v for k, v in self.skeleton.named_buffers() if k not in self._measured}
+        return frozen | buffers
+
+    @property
+    def num_frozen(self) -> int:  # type: ignore[override]
+        """Entries of frozen parameters."""
+        return sum(p.numel() for p in self.skeleton.parameters() if not p.requires_grad)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over names, types, shapes and bytes of the constants; "" without any."""
+        return digest_of(self.constants)
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        """Buffers of BatchNorm, which belong to each client."""
+        return {f"{p}.{n}".lstrip(".") for p, _ in tracking(self.skeleton) for n in (*STATISTICS, COUNT)}
+
+    @cached_property
+    def _trained(self) -> list[str]:
+        return [name for name, p in self.skeleton.named_parameters() if p.requires_grad]
+
+    @cached_property
+    def _elsewhere(self) -> dict[tuple[torch.device, torch.dtype], Params]:
+        """The constants on devices and in types that parameters had."""
+        return {}
 
     @cached_property
     def norms(self) -> frozenset[str]:
@@ -103,20 +141,44 @@ class ModuleNetwork(Network):
         turn = _turn.get()
         trains = turn is not None and torch.is_grad_enabled()
         lone = trains and len(x) == 1 and bool(self.tracked)  # of one sample there is no variance
-        buffers = dict(self.skeleton.named_buffers())
+        statistics: Params = {}
         if self.tracked:
-            found = {} if trains and not lone else self._statistics(params)
-            buffers |= found or {k: buffers[k].clone() for k in self.tracked}  # training overwrites these
-        _set_mode(self.skeleton, trains, norms=trains and not lone)
-        return self._run(params, x, buffers)
+            statistics = {} if trains and not lone else self._statistics(params)
+            buffers = dict(self.skeleton.named_buffers())
+            statistics = statistics or {
+                k: buffers[k].clone() for k in self.tracked
+            }  # training overwrites these
+        self._set_mode(trains, norms=trains and not lone)
+        return self._run(params, x, statistics)
 
-    def _run(self, params: Params, x: Tensor, buffers: Params) -> Tensor:
-        own = {name: params[BODY + name] for name, _ in self.skeleton.named_parameters()}
+    def _run(self, params: Params, x: Tensor, statistics: Params) -> Tensor:
+        own = {name: params[BODY + name] for name in self._trained}
         like = next(iter(own.values()), x)
-        moved = {k: v.to(like) if v.is_floating_point() else v.to(like.device) for k, v in buffers.items()}
+        if statistics:
+            counts = {
+                k: v.to(like.device).clone() for k, v in self._counts.items()
+            }  # training counts batches
+            own |= counts | {k: v.to(like) for k, v in statistics.items()}
         x = x.long() if self.tokens else x
-        features: Tensor = functional_call(self.skeleton, own | moved, (x,))
+        features: Tensor = functional_call(self.skeleton, self._constants_for(params, like) | own, (x,))
         return features
+
+    @cached_property
+    def _counts(self) -> Params:
+        return {k: v for k, v in self.skeleton.named_buffers() if k in self._measured and k.endswith(COUNT)}
+
+    def _constants_for(self, params: Params, like: Tensor) -> Params:
+        """What must stand in for the skeleton's own constants: those of `params`, or those of its device."""
+        if not self.constants:
+            return {}
+        if next(iter(self.constants)) in params:
+            return {k.removeprefix(BODY): params[k] for k in self.constants}
+        if like.device.type == "cpu" and like.dtype == torch.float32:
+            return {}
+        where = like.device, like.dtype
+        if where not in self._elsewhere:
+            self._elsewhere[where] = {k.removeprefix(BODY): moved(v, like) for k, v in self.constants.items()}
+        return self._elsewhere[where]
 
     def _statistics(self, params: Params) -> Params:
         """BatchNorm's, from the parameters if they hold them, else from the client whose turn it is."""
@@ -142,22 +204,36 @@ class ModuleNetwork(Network):
             return {}
         if len(x) < 2:
             raise FedpersError("BatchNorm needs at least two training samples of a client, and one has 1")
-        buffers = dict(self.skeleton.named_buffers())
-        measured = {k: buffers[k].clone() for k in self.tracked}
+        own_buffers = dict(self.skeleton.named_buffers())
+        measured = {k: own_buffers[k].clone() for k in self.tracked}
         like = next(iter(params.values()))
         measured = {k: v.to(like) for k, v in measured.items()}
         own = {k: v.detach() for k, v in params.items()}
         momenta = [(layer, layer.momentum) for _, layer in tracking(self.skeleton)]
-        _set_mode(self.skeleton, False, norms=True)
+        self._set_mode(False, norms=True)
         try:
             for layer, _ in momenta:
                 layer.momentum = 1.0  # not a running mean: the samples' own
             with torch.no_grad():
-                self._run(own, x[:REFERENCE], buffers | measured)  # in place
+                self._run(own, x[:REFERENCE], measured)  # in place
         finally:
             for layer, momentum in momenta:
                 layer.momentum = momentum
         return measured
+
+    def _set_mode(self, trains: bool, norms: bool) -> None:
+        """Training or evaluation mode, that of layers with running statistics apart; set when it changes."""
+        if self._mode.get("now") == (trains, norms):
+            return
+        self._mode["now"] = trains, norms
+        self.skeleton.train(trains)
+        if norms != trains:
+            for _, layer in tracking(self.skeleton):
+                layer.train(norms)
+
+    @cached_property
+    def _mode(self) -> dict[str, tuple[bool, bool]]:
+        return {}
 
     @contextmanager
     def turn(self, data: Data | None, rng: Stream | None) -> Iterator[None]:
@@ -178,7 +254,7 @@ class ModuleNetwork(Network):
                 yield
 
 
-STATISTICS = ("running_mean", "running_var")
+STATISTICS, COUNT = ("running_mean", "running_var"), "num_batches_tracked"
 
 
 def tracking(module: nn.Module) -> list[tuple[str, Any]]:
@@ -190,15 +266,19 @@ def tracking(module: nn.Module) -> list[tuple[str, Any]]:
     ]
 
 
-def _set_mode(module: nn.Module, trains: bool, norms: bool) -> None:
-    """Training or evaluation mode, that of layers with running statistics apart."""
-    module.train(trains)
-    if norms != trains:
-        for _, layer in tracking(module):
-            layer.train(norms)
-
-
 def cut_head(module: nn.Module, head: str) -> None:
     """Put nothing where the module has its head."""
     parent, _, name = head.rpartition(".")
     setattr(module.get_submodule(parent), name, nn.Identity())
+
+
+def rebuilt(recipe: Recipe, digest: str) -> ModuleNetwork:
+    """The network in another process.
+
+    Raises:
+        FedpersError: its frozen parameters are others there.
+    """
+    network: ModuleNetwork = recipe.network()
+    if network.digest != digest:
+        raise FedpersError(other_base(recipe.what, network.digest, digest))
+    return network

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,10 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.learning.hidden_state import refuse_hidden_state
 from fedpers.learning.layers import Shape
 from fedpers.learning.module import ModuleNetwork, cut_head, tracking
+from fedpers.learning.pretrained import freeze, load_weights
+from fedpers.learning.starts import seeded
+
+BASE_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: kwargs may be anything
@@ -28,13 +32,24 @@ class Recipe:
     shape: Shape  # of one input
     num_outputs: int
     head: str = ""  # name of the last linear layer; "": found
+    trainable: Sequence[str] | None = None  # patterns of names; None: as the module's own requires_grad says
+    weights: str | None = None  # a file of numbers that it starts from
 
     def make(self) -> nn.Module:
-        """A new module.
+        """A new module, with the numbers of the file of weights, frozen where it is to be.
 
         Raises:
-            ConfigError: its code raises, or gives no module.
+            ConfigError: its code raises, or gives no module; weights or patterns do not fit it.
         """
+        module = self._made()
+        head = self.head or _last_linear(module, self)
+        _head_of(module, replace(self, head=head))
+        if self.weights is not None:
+            load_weights(module, self.weights, head, self.what)
+        freeze(module, self.trainable, head, self.what)
+        return module
+
+    def _made(self) -> nn.Module:
         function = self.maker(*self.args)
         try:
             module = function(**self.kwargs)
@@ -56,7 +71,8 @@ class Recipe:
         Raises:
             ConfigError: there is no such module, or it is not made of a body and a linear head.
         """
-        return _tried(self)
+        with seeded(BASE_SEED):  # what is frozen is drawn alike in every process and every run
+            return _tried(self)
 
 
 def _tried(recipe: Recipe) -> ModuleNetwork:

@@ -21,7 +21,7 @@ def new_centers(model: Model, count: int, like: Params, rng: np.random.Generator
     Equal centers would never part: every sample is then nearest to the first of them.
     """
     seeds = rng.integers(2**31 - 1, size=count)
-    fresh = (model.init(int(seed)) for seed in seeds)
+    fresh = (model.init_trained(int(seed)) for seed in seeds)
     return tuple({k: v.to(like[k]) for k, v in center.items()} for center in fresh)
 
 

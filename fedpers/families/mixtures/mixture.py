@@ -68,7 +68,7 @@ class Mixture:
         """
         models = [params]
         for _ in range(K - 1):
-            fresh = self.model.init(int(rng.integers(2**31)))
+            fresh = self.model.init_trained(int(rng.integers(2**31)))
             models.append({n: v.to(params[n]) for n, v in fresh.items()})
         theta = self.stack(models)
         stacks = [v for n, v in theta.items() if self.is_canonical(n)]

@@ -49,7 +49,7 @@ class BlockClient(PersonalizedClient, ABC):
 
     def __init__(self, config: Any, model: Model) -> None:
         super().__init__(config, model)
-        self.origin = {} if is_linear(model) else model.init(0)  # where curvature is estimated
+        self.origin = {} if is_linear(model) else model.init_trained(0)  # where curvature is estimated
         self._objectives: dict[tuple[int, int], Objective] = {}  # asked for several times a round
         self._recurrences: dict[Any, Recurrence | None] = {}
 

@@ -1,0 +1,118 @@
+"""What of a module is trained, and the numbers that it starts from: model.trainable and model.weights."""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpers.core.errors import ConfigError
+
+SAFE, TORCH = (".safetensors",), (".pt", ".pth", ".bin")  # what a file of weights may be called
+
+
+def freeze(module: nn.Module, trainable: Any, head: str, what: str) -> None:
+    """Freeze all parameters but those whose names fit a pattern.
+
+    Args:
+        trainable: patterns of names in the module, such as "layer4.*"; None: `requires_grad` alone counts.
+        head: name of the last linear layer, which must be among them.
+
+    Raises:
+        ConfigError: a pattern fits nothing or a frozen parameter, or the head would be frozen.
+    """
+    if trainable is not None:
+        _freeze_others(module, trainable, what)
+    frozen = [n for n, p in module.get_submodule(head).named_parameters() if not p.requires_grad]
+    if frozen:
+        raise ConfigError(
+            f"{what}: its head '{head}' is frozen ({', '.join(frozen)}); clients train at least that: add "
+            f"'{head}.*' to model.trainable, or set requires_grad=True"
+        )
+
+
+def _freeze_others(module: nn.Module, trainable: Any, what: str) -> None:
+    listed = isinstance(trainable, Sequence) and not isinstance(trainable, str)
+    if not listed or not trainable or not all(isinstance(p, str) for p in trainable):
+        raise ConfigError(
+            f"model.trainable is {trainable!r}; it must be a list of patterns: [fc.*, layer4.*]"
+        )
+    named = dict(module.named_parameters())
+    for pattern in trainable:
+        fitting = [n for n in named if fnmatchcase(n, pattern)]
+        if not fitting:
+            some = ", ".join(list(named)[-8:])
+            raise ConfigError(f"{what}: model.trainable: '{pattern}' fits no parameter; such are {some}")
+        against = [n for n in fitting if not named[n].requires_grad]
+        if against:
+            raise ConfigError(
+                f"{what}: model.trainable: '{pattern}' names '{against[0]}', which the module itself has "
+                "frozen (requires_grad=False); change one of them"
+            )
+    for name, p in named.items():
+        p.requires_grad_(any(fnmatchcase(name, pattern) for pattern in trainable))
+
+
+def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
+    """Copy the numbers of a file into the module, by name; a head of other classes keeps its own start.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds other names or shapes.
+    """
+    found = read_weights(path)
+    own = module.state_dict(keep_vars=True)
+    ours = {n for n in own if n.startswith(f"{head}.")}
+    other = {n for n in found.keys() & own.keys() if found[n].shape != own[n].shape}
+    if other <= ours and other:
+        found = {n: v for n, v in found.items() if n not in ours}
+        other = set()
+    counted = {
+        n for n in own if n.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+    }
+    tied = {id(own[n]) for n in found if n in own}  # of parameters with two names a file may hold one
+    missing = {n for n in own.keys() - found.keys() - ours - counted if id(own[n]) not in tied}
+    more = found.keys() - own.keys()
+    for names, is_wrong in ((missing, "are missing"), (more, "are unknown"), (other, "have another shape")):
+        if names:
+            raise ConfigError(
+                f"{what}: model.weights={path}: {len(names)} of its entries {is_wrong}, such as "
+                f"'{min(names)}'; the file must hold the module's state_dict() (its head may be left out)"
+            )
+    with torch.no_grad():
+        for name, value in found.items():
+            own[name].copy_(value)
+
+
+def read_weights(path: str) -> Mapping[str, Tensor]:
+    """{name: tensor} of a file; nothing in it is run.
+
+    Raises:
+        ConfigError: it is missing, damaged, of another kind, or holds more than tensors.
+    """
+    file = Path(path).expanduser()
+    if file.suffix not in SAFE + TORCH:
+        raise ConfigError(f"model.weights={path}: a file of weights ends in {', '.join(SAFE + TORCH)}")
+    if not file.is_file():
+        raise ConfigError(f"model.weights={path}: there is no such file")
+    try:
+        found = _read(file)
+    except Exception as error:  # damaged in one of many ways
+        text = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"model.weights={path}: cannot be read as tensors alone: {type(error).__name__}: {text}; "
+            "save the module's state_dict(), best with safetensors.torch.save_file"
+        ) from error
+    found = found.get("state_dict", found) if isinstance(found, Mapping) else found
+    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise ConfigError(f"model.weights={path}: holds no state_dict() (a dict of names and tensors)")
+    return found
+
+
+def _read(file: Path) -> Any:
+    if file.suffix in SAFE:
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    return torch.load(file, map_location="cpu", weights_only=True)
