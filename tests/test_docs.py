@@ -1,5 +1,6 @@
 """Commands in the documentation are commands that exist, with overrides that are accepted."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -59,12 +60,39 @@ def test_the_readme_starts_with_a_run() -> None:
     assert next(commands(ROOT / "README.md", "fedpers"))[0] == "run"
 
 
-def test_the_readme_lists_every_method_with_its_status():
-    """Names, order aside, and statuses of the table are those of the registry."""
+def test_the_index_lists_every_method_as_the_registry_has_it():
+    """Each once, with its summary, paper and status."""
     from fedpers.config.registry import METHODS
 
+    text = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \| (.*) \| (.*) \| (\w+) \|$", text, re.M)
+    assert len(rows) == len(METHODS)
+    assert {name: rest for name, *rest in rows} == {
+        name: [m.summary, m.paper, m.status] for name, m in METHODS.items()
+    }
+
+
+def test_the_readme_shows_lines_of_the_template():
+    """The method in the README is code that runs: tests/test_template.py."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text[text.index("## Methods") : text.index("## Your own method")]
-    row = re.compile(r"^\| \[(\w+)\]\(docs/methods/\w+\.md\) \|.*\| (verified|runs|untried) \|", re.M)
-    found = dict(row.findall(table))
-    assert found == {name: method.status for name, method in METHODS.items()}
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.S) if "def answer" in c]
+    folder = ROOT / "docs" / "template"
+    template = "".join(p.read_text(encoding="utf-8") for p in folder.glob("*.py")).splitlines()
+    for line in filter(str.strip, code.splitlines()):
+        assert line.split("  # a flwr")[0] in template, line
+
+
+def test_the_five_papers_numbers_are_those_of_their_files():
+    """"ours" and "paper" of each row of the README's table stand in the file that the row links."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## The five papers") : text.index("## Your own method")]
+    rows = re.findall(r"\[\d+ seeds\]\((.*?)\) \| (.*?) \| (.*?) \|$", table, re.M)
+    assert len(rows) == 5
+    for file, ours, paper in rows:
+        results = json.loads((ROOT / file).read_text(encoding="utf-8"))["results"]
+        digits = len(ours.split()[0].split(".")[1])
+        found = [r for r in results if f"{r['mean']:.{digits}f}" == ours.split()[0]]
+        assert found, (file, ours)
+        stated = found[0]["paper"]
+        assert stated is None or f"{stated:g}" == f"{float(paper.split()[0]):g}", (file, paper)
+        assert max(r["runs"] for r in found) >= 5, file

@@ -10,8 +10,9 @@ from fedpers.config.registry import METHODS
 from fedpers.flower.client import PersonalizedClient
 
 ROOT = Path(__file__).parents[1]
-ROW = re.compile(r"^\| \[(\w+)\]\((docs/methods/\w+\.md)\)", re.MULTILINE)
-PAGES = dict(ROW.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+ROW = re.compile(r"^\| \[(\w+)\]\((\w+\.md)\)", re.MULTILINE)
+INDEX = ROOT / "docs" / "methods" / "index.md"
+PAGES = {name: f"docs/methods/{page}" for name, page in ROW.findall(INDEX.read_text(encoding="utf-8"))}
 
 
 @pytest.mark.parametrize("name", METHODS)

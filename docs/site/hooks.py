@@ -16,7 +16,8 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*
 def on_config(config):
     """Fill the menus that are folders."""
     for title, folder in (("Methods", "methods"), ("Decisions", "adr")):
-        pages = sorted(p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs" / folder).glob("*.md"))
+        paths = sorted((ROOT / "docs" / folder).glob("*.md"), key=lambda p: (p.stem != "index", p.name))
+        pages = [p.relative_to(ROOT / "docs").as_posix() for p in paths]
         _fill(config.nav, title, pages)
     return config
 
