@@ -6,16 +6,11 @@ import json
 import re
 import statistics
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import room
 import start
 import torch
-from channels import CHANNELS, COUNT, round_trip
-from parts import compare
-from stores import STORES
 
 import fedpers
 from fedpers.app.cli import main
@@ -81,7 +76,7 @@ def test_medians_leave_out_first_rounds_and_ratios_are_to_ours(tmp_path):
 
 
 def test_results_go_into_the_document_between_its_marks(tmp_path):
-    document, results = tmp_path / "docs" / "performance.md", tmp_path / "benchmarks" / "results"
+    document, results = tmp_path / "benchmarks" / "tables.md", tmp_path / "benchmarks" / "results"
     document.parent.mkdir()
     document.write_text(
         f"before\n<!-- results: {benchtable.OURS} -->\nstale\n<!-- end of results -->\nafter\n"
@@ -93,7 +88,7 @@ def test_results_go_into_the_document_between_its_marks(tmp_path):
     assert text.startswith("before\n") and text.endswith("after\n") and "stale" not in text
     assert "| 1,000,000 | 500 | 900 | 20 | 1.1x |" in text
     assert "Not measured yet: `fedpers bench gpu`" in text
-    assert "Not measured yet: `python benchmarks/parts.py`" in text
+    assert "Not measured yet: `python benchmarks/pflego_cost.py`" in text
 
 
 def test_one_engine_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
@@ -132,40 +127,6 @@ def test_rounds_on_a_gpu_run_without_one_too(tmp_path, monkeypatch):
     assert rows[-1]["seconds"] is rows[-1]["times"] is None  # FedBN has nothing to keep in an MLP
     text = benchtable.table(rows, columns.SUITES["cuda"][2])
     assert "| the CPU | mlp | fedbn | stack | float32 | failed |" in text
-
-
-@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
-def test_every_store_gives_back_what_was_put(make, tmp_path):
-    """Also what was replaced before and after a checkpoint."""
-    store = make(tmp_path)
-    for value in (1.0, 2.0, 3.0):
-        for k in (5, 99_999):
-            store.write(k, {"head.bias": torch.full((10,), value + k)})
-        assert store.read(5)["head.bias"].tolist() == [value + 5] * 10
-        store.commit()
-        assert store.read(99_999)["head.bias"].tolist() == [value + 99_999] * 10
-    store.close()
-
-
-@pytest.mark.parametrize("make", CHANNELS.values(), ids=CHANNELS)
-def test_every_channel_brings_back_all_replies(make):
-    order = make_model(Work("lr")).init(0)
-    with ExitStack() as stack:
-        trip = round_trip(order, make, stack)
-        for _ in range(3):
-            total, cpu = trip()
-            assert cpu >= 0
-            for found, sent in zip(total, order.values(), strict=True):
-                torch.testing.assert_close(found, COUNT * sent)
-
-
-def test_ways_take_turns_and_the_first_one_is_ours():
-    calls = []
-    ways = {name: lambda name=name: calls.append(name) for name in "ab"}
-    rows = compare("part", "case", ways, 3)
-    assert calls == ["a", "b"] * 5
-    assert [(r["way"], r["count"]) for r in rows] == [("a", 3), ("b", 3)]
-    assert rows[0]["times"] == 1
 
 
 @pytest.mark.parametrize(
@@ -250,108 +211,6 @@ def test_a_processor_is_named_with_its_generation(tmp_path):
     assert bench.processor(info) == "ARMv8"
 
 
-def rows_of(folder, name):
-    content = json.loads((folder / f"profile-{name}.json").read_text())
-    return content["machine"]["cpu"], {r["method"]: r for r in content["rows"] if r["cpu"]}
-
-
-def median_of(values):
-    return f"{statistics.median(values):.1f}"
-
-
-def test_the_page_has_the_floors_of_other_processors():
-    root = Path(__file__).resolve().parents[1]
-    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    folder, median = root / "benchmarks/results", {}
-    for place, cpu in (("", "EPYC (family 25, model 17)"), ("xeon", "Xeon"), ("epyc", "EPYC")):
-        for name in ("logistic-20", "logistic-100", "mlp-20"):
-            found, rows = rows_of(folder / place, name)
-            assert cpu in found
-            median[place, name] = median_of(r["times"] for r in rows.values())
-    names = ("logistic-20", "logistic-100", "mlp-20")
-    few, many, mlp = (median["epyc", name] for name in names)
-    here = "{}, {} and {} here".format(*(median["", name] for name in names))
-    assert f"the median of all methods is {few} and {many} floors on logistic regression" in page
-    assert f"and {mlp} on the MLP, where it is {here}" in page
-    assert "it is {}, {} and {} floors".format(*(median["xeon", name] for name in names)) in page
-
-
-def test_the_page_says_what_a_round_costs_beside_its_clients():
-    root = Path(__file__).resolve().parents[1]
-    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    said = {}
-    for model in ("logistic", "mlp"):
-        few, many = (rows_of(root / "benchmarks/results", f"{model}-{n}")[1] for n in (20, 100))
-        more = {m: {k: many[m][k] - few[m][k] for k in ("cpu", "floor")} for m in few}
-        said[model, "client"] = median_of(r["cpu"] / r["floor"] for r in more.values())
-        said[model, "round"] = median_of(1e3 * (few[m]["cpu"] - more[m]["cpu"] / 4) for m in few)
-    client, own = ([said[model, part] for model in ("logistic", "mlp")] for part in ("client", "round"))
-    assert "a further one costs {} floors on logistic regression, and {} on the MLP".format(*client) in page
-    assert "is {} ms a round on logistic regression and {} ms on the MLP".format(*own) in page
-
-
-def test_the_page_says_what_a_round_costs_without_its_kernel():
-    root = Path(__file__).resolve().parents[1]
-    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    content = json.loads((root / "benchmarks/results/exchange.json").read_text())
-    assert "EPYC" in content["machine"]["cpu"]
-    rows = {r["way"]: r for r in content["rows"] if r["clients"] == 20}
-    ways = "a round", "no step, a loop", "no step"
-    whole, loop, nothing = (f"{rows[way]['rest'] * 1e3:.1f} ms" for way in ways)
-    assert f"all but the kernel takes {whole} on an EPYC without AVX-512" in page
-    assert f"without memory, it takes {loop}, and after nothing {nothing}" in page
-    assert 0.55 < rows["no step"]["rest"] / rows["a round"]["rest"] < 0.65  # four tenths
-    kernel = rows["a round"]["inner"] / rows["a round"]["floor"]
-    exchange = rows["no training, a loop"]["times"]
-    assert f"the kernel takes {kernel:.1f} floors" in page
-    assert f"in a round as long, {exchange:.1f} more" in page
-    assert f"more: {kernel + exchange:.1f} together" in page
-    assert f"FedAvg, which draws minibatches and trains besides, takes {rows['a round']['total']:.1f}" in page
-    medians = []
-    for name in ("logistic-20", "logistic-100", "mlp-20"):
-        cpu, methods = rows_of(root / "benchmarks/results/zen3", name)
-        assert cpu == content["machine"]["cpu"] and len(methods) == 40
-        medians.append(median_of(r["times"] for r in methods.values()))
-    few, many, mlp = medians
-    assert f"`benchmarks/results/zen3/`: their medians are {few} and {many} floors on logistic" in page
-    assert f"with 20 and with a hundred clients, and {mlp} on the MLP" in page
-
-
-def test_the_page_says_what_a_limit_leaves():
-    root = Path(__file__).resolve().parents[1]
-    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    rows = json.loads((root / "benchmarks/results/room.json").read_text())["rows"]
-    made = room.rooms(root / "benchmarks/results/zen3", root / "benchmarks/results/exchange.json")
-    assert rows == json.loads(json.dumps(made))
-    groups = [
-        [r for r in rows if (r["model"], r["clients"]) == which]
-        for which in (("logistic", 20), ("logistic", 100), ("mlp", 20))
-    ]
-    few, many, mlp = map(len, groups)
-    assert f"{few} of 40 methods are above 2.5 floors with 20 clients on logistic regression, {many}" in page
-    assert f"{many} with a hundred, and {mlp} above 1.5 floors on the MLP" in page
-    assert "In {}, {} and {} of them".format(*(sum(r["left"] < 0 for r in g) for g in groups)) in page
-    others = {r["method"]: (1e3 * r["left"], 1e3 * r["own"]) for r in groups[0] if r["left"] >= 0}
-    pfedme, _ = others.pop("pfedme")
-    left, own = zip(*others.values(), strict=True)
-    assert f"leaves {min(left):.1f} to {max(left):.1f} ms for all code of their own" in page
-    assert f"its rounds of 25 ms: {pfedme:.1f})" in page
-    assert f"takes {min(own):.1f} to {max(own):.1f} ms now" in page
-
-
-def test_the_page_says_how_long_a_start_takes():
-    root = Path(__file__).resolve().parents[1]
-    page = " ".join((root / "docs/performance.md").read_text(encoding="utf-8").split())
-    content = json.loads((root / "benchmarks/results/start.json").read_text())
-    assert "model 1)" in content["machine"]["cpu"]  # as in the paragraphs before
-    default, *many = content["rows"]
-    assert len(many) == len(start.RUNS) - 1
-    assert f"default run takes {default['seconds']:.1f} s on that processor" in page
-    assert f"`import torch` alone takes {default['torch']:.1f} s" in page
-    took = [r["seconds"] for r in many]
-    assert f"however they are dealt, {min(took):.1f} to {max(took):.1f} s" in page
-
-
 RUN = """
 import sys, time, pathlib
 folder = pathlib.Path(sys.argv[-1].removeprefix("out="))
@@ -374,21 +233,6 @@ def test_a_run_without_a_round_says_why(monkeypatch):
     monkeypatch.setattr(start, "FEDPERS", [sys.executable, "-c", RUN])
     with pytest.raises(SystemExit, match="dies: no round\nno such key"):
         start.first_round(["dies"])
-
-
-def test_what_is_left_is_what_kernels_and_exchanges_do_not_take():
-    row = {"model": "mlp", "method": "m", "clients": 20, "cpu": 10.0, "floor": 5.0, "times": 2.0}
-    found = room.room(row | {"kernel": 0.6, "exchanges": 2}, 0.5)
-    assert (found["kernel"], found["exchange"]) == pytest.approx((6 / 5, 1 / 5))
-    assert (found["own"], found["left"]) == pytest.approx((10 - 6 - 1, 1.5 * 5 - 6 - 1))
-
-
-def test_profiles_and_exchanges_of_two_processors_are_not_compared():
-    results = Path(__file__).resolve().parents[1] / "benchmarks/results"
-    with pytest.raises(
-        SystemExit, match=r"profile-logistic-100\.json is from AMD EPYC \(family 25, model 17\)"
-    ):
-        room.rooms(results, results / "exchange.json")
 
 
 def test_a_profile_has_every_part_of_a_round_and_the_gradients_that_were_taken():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedpers.app.cli import parser
+from fedpers.bench.main import parser as bench_parser
 from fedpers.config import compose
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +36,9 @@ def cases(program: str) -> list[pytest.param]:
 def test_a_fedpers_command_in_the_documentation_is_accepted(args: list[str]) -> None:
     if any("<" in word for word in args):
         pytest.skip("has a placeholder")
+    if args[0] == "bench":  # its arguments are read by a parser of its own
+        bench_parser().parse_args(args[1:])
+        return
     if args[0] != "run":
         parser().parse_args(args)
         return

@@ -108,23 +108,6 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "faster than a DataLoader loop": times("times"),
         },
     ),
-    "parts": (
-        "Parts and what libraries offer instead",
-        "Ways of one case take turns in one process, one thread each; medians, and CPU time of all processes "
-        "that take part. *training*: one epoch of 100 clients, 200 samples each, batches of 20. "
-        "*whole gradient*: of one client's 1,000 images. "
-        "*evaluation*: 500 personal models, 50 samples each. *worker channel*: one order for 100 clients "
-        "to another process, 100 replies back, added up. *row store*: 1,000 clients get and put a state of "
-        "20 KB, any out of 20,000 that have one or the same each time, with 128 MB of RAM.",
-        {
-            "part": "{part}",
-            "case": "{case}",
-            "way": "{way}",
-            "ms": ms("seconds"),
-            "ms of CPU": ms("cpu"),
-            "CPU, times ours": times("times"),
-        },
-    ),
     "pflego_cost": (
         "A round of PFLEGO",
         "PFLEGO's Table 3 on Fashion-MNIST High-Pers (784-200 body, 20 of 100 clients a round, full "
@@ -135,22 +118,6 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "way": "{way}",
             "ms of CPU a round": ms("cpu"),
             "times PFLEGO, τ=50": times("times"),
-        },
-    ),
-    "unified_overhead": (
-        "A round of the unified framework beside NumPy",
-        "Logistic regression, objective MX2, 100 samples a client, all clients in one process, CPU time, "
-        "the least of three passes in turns. *Arithmetic*: the clients' answers; *overhead*: the rest of a "
-        "round; *NumPy*: the same round for all clients at once in plain arrays, without a federation.",
-        {
-            "method": "{method}",
-            "clients": "{clients}",
-            "ms a round": ms("seconds"),
-            "arithmetic": ms("arithmetic"),
-            "overhead": ms("overhead"),
-            "NumPy": ms("numpy"),
-            "overhead, times NumPy": times("times_overhead"),
-            "round, times NumPy": times("times"),
         },
     ),
     "convolutions": (
@@ -167,59 +134,6 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "GFLOP/s of ours": lambda r: (
                 "" if r["gflops"] is None else f"{r['gflops']:.0f} of {r['peak']:.0f}"
             ),
-        },
-    ),
-    "recurrent": (
-        "Steps of the unified framework's methods",
-        "Private iterations of 20 clients by the kernel alone, one thread, a sample a step. *Floor*: the "
-        "gradients, at the rate of a matrix product. *Its products*: those of each step's sample with every "
-        "model that learns and into it, and of each sample once with what else there is in the points of "
-        "gradients. *Bytes*: a client's own models read once and what is wanted written once, at the rate "
-        "at which a core copies what no cache holds. A yardstick, no bound.",
-        {
-            "model": "{model}",
-            "method": "{method}",
-            "steps": "{steps}",
-            "ms a client": ms("seconds"),
-            "floor, ms": ms("floor"),
-            "times the floor": times("times"),
-            "its products": times("made"),
-            "its products and bytes": times("least"),
-        },
-    ),
-    "exchange": (
-        "A round without its kernel",
-        "FedAvg on logistic regression, so many of 100 clients a round, CPU time of one process and thread; "
-        "ways take turns of eight rounds. *A loop*: on registers, which touches no memory, for as long as "
-        "the kernel takes. *No step*: the kernel makes none, and all around it is as ever. *No training*: "
-        "clients answer with what they got. *Floor*: the gradients, at the rate of a matrix product "
-        "measured in between.",
-        {
-            "clients a round": "{clients}",
-            "way": "{way}",
-            "kernel or loop, ms": ms("inner"),
-            "the rest, ms": ms("rest"),
-            "floor, ms": ms("floor"),
-            "the rest, times the floor": times("times"),
-            "round, times the floor": times("total"),
-        },
-    ),
-    "room": (
-        "What a limit leaves to a method's own code",
-        "Methods above 2.5 floors on logistic regression or 1.5 on the MLP, on the processor of the table "
-        "before, with what goes to their kernels, and to their exchanges if clients answer with what they "
-        "got: *no training, a loop* there, for as many exchanges as a round of the method has. *Left*: what "
-        "the limit leaves to all else, and *own*: what all else takes.",
-        {
-            "model": "{model}",
-            "method": "{method}",
-            "clients a round": "{clients}",
-            "times the floor": times("times"),
-            "kernels, floors": times("kernel"),
-            "exchanges": "{exchanges:g}",
-            "these, floors": times("exchange"),
-            "left of the limit, ms": ms("left"),
-            "own, ms": ms("own"),
         },
     ),
     "start": (

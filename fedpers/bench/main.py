@@ -240,15 +240,16 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def write(rows: list[Result], name: str, out: Path) -> Path:
-    """The results as JSON; in a source tree the tables of docs/performance.md follow."""
+    """The results as JSON; in a source tree the pages that show them follow."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
     content = json.dumps({"machine": machine(rows), "rows": rows}, indent=1)
     path.write_text(content + "\n", encoding="utf-8")
     print(f"written: {path}")
-    document = out.resolve().parent.parent / "docs" / "performance.md"
-    if document.is_file():
-        update(document, out)
+    root = out.resolve().parent.parent
+    for document in (root / "benchmarks" / "tables.md", root / "docs" / "performance.md"):
+        if document.is_file():
+            update(document, out)
     return path
 
 

@@ -188,7 +188,7 @@ def take_turns(ways: Mapping[str, Callable[[], float | None]], count: int) -> di
 def versions() -> dict[str, str]:
     """Of the packages that matter, where they are installed in this process's environment."""
     found = {}
-    for name in ("torch", "flwr", "ray", "pfl", "fedjax", "jax", "numpy", "lmdb"):
+    for name in ("torch", "flwr", "ray", "pfl", "fedjax", "jax", "numpy"):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
