@@ -87,7 +87,7 @@ def test_the_readme_shows_lines_of_the_template():
 
 
 def test_the_five_papers_numbers_are_those_of_their_files():
-    """"ours" and "paper" of each row of the README's table stand in the file that the row links."""
+    """ "ours" and "paper" of each row of the README's table stand in the file that the row links."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text[text.index("## The five papers") : text.index("## Your own method")]
     rows = re.findall(r"\[\d+ seeds\]\((.*?)\) \| (.*?) \| (.*?) \|$", table, re.M)

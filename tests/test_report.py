@@ -121,24 +121,37 @@ def test_a_winner_is_named(tmp_path):
     said = verdict(tmp_path, local=(0.5, 0.51, 0.505), fedavg=(0.9, 0.92, 0.91))
     assert said[0] == "fedavg is best on these 3 seeds"
     text = said[1].replace("\N{NO-BREAK SPACE}", " ")
-    assert "accuracy 91.00 %" in text and "local follows at 40.50 points" in text
+    assert "accuracy 91.00 %" in text and "local (40.50 points below, p 5.1e-05)" in text
 
 
 def test_no_winner_is_named_where_seeds_disagree(tmp_path):
+    # gaps -.1, .1, .03: mean .01, t = .01 / (.1015 / sqrt 3) = .171, two degrees of freedom
     said = verdict(tmp_path, local=(0.9, 0.8, 0.85), fedavg=(0.8, 0.9, 0.88))
-    assert said[0] == "Not distinguishable on these 3 seeds: fedavg and local"
+    assert (
+        said[0].replace("\N{NO-BREAK SPACE}", " ")
+        == "3 seeds are too few: local is 1.00 points below, p 0.88"
+    )
+
+
+def test_who_is_beaten_is_named_with_its_gap_where_the_first_place_is_open(tmp_path):
+    five = {
+        "a": (0.9, 0.91, 0.92, 0.93, 0.94),
+        "b": (0.93, 0.88, 0.93, 0.9, 0.95),
+        "c": (0.5, 0.52, 0.51, 0.53, 0.52),
+    }
+    said = [part.replace("\N{NO-BREAK SPACE}", " ") for part in verdict(tmp_path, **five)]
+    assert said[0].startswith("5 seeds do not settle the first place: b is 0.20 points below, p 1")
+    assert "Worse than a: c (40.40 points below, p " in said[1]
 
 
 def test_a_sentence_names_few(tmp_path):
     said = verdict(tmp_path, **{f"m{i}": (0.5 + i / 100, 0.6 - i / 100) for i in range(9)})
-    assert said[0].endswith("m0, m1, m2, m3 and 5 others")
+    assert said[1].count("points below") == 4 and said[1].rstrip(".").endswith("and 4 others")
 
 
 def test_one_seed_names_no_winner(tmp_path):
-    assert (
-        verdict(tmp_path, local=(0.9,), fedavg=(0.1,))[0]
-        == "Not distinguishable on one seed: local and fedavg"
-    )
+    said = verdict(tmp_path, local=(0.9,), fedavg=(0.1,))
+    assert said[0].startswith("One seed is too few to compare: local has the best accuracy 90.00")
 
 
 # ---- beside the paper ---------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class Verdict:
     alike: Sequence[str]
     worse: Sequence[str]
     seeds: int
+    p: Mapping[str, float]  # of each but the first against the first, corrected; nan: unknown
 
     @property
     def decided(self) -> bool:
@@ -90,13 +91,10 @@ def verdict(scores: Mapping[str, Scores], larger_is_better: bool = True) -> Verd
     names = sorted(scores, key=lambda name: -sign * float(np.mean(list(scores[name].values()))))
     top, others = names[0], names[1:]
     found = {name: paired(scores[top], scores[name]) for name in others}
-    worse = [
-        name
-        for name, d in found.items()
-        if d is not None and sign * d.mean > 0 and d.p * len(others) < 1 - LEVEL
-    ]
+    p = {name: min(1.0, d.p * len(others)) if d and d.p == d.p else math.nan for name, d in found.items()}
+    worse = [name for name, d in found.items() if d and sign * d.mean > 0 and p[name] < 1 - LEVEL]
     seeds = min((d.n if d else 0 for d in found.values()), default=len(scores[top]))
-    return Verdict([n for n in names if n not in worse], worse, seeds)
+    return Verdict([n for n in names if n not in worse], worse, seeds, p)
 
 
 def clients(ours: Mapping[int, Scores], theirs: Mapping[int, Scores]) -> Clients | None:

@@ -1,30 +1,41 @@
 """What a comparison says in words: the verdict, doubts, who gains and who loses."""
 
+import math
 from collections.abc import Sequence
 
 from fedpers.results.report.runs import StoredRun
 from fedpers.results.report.standings import Comparison
 
 MOST = 5  # names in a sentence
+FEW = 5  # seeds below which a t test rarely finds anything
 
 
 def sentence(comparison: Comparison) -> tuple[str, str]:
-    """(the verdict in a line, why)."""
+    """(the verdict in a line, why); p-values are of paired t tests over seeds, corrected for their number."""
     rows = {s.name: s for s in comparison.rows}
     if len(rows) == 1:
         return f"{comparison.rows[0].name}: one method, nothing to compare", ""
     v = comparison.verdict
-    top, seeds = v.alike[0], "one seed" if v.seeds < 2 else f"{v.seeds} seeds"
+    top = v.alike[0]
     score = f"{comparison.metric} {value(rows[top].score, comparison)}"
+    behind = {name: f"{name} ({_gap(comparison, top, name)})" for name in rows if name != top}
+    worse = f"Worse than {top}: {listed([behind[name] for name in v.worse])}." if v.worse else ""
     if v.decided:
-        gap = value(abs(rows[top].score - rows[v.worse[0]].score), comparison, "points")
-        why = f"Its {score} is better than every other method's (p < 0.05 each, corrected)"
-        return f"{top} is best on these {seeds}", f"{why}; {v.worse[0]} follows at {gap}."
-    method = "" if v.seeds < 2 else " (paired t tests, corrected, 95\N{NO-BREAK SPACE}%)"
-    why = f"{top} has the best mean ({score}), but {listed(v.alike[1:])} cannot be told apart from it"
-    worse = f" Worse than {top}: {listed(v.worse)}." if v.worse else ""
-    these = seeds if v.seeds < 2 else f"these {seeds}"
-    return f"Not distinguishable on {these}: {listed(v.alike)}", f"{why} with {seeds}{method}.{worse}"
+        return f"{top} is best on these {v.seeds} seeds", f"Its {score} is above every other's. {worse}"
+    open_ = f"Not settled: {listed([behind[name] for name in v.alike[1:]])}. {worse}".strip()
+    if v.seeds < 2:
+        return f"One seed is too few to compare: {top} has the best {score}", open_
+    few = "are too few" if v.seeds < FEW else "do not settle the first place"
+    next_ = behind[v.alike[1]].replace(" (", " is ", 1).removesuffix(")")
+    return f"{v.seeds} seeds {few}: {next_}", f"{top} has the best mean ({score}). {open_}"
+
+
+def _gap(comparison: Comparison, top: str, name: str) -> str:
+    """How far a method is behind the first, and the p-value of that where there is one."""
+    rows, p = {s.name: s for s in comparison.rows}, comparison.verdict.p.get(name, math.nan)
+    gap = value(abs(rows[top].score - rows[name].score), comparison, "points")
+    where = "below" if comparison.larger_is_better else "above"
+    return f"{gap} {where}" + ("" if math.isnan(p) else f", p {p:.2g}")
 
 
 def listed(names: Sequence[str]) -> str:
