@@ -100,3 +100,14 @@ def test_the_five_papers_numbers_are_those_of_their_files():
         stated = found[0]["paper"]
         assert stated is None or f"{stated:g}" == f"{float(paper.split()[0]):g}", (file, paper)
         assert max(r["runs"] for r in found) >= 5, file
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_have_the_demonstrations_numbers(page):
+    rows = json.loads((ROOT / "benchmarks" / "results" / "demo.json").read_text(encoding="utf-8"))["results"]
+    chosen = {r["method"]: r for r in rows if r["column"] == "accuracy, round chosen on validation"}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for method, name in {"federico": "FedeRiCo", "fedsoft": "FedSoft", "local": "local training"}.items():
+        assert f"{name} {chosen[method]['mean']:.1f} ± {chosen[method]['std']:.1f} %" in text
+    assert f"FedAvg {chosen['fedavg']['mean']:.1f} ± {chosen['fedavg']['std']:.1f} %" in text
+    assert min(r["runs"] for r in chosen.values()) >= 5
