@@ -4,8 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from scipy import stats
 
 from fedpers.bench import table as bench
 from fedpers.core.documents import PART, fill, filled, table
@@ -48,6 +50,23 @@ def test_every_file_of_an_experiment_is_shown():
     for path in (ROOT / pages.RESULTS).glob("*.json"):
         if "setting" in json.loads(path.read_text(encoding="utf-8")):
             assert f"<!-- results: {path.name} -->" in text
+
+
+def test_the_differences_on_fresh_seeds_are_those_of_the_file():
+    """Means and Student's 95 % intervals of PFLEGO minus local training, paired by seed."""
+    rows = json.loads((ROOT / pages.RESULTS / "fashion_mnist_seeds.json").read_text(encoding="utf-8"))[
+        "results"
+    ]
+    values = {(r["method"], r["column"]): np.array(r["values"]) for r in rows}
+    said = []
+    for column in ("accuracy, round chosen on validation", "worst_decile"):
+        gaps = values["pflego", column] - values["local", column]
+        reach = stats.t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / len(gaps) ** 0.5
+        said.append((len(gaps), gaps.mean(), gaps.mean() - reach, gaps.mean() + reach))
+    (n, mean, low, high), (_, worst, least, most) = said
+    text = " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
+    assert n == 20 and f"difference {mean:.2f} points, 95 % interval {low:.2f} to {high:.2f}" in text
+    assert f"{worst:.1f} points better off under PFLEGO ({least:.1f} to {most:.1f})" in text
 
 
 # ---- the mechanism ------------------------------------------------------------------------------
