@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedpers.core.arrays import MISSING
 from fedpers.core.errors import unknown
@@ -59,7 +59,7 @@ class DataConfig:
     normalise: bool = False  # (x - mean) / std per channel, after /255
     mean: tuple[float, ...] = ()  # empty: measured on the training images
     std: tuple[float, ...] = ()  # empty: measured on the training images
-    standardise: bool = False  # each feature to mean 0, variance 1 over the set
+    standardise: bool | Literal["federated", "pooled"] = False  # each feature to mean 0, variance 1
     unit_norm: bool = False  # each sample to Euclidean norm 1
     # libsvm, femnist
     file: str | None = None  # libsvm: a9a, ...; femnist: a folder under femnist/
@@ -134,7 +134,8 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     "num_classes": ("synthetic_classes", "device"),
     **dict.fromkeys(("input_shape", "class_names"), ("device",)),
     "task": ("device", *OWN),
-    **dict.fromkeys(("target", "client", "missing", "tokens"), OWN),
+    **dict.fromkeys(("target", "client", "tokens"), OWN),
+    "missing": ("device", *OWN),
     "image_size": ("device", *OWN),
     "path": ("files",),
     **dict.fromkeys(("features", "partitioner", "partitioner_options"), ("huggingface",)),
@@ -161,6 +162,8 @@ def unused(cfg: DataConfig, keys: Iterable[str]) -> list[str]:
     return found
 
 
+NOT_ON_DEVICES = ("normalise", "unit_norm", "limit", "train_per_client", "test_per_client", "label_space",
+                  "pool", "train_only", "holdout", "mean", "std")  # fmt: skip
 ZERO_OR_MORE = ("seed", "holdout", "noise", "separation")
 ONE_OR_MORE = ("limit", "num_clients", "classes_per_client", "shards_per_client", "num_clusters",
                "min_size", "num_groups", "min_samples", "max_samples", "train_per_client",
@@ -232,6 +235,16 @@ def _together(cfg: DataConfig) -> Iterator[str]:
 def _device(cfg: DataConfig) -> Iterator[str]:
     if cfg.name == "device" and (not cfg.input_shape or min(cfg.input_shape) < 1):
         yield "data.name=device needs data.input_shape, the shape of a sample, such as [64]"
+    for key in NOT_ON_DEVICES if cfg.name == "device" else ():
+        value = getattr(cfg, key)
+        if value != getattr(DataConfig, key):
+            text = "devices bring their samples as they are; leave it out, or change the devices' files"
+            yield f"data.{key}={value}: without effect for data=device, {text}"
+    if cfg.name == "device" and cfg.standardise in (True, "pooled"):
+        text = (
+            "each tells the server a count, sums and squares of its features: say data.standardise=federated"
+        )
+        yield f"data.standardise={str(cfg.standardise).lower()}: without effect for data=device; {text}"
     names, classes = cfg.class_names, 2 if cfg.task == "binary" else cfg.num_classes
     if names and (cfg.task == "regression" or len(set(names)) != classes or len(names) != classes):
         yield f"data.class_names has {len(names)} names; give the {classes} classes a name each, or none"

@@ -137,7 +137,7 @@ class PartitionedClients:
     ) -> None:
         self.cfg, self.seed, self.dtype = cfg, seed, dtype
         self.raw, self.part, self.splits = raw, part, splits
-        self.pipeline = make_pipeline(cfg, raw)
+        self.pipeline = make_pipeline(cfg, raw, splits)
         self.labels = raw.labels
         self.local = cfg.label_space == "local"
         self._kept: dict[int, ClientData] = {}

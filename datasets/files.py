@@ -56,7 +56,9 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
 
 
 def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:
-    return Owned(name, str(path), read(path, cfg.target, None if name else cfg.client))
+    return Owned(
+        name, str(path), read(path, cfg.target, None if name else cfg.client, cfg.task == "regression")
+    )
 
 
 def _of_images(path: Path, images: list[Path], cfg: DataConfig) -> list[Owned]:

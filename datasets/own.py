@@ -5,23 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpers.core.arrays import (
-    TEST,
-    TRAIN,
-    VALID,
-    WHOLE,
-    Part,
-    alike,
-    in_order,
-    numbered,
-    renamed,
-    usable,
-    whole_numbers,
-)
+from fedpers.core.arrays import TEST, TRAIN, VALID, WHOLE, Pair, Part, alike, lacking, usable, whole_numbers
 from fedpers.core.errors import DataError
 from fedpers.core.pixels import one_scale
+from fedpers.core.tables import in_order, left_out
+from fedpers.core.targets import class_name, numbered, renamed
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
+from fedpers.datasets.split import by_owner
 
 
 @dataclass(frozen=True)
@@ -33,33 +24,59 @@ class Owned:
     parts: Mapping[str, Part]
 
 
-def owners_of(owned: Owned) -> list[Owned]:
-    """One client for each different owner that the rows name; itself if they name none."""
+def owners_of(owned: Owned, missing: str) -> list[Owned]:
+    """One client for each owner that the rows name, in the order of names; itself if they name none."""
     if all(part.owner is None for part in owned.parts.values()):
         return [owned]
-    names = np.unique(np.concatenate([_names(part, owned.where) for part in owned.parts.values()]))
+    names = {split: owner_names(part, owned.where) for split, part in owned.parts.items()}
+    nobody = {split: found == "" for split, found in names.items()}
+    count = sum(int(mask.sum()) for mask in nobody.values())
+    if count and missing == "refuse":
+        raise DataError(
+            f"{owned.where}: {count} rows name no client; fill that column, or leave such rows out with "
+            "data.missing=drop"
+        )
+    different = np.unique(np.concatenate([found[found != ""] for found in names.values()]))
+    rows = {split: _rows_of(found, different) for split, found in names.items()}
     return [
-        Owned(str(name), f"{owned.where}, client '{name}'", {s: p for s, p in _of(owned, name) if len(p.y)})
-        for name in names
+        Owned(
+            str(name),
+            f"{owned.where}, client '{name}'",
+            {s: _mine(p, rows[s][k]) for s, p in owned.parts.items() if len(rows[s][k])},
+        )
+        for k, name in enumerate(different)
     ]
 
 
-def _names(part: Part, where: str) -> np.ndarray:
-    if part.owner is None or part.owner.shape != (len(part.y),):
+def _rows_of(names: np.ndarray, different: np.ndarray) -> list[np.ndarray]:
+    """The rows of each of the `different` names."""
+    named = np.flatnonzero(names != "")
+    return by_owner(named, np.searchsorted(different, names[named]), len(different))
+
+
+def _mine(part: Part, rows: np.ndarray) -> Part:
+    return part.rows(rows)._replace(owner=None)
+
+
+def owner_names(part: Part, where: str) -> np.ndarray:
+    """[n] the client of each row as text, as it is written: 007 and 7 are two; "" where none is named.
+
+    Raises:
+        DataError: the rows of this part name no clients, or by numbers that are not whole.
+    """
+    owner = part.owner
+    if owner is None or owner.shape != (len(part.y),):
         raise DataError(
             f"{where}: names the client of some rows only; name it in each split and for each row"
         )
-    owner = part.owner
-    if owner.dtype.kind == "f" and np.isnan(owner).any():
-        raise DataError(f"{where}: {int(np.isnan(owner).sum())} rows name no client; fill that column")
-    if owner.dtype.kind == "f" and (owner == np.floor(owner)).all():
-        owner = owner.astype(np.int64)
-    return np.asarray(owner.astype(str))
-
-
-def _of(owned: Owned, name: str) -> list[tuple[str, Part]]:
-    mine = {s: _names(p, owned.where) == name for s, p in owned.parts.items()}
-    return [(s, Part(p.x[mine[s]], p.y[mine[s]], p.columns)) for s, p in owned.parts.items()]
+    if owner.dtype.kind == "f" and (np.abs(owner[~np.isnan(owner)]) >= 2**53).any():
+        raise DataError(
+            f"{where}: names clients by floating-point numbers above 2^53, of which several are one; "
+            "write that column as text or whole numbers"
+        )
+    if owner.dtype.kind in "iuU":
+        return np.char.strip(owner.astype(str))
+    return np.array(["" if lacking(v) else class_name(v).strip() for v in owner.tolist()], dtype=str)
 
 
 def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
@@ -68,7 +85,10 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
     Raises:
         DataError: the samples cannot be used, or clients do not fit each other.
     """
-    clients = [c for found in clients for c in owners_of(found)]
+    nobody = _without_client(clients)
+    clients = [c for found in clients for c in owners_of(found, cfg.missing)]
+    if not clients:
+        raise DataError(f"data.path={cfg.path}: no row names a client; fill the column '{cfg.client}'")
     _check_splits(clients)
     rows = [(k, c, s, p) for k, c in enumerate(clients) for s, p in c.parts.items()]
     parts, bare = in_order([(f"{c.where}{_split(s)}", p) for _, c, s, p in rows])
@@ -95,7 +115,7 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
         task=cfg.task,
         owner=owners[0] if known else None,
         test_owner=owners[1] if known else None,
-        notes=(*bare, *renamed(names)),
+        notes=(*bare, *nobody, *_left_out(clients, [r[0] for r in rows], parts, pairs, cfg.missing), *renamed(names)),
         valid=np.concatenate(held) if any(s == VALID for _, _, s, _ in rows) else None,
         names=tuple(c.name for c in clients) if known else (),
         own=known,
@@ -104,6 +124,27 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
         target=cfg.target if columns else None,
         classes=tuple(names),
     )
+
+
+def _without_client(clients: Sequence[Owned]) -> tuple[str, ...]:
+    """A note of rows that name no client, where some rows name one."""
+    named = [(c.where, p) for c in clients for p in c.parts.values() if p.owner is not None]
+    count = sum(int((owner_names(part, where) == "").sum()) for where, part in named)
+    return (f"{count} rows name no client and are left out (data.missing=drop)",) if count else ()
+
+
+def _left_out(
+    clients: Sequence[Owned], owner: Sequence[int], parts: Sequence[tuple[str, Part]], pairs: Sequence[Pair]
+) -> tuple[str, ...]:
+    """A note of rows that lack a value, by client, where data.missing=drop."""
+    if missing != "drop":
+        return ()
+    counts: dict[str, tuple[int, int]] = {}
+    for k, (_, part), (_, y) in zip(owner, parts, pairs, strict=True):
+        name = clients[k].name or clients[k].where
+        gone, rows = counts.get(name, (0, 0))
+        counts[name] = gone + len(part.y) - len(y), rows + len(part.y)
+    return left_out(counts) or ("no row lacks a value, so none is left out (data.missing=drop)",)
 
 
 def _split(name: str) -> str:

@@ -3,27 +3,32 @@
 import numpy as np
 
 from fedpers.core.errors import DataError
+from fedpers.core.moments import Moments, scale_of
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import white
 from fedpers.datasets.config import DataConfig
+from fedpers.datasets.cuts import Splits
 from fedpers.datasets.raw import Raw
 
 CHUNK = 4096  # samples at a time when statistics are measured
 
 
-def make_pipeline(cfg: DataConfig, raw: Raw) -> Pipeline:
+def make_pipeline(cfg: DataConfig, raw: Raw, splits: Splits) -> Pipeline:
     """What the samples are, and what data.normalise, data.standardise and data.unit_norm ask for."""
-    mean, factor = _affine(cfg, raw) or (None, None)
+    mean, factor = _affine(cfg, raw, splits) or (None, None)
     kind = "tokens" if raw.tokens else "bytes" if white(raw.x) != 1 else "numbers"
     named = raw.task != "regression"
     classes = raw.classes or tuple(str(i) for i in range(raw.num_classes if named else 0))
     return Pipeline(kind, raw.columns, raw.target, classes, mean, factor, cfg.unit_norm)
 
 
-def _affine(cfg: DataConfig, raw: Raw) -> tuple[np.ndarray, np.ndarray] | None:
-    """(mean, 1/std), broadcast against a sample; None for no standardisation."""
-    if cfg.standardise:
-        mean, std = moments(raw.x)
+def _affine(cfg: DataConfig, raw: Raw, splits: Splits) -> tuple[np.ndarray, np.ndarray] | None:
+    """(mean, 1/std), broadcast against a sample; None for no standardisation. No test sample counts."""
+    if cfg.standardise == "pooled":
+        mean, std = moments(raw.x[_untested(raw, splits)])
+    elif cfg.standardise:
+        mean, factor = scale_of([Moments.of(raw.rows(index)) for index in splits.train])
+        return mean.reshape(raw.x.shape[1:]), factor.reshape(raw.x.shape[1:])
     elif not cfg.normalise:
         return None
     elif cfg.mean:
@@ -35,12 +40,22 @@ def _affine(cfg: DataConfig, raw: Raw) -> tuple[np.ndarray, np.ndarray] | None:
         shape = (-1,) + (1,) * (raw.x.ndim - 2)
         return mean.reshape(shape), 1 / std.reshape(shape)
     else:
-        mean, std = moments(raw.x)
+        mean, std = moments(raw.x[_untested(raw, splits)])
         axes = tuple(range(1, mean.ndim))
         square = (std**2 + mean**2).mean(axis=axes, keepdims=True)
         mean = mean.mean(axis=axes, keepdims=True)
         std = np.sqrt(np.maximum(square - mean**2, 0))
     return mean, 1 / np.where(std > 1e-8, std, 1)
+
+
+def _untested(raw: Raw, splits: Splits) -> np.ndarray | slice:
+    """The rows of the set's training part that are no client's test samples, whoever has them."""
+    tests = np.concatenate(splits.test)
+    if not (tests < len(raw.x)).any():
+        return slice(None)
+    free = np.ones(len(raw.x), dtype=bool)
+    free[tests[tests < len(raw.x)]] = False
+    return free
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

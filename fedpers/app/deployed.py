@@ -20,6 +20,8 @@ from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import FedpersError
 from fedpers.core.logs import formatter, to_stderr
+from fedpers.core.pipeline import Pipeline
+from fedpers.deploy.agreement import agree, notes_of
 from fedpers.deploy.device_grid import DeviceGrid
 from fedpers.deploy.ledger import Ledger
 from fedpers.flower.observer import Observer, RoundLog
@@ -78,6 +80,8 @@ def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
         t, state = checkpoint.load(out, ledger, device)
     devices = DeviceGrid(grid, cfg, ledger, device)
     devices.assemble(cfg.data.num_clients)
+    if not ledger.pipeline:
+        agree(cfg.data, ledger)
     parts = assemble(cfg, federation_of(cfg, ledger))
     if cfg.resume:
         parts.strategy.state, parts.strategy.rounds_done = state, t
@@ -107,7 +111,9 @@ def federation_of(cfg: RunConfig, ledger: Ledger) -> Federation:
         num_train=ledger.num_train,
         num_test=ledger.num_test,
         label_counts=ledger.label_counts,
-        notes=(f"clients {', '.join(ledger.names)}",),
+        notes=notes_of(ledger),
+        pipeline=Pipeline.of(json.loads(ledger.pipeline or "{}")),
+        clients=ledger.names,
     )
 
 

@@ -1,6 +1,8 @@
-"""Somebody's own arrays: whether they can be used, what their classes are, how a client's samples are cut."""
+"""Somebody's own arrays: whether they can be used, and how a client's samples are cut."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedpers.core.errors import DataError
-from fedpers.core.pixels import channels_first, white
+from fedpers.core.pixels import channels_first
 
 Pair = tuple[np.ndarray, np.ndarray]  # x [n, ...], y [n] or, for regression, [n, out]
 WHOLE, TRAIN, VALID, TEST = "all", "train", "valid", "test"
@@ -74,8 +76,9 @@ def usable(
     Raises:
         DataError: x is no numbers, the lengths differ, there are no rows, or values are missing or infinite.
     """
+    x, y = native(x), y if y.dtype.kind == "O" else native(y)
     if x.dtype.kind not in NUMBERS:
-        raise DataError(f"{where}: x holds {_kind(x)}, which is no number; encode it as numbers first")
+        raise DataError(f"{where}: x holds {kind_of(x)}, which is no number; encode it as numbers first")
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise DataError(f"{where}: x is {x.shape} and y {y.shape}; give one y for each row of x")
     if not len(y):
@@ -96,68 +99,30 @@ def usable(
     return usable(x[~gone], y[~gone], where)
 
 
-def of_table(columns: Mapping[str, np.ndarray], target: str | None, where: str) -> Part:
-    """x, y and the names of x's columns, of a table; a column may hold lists or images of one size.
-
-    Raises:
-        DataError: the target is not there, or another column holds no numbers.
-    """
-    columns = dict(columns)
-    if target not in columns:
-        names = ", ".join(list(columns)[:20])
-        raise DataError(
-            f"{where}: no target column '{target}'; there are {names}. "
-            'Name it: data.target=... (on a device: target="...")'
-        )
-    y = columns.pop(target)
-    blocks = {name: _block(name, values, where) for name, values in columns.items()}
-    words = [name for name, values in blocks.items() if values.dtype.kind not in NUMBERS]
-    if words:
-        raise DataError(f"{where}: {', '.join(words)} hold no numbers; encode or drop these columns")
-    if len(blocks) == 1 and next(iter(blocks.values())).ndim > 1:  # one column of arrays
-        return Part(next(iter(blocks.values())), y)
-    flat = [b.reshape(len(y), -1) for b in blocks.values()]
-    labels = tuple(
-        n if b.shape[1] == 1 else f"{n}.{i}"
-        for n, b in zip(blocks, flat, strict=True)
-        for i in range(b.shape[1])
-    )
-    x = np.column_stack(flat) if flat else np.zeros((len(y), 0))
-    return Part(x if white(x) == 1 else x.astype(np.int64), y, labels)  # columns hold numbers, not pixels
+def lacking(value: Any) -> bool:
+    """Whether it stands for no value: None, NaN, an empty word, or pandas' NA."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, str | float | np.floating | Decimal) and (value == "" or value != value)
 
 
-def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
-    """A column of numbers, or of lists or images of one size, as an array [n, ...]."""
-    if values.dtype.kind != "O" or not len(values) or isinstance(values[0], str | None):
-        return values
-    pictures = hasattr(values[0], "getbands")  # of PIL
-    try:
-        whole = np.array([np.asarray(v) for v in values])
-    except ValueError as error:
-        raise DataError(f"{where}: column '{name}' holds different sizes; bring them to one") from error
-    if not pictures:
-        return whole
-    return whole[:, None] if whole.ndim == 3 else np.ascontiguousarray(whole.transpose(0, 3, 1, 2))
-
-
-def in_order(parts: Sequence[tuple[str, Part]]) -> tuple[list[tuple[str, Part]], tuple[str, ...]]:
-    """(parts of (where, part) with their columns in the order of the first that names some, notes).
-
-    Raises:
-        DataError: two have other columns.
-    """
-    first, order = next(((w, p.columns) for w, p in parts if p.columns), ("", ()))
-    bare = [w for w, part in parts if order and not part.columns and len(part.y)]
-    notes = (f"{bare[0]}: x has no names of columns; they are taken in the order of {first}",) if bare else ()
-    return [(w, part.ordered(order, w, first)) for w, part in parts], notes
+def native(x: np.ndarray) -> np.ndarray:
+    """Numbers as torch takes them: in this machine's order of bytes, at most 64 bits, objects as float64."""
+    if x.dtype.kind == "O" and all(isinstance(v, Number | np.bool_) or lacking(v) for v in x.reshape(-1)):
+        return np.array([np.nan if lacking(v) else float(v) for v in x.reshape(-1)]).reshape(x.shape)
+    if x.dtype.kind == "f" and x.dtype.itemsize > 8:
+        return x.astype(np.float64)
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def _gone(values: np.ndarray) -> np.ndarray:
     """[n] whether a row lacks a value."""
     if values.dtype.kind == "f":
         return np.asarray(np.isnan(values.reshape(len(values), -1)).any(axis=1))
-    if values.dtype.kind in "OU":
-        return np.array([v is None or v == "" or v != v for v in values.tolist()])
+    if values.dtype.kind == "U":
+        return np.asarray(values == "")
+    if values.dtype.kind == "O":
+        return np.array([lacking(v) for v in values])
     return np.zeros(len(values), dtype=bool)
 
 
@@ -170,7 +135,8 @@ def _first(x: np.ndarray, gone: np.ndarray, columns: Sequence[str]) -> str:
     return f"the first is row {row + 1}, column {name}"
 
 
-def _kind(x: np.ndarray) -> str:
+def kind_of(x: np.ndarray) -> str:
+    """What an array that holds no numbers holds, for messages."""
     value = x.reshape(-1)[0] if x.size else ""
     return f"{type(value).__name__} {str(value)[:30]!r}" if x.dtype.kind in "OUS" else f"type {x.dtype}"
 
@@ -187,76 +153,6 @@ def whole_numbers(x: np.ndarray, where: str) -> int:
             f"with values from {x.min()} to {x.max()}"
         )
     return int(x.max(initial=0)) + 1
-
-
-def numbered(targets: Sequence[np.ndarray], task: str, where: str) -> tuple[list[np.ndarray], list[str]]:
-    """(targets as the task takes them, names of the classes): numbers 0..C-1, or float values.
-
-    The classes are the different values of all clients together, sorted; words that are all whole numbers,
-    as folders may be called, as numbers.
-
-    Raises:
-        DataError: the targets do not fit the task.
-    """
-    text = {y.dtype.kind in "OU" for y in targets}
-    if len(text) > 1:
-        raise DataError(f"{where}: targets are numbers of some clients and text of others; make them alike")
-    if task == "regression":
-        return [_values(y, where) for y in targets], []
-    if any(y.ndim > 1 for y in targets):
-        shape = next(y.shape for y in targets if y.ndim > 1)
-        raise DataError(
-            f"{where}: y is {shape}; a class is one number or word, so give [n] (y.argmax(1) of one-hot rows)"
-        )
-    whole = np.concatenate([y.astype(str) if text == {True} else y for y in targets])
-    if whole.dtype.kind == "f" and (whole != np.floor(whole)).any():
-        value = whole[whole != np.floor(whole)][0]
-        raise DataError(f"{where}: target {value:g} is no class; for numbers set data.task=regression")
-    classes, numbers = np.unique(whole, return_inverse=True)
-    _check_classes(classes, len(whole), task, where)
-    cuts = np.cumsum([len(y) for y in targets])[:-1]
-    names = [class_name(c) for c in classes.tolist()]
-    order = sorted(range(len(names)), key=lambda i: int(names[i])) if all(map(_is_whole, names)) else None
-    if order is not None:
-        numbers = np.argsort(order)[numbers]
-        names = [names[i] for i in order]
-    return np.split(numbers.astype(np.int64), cuts), names
-
-
-def class_name(value: Any) -> str:
-    """What a class is called: 1 and 1.0 alike."""
-    return str(value) if isinstance(value, str) or value != int(value) else str(int(value))
-
-
-def _is_whole(name: str) -> bool:
-    return name.isascii() and name.removeprefix("-").isdigit()
-
-
-def _values(y: np.ndarray, where: str) -> np.ndarray:
-    if y.dtype.kind not in NUMBERS:
-        raise DataError(f"{where}: target {_kind(y)} is no number; for classes set data.task=classification")
-    return y.astype(np.float64)
-
-
-def _check_classes(classes: np.ndarray, rows: int, task: str, where: str) -> None:
-    if len(classes) < 2:
-        raise DataError(f"{where}: every target is {classes[0]!s}; there must be at least two classes")
-    if task == "binary" and len(classes) != 2:
-        text = f"there are {len(classes)} classes; data.task=binary takes two, data.task=classification any"
-        raise DataError(f"{where}: {text}")
-    if len(classes) == rows > 20:
-        raise DataError(
-            f"{where}: the target has {rows} different values in {rows} rows, so it names rows and no "
-            "classes; choose another data.target, or data.task=regression"
-        )
-
-
-def renamed(names: Sequence[str]) -> tuple[str, ...]:
-    """A note of what classes were called, where they were not 0, 1, ...; at most 20 of them."""
-    if list(names) == [str(i) for i in range(len(names))]:
-        return ()
-    shown = ", ".join(f"{i}={name}" for i, name in enumerate(names[:20]))
-    return (f"classes: {shown}{', ...' if len(names) > 20 else ''}",)
 
 
 def alike(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:

@@ -17,10 +17,6 @@ from fedpers.core.arrays import (
     alike,
     as_array,
     cut,
-    in_order,
-    numbered,
-    of_table,
-    renamed,
     usable,
     whole_numbers,
 )
@@ -28,6 +24,8 @@ from fedpers.core.errors import DataError
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import one_scale, white
 from fedpers.core.samples import ClientData, Data
+from fedpers.core.tables import in_order, left_out, of_table
+from fedpers.core.targets import numbered, renamed
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,10 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
     """
     named = clients if isinstance(clients, Mapping) else {str(k): c for k, c in enumerate(clients)}
     where = [f"client '{k}'" for k in named]
-    splits = [_splits(c, w, i, reading) for i, (c, w) in enumerate(zip(named.values(), where, strict=True))]
+    gone: dict[str, tuple[int, int]] = {}
+    splits = [
+        _splits(c, w, i, reading, gone) for i, (c, w) in enumerate(zip(named.values(), where, strict=True))
+    ]
     parts = [(w, part) for w, three in zip(where, splits, strict=True) for part in three]
     parts, notes = in_order(parts)
     xs = one_scale([part.x for _, part in parts]) if not reading.tokens else [part.x for _, part in parts]
@@ -79,7 +80,7 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
         "num_train": np.array([len(c.train) for c in held]),
         "num_test": np.array([len(c.test) for c in held]),
         "label_counts": np.stack(counts[:: len(SPLITS)]),
-        "notes": (*notes, *renamed(classes)),
+        "notes": (*notes, *left_out(gone), *renamed(classes)),
         "tokens": tokens,
         "pipeline": pipeline,
         "clients": tuple(str(name) for name in clients) if isinstance(clients, Mapping) else (),
@@ -102,38 +103,46 @@ class Held:
         return self.clients[k]
 
 
-def _splits(entry: Any, where: str, i: int, reading: Reading) -> list[Part]:
-    """Training, validation and test samples of client i, checked and, where not given so, cut."""
+def _splits(entry: Any, where: str, i: int, reading: Reading, gone: dict[str, tuple[int, int]]) -> list[Part]:
+    """Training, validation and test samples of client i, checked and, where not given so, cut.
+
+    How many rows are left out, of how many, is noted in `gone`.
+    """
     given = dict(entry) if isinstance(entry, Mapping) else {WHOLE: entry}
     if set(given) - set(SPLITS) - {WHOLE} or not ({TRAIN, TEST} <= set(given) or set(given) == {WHOLE}):
         raise DataError(
             f'{where}: has {", ".join(map(str, given)) or "nothing"}; give (x, y), or {{"train": (x, y), '
             '"test": (x, y)}'
         )
-    parts = {split: _usable(pair, f"{where} ({split})", reading) for split, pair in given.items()}
+    read = {split: _read(pair, f"{where} ({split})", reading) for split, pair in given.items()}
+    parts = {split: _usable(part, f"{where} ({split})", reading) for split, part in read.items()}
+    rows, kept = (sum(len(part.y) for part in of.values()) for of in (read, parts))
+    gone[where] = rows - kept, rows
     if WHOLE in parts:
         whole, rng = parts[WHOLE], np.random.default_rng([reading.seed, i])
-        rows = cut(len(whole.y), reading.test_fraction, reading.valid_fraction, rng)
-        parts = {split: whole.rows(chosen) for split, chosen in rows.items()}
+        cuts = cut(len(whole.y), reading.test_fraction, reading.valid_fraction, rng)
+        parts = {split: whole.rows(chosen) for split, chosen in cuts.items()}
     if not len(parts[TRAIN].y):
         raise DataError(f"{where}: has 1 sample and none is left for training; give it at least two")
     parts.setdefault(VALID, parts[TRAIN].rows(slice(0)))
     return [parts[split] for split in SPLITS]
 
 
-def _usable(pair: Any, where: str, reading: Reading) -> Part:
-    """A pair (x, y), or a table, whose rows can be used."""
+def _usable(part: Part, where: str, reading: Reading) -> Part:
+    x, y = usable(part.x, part.y, where, reading.missing, part.columns)
+    return part._replace(x=x, y=y)
+
+
+def _read(pair: Any, where: str, reading: Reading) -> Part:
+    """A pair (x, y), or a table."""
     if not isinstance(pair, tuple | list):
         table = _columns(pair, where)
         if table is None:
             raise DataError(f"{where}: is {type(pair).__name__}; give a pair (x, y)")
-        part = of_table(table, reading.target, where)
-    elif len(pair) != 2:
+        return of_table(table, reading.target, where)
+    if len(pair) != 2:
         raise DataError(f"{where}: has {len(pair)} parts; give a pair (x, y)")
-    else:
-        part = _pair(pair[0], pair[1], where)
-    x, y = usable(part.x, part.y, where, reading.missing, part.columns)
-    return part._replace(x=x, y=y)
+    return _pair(pair[0], pair[1], where)
 
 
 def _pair(x: Any, y: Any, where: str) -> Part:

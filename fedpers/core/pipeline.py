@@ -30,12 +30,15 @@ class Pipeline:
 
     def inputs(self, x: np.ndarray, dtype: torch.dtype) -> Tensor:
         """What a model takes for stored samples x [n, ...] whose columns are in order; never x's memory."""
-        out = torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="))).to(dtype)
+        out = torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("=")))
+        exact = self.mean is not None and out.element_size() == 8  # a float32 has no room for 1.7e9 + 0.1
+        out = out.to(torch.float64 if exact else dtype)
         if self.kind != "tokens":
             out.div_(white(x))
         if self.mean is not None and self.factor is not None:
-            mean, factor = (torch.as_tensor(a, dtype=dtype) for a in (self.mean, self.factor))
+            mean, factor = (torch.as_tensor(a, dtype=out.dtype) for a in (self.mean, self.factor))
             out.sub_(mean).mul_(factor)
+        out = out.to(dtype)
         if self.unit_norm:
             norm = out.flatten(1).norm(dim=1).clamp_min(torch.finfo(dtype).tiny)
             out.div_(norm.reshape(-1, *[1] * (out.ndim - 1)))

@@ -154,10 +154,16 @@ def _about(n: int) -> tuple[float, float]:
 def facts_of(cfg: RunConfig) -> dict[str, Field]:
     """What a device tells when the roll is called."""
     classes = {"classification": cfg.data.num_classes, "binary": 2}.get(cfg.data.task, 0)
+    sums = math.prod(cfg.data.input_shape) if cfg.data.standardise else 0
     return {
         "num_train": Field(low=1, high=MOST),
         "num_test": Field(low=1, high=MOST),
+        "num_valid": Field(low=0, high=MOST),
+        "left_out": Field(low=0, high=MOST),
         "label_counts": Field(low=0, high=MOST, length=classes),
+        "columns": Field(str),
+        "sums": Field(float, length=sums),
+        "squares": Field(float, low=0, length=sums),
         "client": Field(str, pattern=NAME),
     }
 
@@ -175,7 +181,17 @@ def read_facts(message: Message, declared: Mapping[str, Field]) -> dict[str, Any
         _refuse(replace(counts, total=said["num_train"]).fault("label_counts", said["label_counts"]))
     if arrays:
         raise Refused(f"{ARRAYS} holds {len(arrays)} arrays, expected none")
-    return said
+    return said | {"columns": _names(said["columns"])}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if type(names) is not list or not all(type(name) is str for name in names):
+        raise Refused(f"columns is {show(text)}, expected a list of names in JSON")
+    return tuple(names)
 
 
 # ---- messages -----------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class DeviceGrid(DirectGrid):
         ready = [k for k in sorted(watch.waiting) if self.ledger.names[k] in there]
         messages = []
         for k in ready:
-            order = Order(self.ledger.run, k, self.ledger.recall(k), left)
+            order = Order(self.ledger.run, k, self.ledger.recall(k), left, self.ledger.pipeline)
             content = seal({**header._asdict(), **order.header()}, watch.orders[k])
             node = there[self.ledger.names[k]]
             messages.append(Message(content, node, header.kind, ttl=left, group_id=str(header.t)))

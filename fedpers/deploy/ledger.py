@@ -5,7 +5,7 @@ It is saved with each checkpoint, so a run that goes on asks every client for th
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,17 @@ class Facts:
     num_train: int
     num_test: int
     label_counts: tuple[int, ...]  # of the training samples; empty for regression
+    num_valid: int = 0
+    left_out: int = 0  # rows without a value
+    columns: tuple[str, ...] = ()  # of its table, in the order of names
+    sums: tuple[float, ...] = ()  # of each feature over the training samples, for data.standardise
+    squares: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "Facts":
+        """From the plain values of an answer to the roll call; what else it says is left aside."""
+        told = {f.name: said[f.name] for f in fields(cls)}
+        return cls(**{k: v if isinstance(v, int) else tuple(v) for k, v in told.items()})
 
 
 @dataclass
@@ -36,6 +47,7 @@ class Ledger:
     names: tuple[str, ...] = ()  # of partition 0, 1, ...
     facts: tuple[Facts, ...] = ()
     since: dict[int, Version] = field(default_factory=dict)  # the last version taken
+    pipeline: str = ""  # a Pipeline in JSON, that all devices apply; "": not agreed on yet
     keep: dict[int, Version] = field(default_factory=dict)  # that of the newest checkpoint
     _saved: dict[int, Version] = field(default_factory=dict)
 
@@ -72,7 +84,8 @@ class Ledger:
         body = {
             "run": self.run,
             "names": self.names,
-            "num": torch.tensor([[f.num_train, f.num_test] for f in self.facts]),
+            "num": torch.tensor([[f.num_train, f.num_test, f.num_valid, f.left_out] for f in self.facts]),
+            "pipeline": self.pipeline,
             "label_counts": torch.from_numpy(self.label_counts),
             "since": [[k, *version] for k, version in sorted(self.since.items())],
         }
@@ -96,7 +109,8 @@ class Ledger:
 
     def _load(self, body: Any) -> None:
         pairs = zip(body["num"].tolist(), body["label_counts"].tolist(), strict=True)
-        self.facts = tuple(Facts(train, test, tuple(counts)) for (train, test), counts in pairs)
+        self.facts = tuple(Facts(train, test, tuple(counts), *rest) for (train, test, *rest), counts in pairs)
+        self.pipeline = str(body["pipeline"])
         self.run, self.names = str(body["run"]), tuple(map(str, body["names"]))
         self.since = {int(k): (int(t), int(e)) for k, t, e in body["since"]}
         self.keep = self._saved = dict(self.since)

@@ -15,22 +15,46 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedpers.core.arrays import NUMBERS, SPLITS, TEST, TRAIN, WHOLE, Pair, class_name
+from fedpers.core.arrays import NUMBERS, SPLITS, TEST, TRAIN, WHOLE, Pair, Part, native, usable
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import DataError
+from fedpers.core.moments import Moments
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import channels_first, fitted
+from fedpers.core.tables import in_order
+from fedpers.core.targets import class_name, plain
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import own_splits
 from fedpers.datasets.image_folders import Found, find, left_out, read_images
-from fedpers.datasets.local_files import read, read_columns
+from fedpers.datasets.local_files import read
 from fedpers.datasets.pictures import Look
 
 log = logging.getLogger("fedpers")
-Splits = dict[str, Pair]
+Splits = dict[str, Part]
+
+
+class Local(NamedTuple):
+    """One client's data on its device."""
+
+    data: ClientData
+    columns: tuple[str, ...]  # names of x's columns in their order, of a table
+    left_out: int  # rows without a value
+    moments: Moments | None  # of the training samples, where data.standardise asks for them
 
 
 def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtype: torch.dtype) -> ClientData:
+    """The splits that `local` finds."""
+    return local(source, target, cfg, seed, dtype).data
+
+
+def local(
+    source: str,
+    target: str | None,
+    cfg: DataConfig,
+    seed: int,
+    dtype: torch.dtype,
+    pipeline: Pipeline = Pipeline(),  # noqa: B008  (it cannot change)
+) -> Local:
     """The three splits of this device's client, as a simulation that reads the same files has them.
 
     Args:
@@ -39,13 +63,17 @@ def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtyp
         cfg: `input_shape`, `task`, `num_classes` that the run expects, and how to cut.
         seed: of the cut.
         dtype: of x, and of y for regression.
+        pipeline: what all devices of the run agreed on.
 
     Raises:
         DataError: names the source, what is wrong with it and the remedy.
     """
     path = Path(source).expanduser()
-    splits = _call(source) if is_entry_point(source) else _files(path, target, cfg)
-    parts = {name: checked(*pair, cfg, f"{source} ({name})") for name, pair in splits.items()}
+    found = _call(source) if is_entry_point(source) else _files(path, target, cfg)
+    named, _ = in_order([(f"{source} ({name})", part) for name, part in found.items()])
+    splits = {name: (where, part) for name, (where, part) in zip(found, named, strict=True)}
+    kept = {name: _kept(part, where, cfg) for name, (where, part) in splits.items()}
+    parts = {name: checked(part.x, part.y, cfg, splits[name][0]) for name, part in kept.items()}
     if WHOLE not in parts and not {TRAIN, TEST} <= set(parts):
         raise DataError(
             f"{source}: has {', '.join(parts) or 'nothing'}; give train and test, or x and y to be cut"
@@ -56,7 +84,26 @@ def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtyp
             raise DataError(f"{source}: no {name} samples; give more samples or another data.test_fraction")
     chosen = {name: (parts[of][0][rows], parts[of][1][rows]) for name, (of, rows) in cuts.items()}
     empty = chosen[TRAIN][0][:0], chosen[TRAIN][1][:0]
-    return ClientData(*[_tensors(*chosen.get(name, empty), cfg.task, dtype) for name in SPLITS])
+    columns = next((part.columns for _, part in named if part.columns), ())
+    _check_columns(columns, pipeline, source)
+    data = ClientData(*[_tensors(*chosen.get(name, empty), cfg.task, dtype, pipeline) for name in SPLITS])
+    gone = sum(len(part.y) for part in found.values()) - sum(len(part.y) for part in kept.values())
+    moments = Moments.of(chosen[TRAIN][0]) if cfg.standardise else None
+    return Local(data, columns, gone, moments)
+
+
+def _check_columns(columns: tuple[str, ...], pipeline: Pipeline, source: str) -> None:
+    if columns and pipeline.columns and columns != pipeline.columns:
+        odd = ", ".join(sorted(set(columns) ^ set(pipeline.columns))[:10])
+        raise DataError(f"{source}: has other columns than the run's other devices ({odd} in one only)")
+
+
+def _kept(part: Part, where: str, cfg: DataConfig) -> Part:
+    """The rows that have all values, where data.missing=drop."""
+    if cfg.missing == "refuse":
+        return part._replace(x=native(part.x))
+    x, y = usable(part.x, part.y, where, cfg.missing, part.columns)
+    return part._replace(x=x, y=y)
 
 
 # ---- where it comes from ------------------------------------------------------------------------
@@ -78,7 +125,7 @@ def _call(source: str) -> Splits:
         ) from error
     pairs = found if isinstance(found, Mapping) else {WHOLE: found}
     try:
-        return {str(k): (np.asarray(x), np.asarray(y)) for k, (x, y) in pairs.items()}
+        return {str(k): Part(np.asarray(x), np.asarray(y)) for k, (x, y) in pairs.items()}
     except (TypeError, ValueError) as error:
         raise DataError(
             f'{source}: returned {type(found).__name__}; return (x, y) or {{"train": (x, y), ...}}'
@@ -88,14 +135,14 @@ def _call(source: str) -> Splits:
 def _files(path: Path, target: str | None, cfg: DataConfig) -> Splits:
     found = find(path) if path.is_dir() else Found([], [])
     if not found.images:
-        return {name: (part.x, part.y) for name, part in read(path, target).items()}
+        return read(path, target, values=cfg.task == "regression")
     colour = {1: "L", 3: "RGB"}.get(cfg.input_shape[0], "") if len(cfg.input_shape) == 3 else ""
     clients = read_images(path, found.images, Look.of(cfg.image_size, colour))
     if set(clients) != {""}:
         raise DataError(f"{path}: holds folders of clients ({', '.join(sorted(clients))}); name one client's")
     for note in left_out(path, found.others):
         log.warning("%s: %s", path, note)
-    return {name: (part.x, part.y) for name, part in clients[""].items()}
+    return dict(clients[""])
 
 
 def state_of(source: str, run: str) -> tuple[object, ...]:
@@ -106,18 +153,6 @@ def state_of(source: str, run: str) -> tuple[object, ...]:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(str(p), p.stat()) for p in files if p.exists()]
     return tuple((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats)
-
-
-def feature_names(source: str, target: str | None) -> tuple[str, ...]:
-    """The names of x's columns in their order, of a table or a folder of tables; else ()."""
-    if is_entry_point(source):
-        return ()
-    path = Path(source).expanduser()
-    if path.is_dir():
-        path = next(path.glob(f"{TRAIN}.*"), path)
-    if path.suffix not in (".csv", ".parquet"):
-        return ()
-    return tuple(name for name in read_columns(path) if name != target)
 
 
 # ---- whether it fits ----------------------------------------------------------------------------
@@ -162,8 +197,10 @@ def _targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarra
         return y
     top = 2 if cfg.task == "binary" else cfg.num_classes
     numbers = {name: i for i, name in enumerate(cfg.class_names or map(str, range(top)))}
-    found, which = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_inverse=True)
+    words = np.array([class_name(value) for value in y.tolist()]) if y.dtype.kind == "O" else y
+    found, which = np.unique(words, return_inverse=True)
     names = [class_name(value) for value in found.tolist()]
+    names = names if cfg.class_names else [plain(name) for name in names]
     wrong = next((name for name in names if name not in numbers), None)
     if wrong is not None:
         known = ", ".join(cfg.class_names) or f"0..{top - 1}"
@@ -172,7 +209,7 @@ def _targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarra
     return np.array([numbers[name] for name in names], dtype=np.int64)[which.reshape(-1)]
 
 
-def _tensors(x: np.ndarray, y: np.ndarray, task: str, dtype: torch.dtype) -> Data:
+def _tensors(x: np.ndarray, y: np.ndarray, task: str, dtype: torch.dtype, pipeline: Pipeline) -> Data:
     whole = dtype if task == "regression" else torch.int64
     targets = torch.from_numpy(np.array(y)).to(whole)
-    return Data(Pipeline().inputs(x, dtype), targets, torch.ones(len(y), dtype=dtype))
+    return Data(pipeline.inputs(x, dtype), targets, torch.ones(len(y), dtype=dtype))

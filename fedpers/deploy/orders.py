@@ -17,18 +17,20 @@ class Order:
     k: int
     recall: Recall
     limit_s: float
+    pipeline: str = ""  # what all devices do to their samples, in JSON; "" before they agreed
 
     def header(self) -> dict[str, Any]:
         """As plain values."""
         since, keep = self.recall.since, self.recall.keep
-        plain = {"run": self.run, "k": self.k, "limit_s": float(self.limit_s)}
+        plain = {"run": self.run, "k": self.k, "limit_s": float(self.limit_s), "pipeline": self.pipeline}
         return plain | {"since": list(since or NONE), "keep": list(keep or NONE)}
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> "Order":
         """Read `header` back."""
         recall = Recall(version(header["since"]), version(header["keep"]))
-        return cls(str(header["run"]), int(header["k"]), recall, float(header["limit_s"]))
+        pipeline = str(header.get("pipeline", ""))
+        return cls(str(header["run"]), int(header["k"]), recall, float(header["limit_s"]), pipeline)
 
 
 def version(pair: Any) -> Version | None:

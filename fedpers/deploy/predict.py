@@ -13,10 +13,11 @@ from torch import Tensor
 from fedpers.config.registry import method
 from fedpers.config.run_config import from_mapping
 from fedpers.core.errors import DataError
+from fedpers.core.pipeline import Pipeline
 from fedpers.core.plan import Plan
 from fedpers.core.rng import Stream
 from fedpers.datasets.local_files import from_columns, read_columns
-from fedpers.deploy.local_data import Expected, checked, load_local
+from fedpers.deploy.local_data import Expected, checked, local
 from fedpers.deploy.own_model import OwnModel
 from fedpers.deploy.private_state import PrivateState, Recall
 from fedpers.deploy.resident import model_of, one_device
@@ -86,11 +87,12 @@ class Predictor:
         data = self.cfg.data
         self.expected = Expected(tuple(data.input_shape), data.task, data.num_classes)
         self.columns: tuple[str, ...] = tuple(own.about["columns"])
+        self.pipeline = Pipeline.of(json.loads(own.about.get("pipeline") or "{}"))
         self.target: str | None = own.about["target"]
 
     def __call__(self, x: np.ndarray) -> Tensor:
         """Outputs [n, K] for x [n, ...], of the model that the client was last evaluated with."""
-        inputs = torch.from_numpy(np.array(x)).to(getattr(torch, self.cfg.dtype))
+        inputs = self.pipeline.inputs(x, getattr(torch, self.cfg.dtype))
         with torch.no_grad():
             shared, state = self._ready()
             params = self.client.personal(shared, state)
@@ -102,7 +104,8 @@ class Predictor:
         """(shared, state) as the evaluation had them, after what the method does with the training data."""
         cfg, about, kept = self.cfg, self.own.about, self.own.content()
         k, when, since = int(kept["k"]), tuple(kept["when"]), kept["since"]
-        data = load_local(about["data"], self.target, cfg.data, cfg.seed, getattr(torch, cfg.dtype))
+        dtype = getattr(torch, cfg.dtype)
+        data = local(about["data"], self.target, cfg.data, cfg.seed, dtype, self.pipeline).data
         folder = self.own.folder
         store = PrivateState(folder.parent.parent, folder.parent.name, folder.name)
         store.recall = Recall(tuple(since) if since else None, None)

@@ -28,11 +28,12 @@ from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import CheckpointError, ConfigError
 from fedpers.core.logs import to_stderr
+from fedpers.core.pipeline import Pipeline
 from fedpers.core.plan import Plan
 from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
 from fedpers.deploy.device_metrics import DeviceMetrics
-from fedpers.deploy.local_data import feature_names, load_local, state_of
+from fedpers.deploy.local_data import Local, local, state_of
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.own_model import remember
 from fedpers.deploy.private_state import PrivateState
@@ -84,7 +85,7 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     skeleton, order = str(header.pop("skeleton")), Order.of(header)
     device = Device.of(request["node"])
     files = state_of(device.data, order.run)
-    seat = _seat(str(request["config"]), device.data, device.target, files)
+    seat = _seat(str(request["config"]), device.data, device.target, files, order.pipeline)
     if header["kind"] == "query":
         return seat.facts | {"client": device.client}, []
     store = _store(device.state, device.client, order.run, seat.plan.device, device.lost_state)
@@ -98,10 +99,20 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     if isinstance(given, Exception):
         raise given
     if header["kind"] == "evaluate":
-        about = {"config": str(request["config"]), "data": device.data, "target": device.target}
+        about: dict[str, Any] = {
+            "config": str(request["config"]),
+            "data": device.data,
+            "target": device.target,
+        }
         when = (int(header["t"]), int(header["e"]))
         try:
-            remember(store.folder, {**about, "columns": seat.columns}, body, when, order)
+            remember(
+                store.folder,
+                {**about, "columns": seat.columns, "pipeline": order.pipeline},
+                body,
+                when,
+                order,
+            )
         except (CheckpointError, OSError) as error:  # a full disk costs `fedpers predict`, not the round
             log.warning("the model for `fedpers predict` could not be kept: %s", error)
     return _packed(given, order, header, store)
@@ -139,17 +150,20 @@ class Seat:
 
 
 @lru_cache(maxsize=1)
-def _seat(config: str, source: str, target: str | None, files: tuple[object, ...]) -> Seat:
+def _seat(
+    config: str, source: str, target: str | None, files: tuple[object, ...], pipeline: str = ""
+) -> Seat:
     """`files` is what `state_of` says: another one and the samples are read anew."""
     cfg = from_mapping(json.loads(config))
-    data = load_local(source, target, cfg.data, cfg.seed, getattr(torch, cfg.dtype))
+    agreed = Pipeline.of(json.loads(pipeline or "{}"))
+    found = local(source, target, cfg.data, cfg.seed, getattr(torch, cfg.dtype), agreed)
     client = method(cfg.method_name).client_class()(cfg.method, model_of(cfg))
     if cfg.eval_train:
         client.splits = ("train", *client.splits)
     client.metrics = of_one(cfg.metrics)
     cuda = cfg.device != "cpu" and torch.cuda.is_available()
     plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype, privacy=cfg.privacy)
-    return Seat(client, one_device(data, cfg), plan, _facts(data, cfg), feature_names(source, target))
+    return Seat(client, one_device(found.data, cfg), plan, _facts(found, cfg), found.columns)
 
 
 def model_of(cfg: RunConfig) -> Model:
@@ -168,12 +182,22 @@ def one_device(data: ClientData, cfg: RunConfig) -> Federation:
     )
 
 
-def _facts(data: ClientData, cfg: RunConfig) -> dict[str, Any]:
-    labels: list[int] = []
+def _facts(found: Local, cfg: RunConfig) -> dict[str, Any]:
+    """What the server is told when it calls the roll; sums of features only for data.standardise."""
+    data, labels = found.data, []
     if cfg.data.task != "regression":
         width = cfg.data.num_classes if cfg.data.task == "classification" else 2
         labels = torch.bincount(data.train.y, minlength=width).tolist()
-    return {"num_train": len(data.train), "num_test": len(data.test), "label_counts": labels}
+    return {
+        "num_train": len(data.train),
+        "num_valid": len(data.valid),
+        "num_test": len(data.test),
+        "label_counts": labels,
+        "left_out": found.left_out,
+        "columns": json.dumps(found.columns),
+        "sums": list(found.moments.sums if found.moments else ()),
+        "squares": list(found.moments.squares if found.moments else ()),
+    }
 
 
 @lru_cache(maxsize=4)

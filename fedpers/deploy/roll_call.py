@@ -109,7 +109,7 @@ class RollCall:
                 continue
             self._clients[node] = name = keys.get(node) or said["client"]
             self.faults.pop(name, None)
-            self.facts[name] = Facts(said["num_train"], said["num_test"], tuple(said["label_counts"]))
+            self.facts[name] = Facts.of(said)
 
 
 def is_gone(message: Message) -> bool:
