@@ -93,6 +93,7 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
     rows = [(k, c, s, p) for k, c in enumerate(clients) for s, p in c.parts.items()]
     parts, bare = in_order([(f"{c.where}{_split(s)}", p) for _, c, s, p in rows])
     pairs = [usable(p.x, p.y, w, cfg.missing, p.columns) for w, p in parts]
+    dropped = _left_out([clients[k] for k, *_ in rows], parts, pairs) if cfg.missing == "drop" else ()
     columns = next((p.columns for _, p in parts if p.columns), ())
     alike((c.where, x.shape[1:]) for (_, c, _, _), (x, _) in zip(rows, pairs, strict=True))
     source = f"data.path={cfg.path}" if cfg.path else f"data.name={cfg.name}"
@@ -115,7 +116,7 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
         task=cfg.task,
         owner=owners[0] if known else None,
         test_owner=owners[1] if known else None,
-        notes=(*bare, *nobody, *_left_out(clients, [r[0] for r in rows], parts, pairs, cfg.missing), *renamed(names)),
+        notes=(*bare, *nobody, *dropped, *renamed(names)),
         valid=np.concatenate(held) if any(s == VALID for _, _, s, _ in rows) else None,
         names=tuple(c.name for c in clients) if known else (),
         own=known,
@@ -134,14 +135,12 @@ def _without_client(clients: Sequence[Owned]) -> tuple[str, ...]:
 
 
 def _left_out(
-    clients: Sequence[Owned], owner: Sequence[int], parts: Sequence[tuple[str, Part]], pairs: Sequence[Pair]
+    owners: Sequence[Owned], parts: Sequence[tuple[str, Part]], pairs: Sequence[Pair]
 ) -> tuple[str, ...]:
-    """A note of rows that lack a value, by client, where data.missing=drop."""
-    if missing != "drop":
-        return ()
+    """A note of rows that lack a value, by client."""
     counts: dict[str, tuple[int, int]] = {}
-    for k, (_, part), (_, y) in zip(owner, parts, pairs, strict=True):
-        name = clients[k].name or clients[k].where
+    for owner, (_, part), (_, y) in zip(owners, parts, pairs, strict=True):
+        name = owner.name or owner.where
         gone, rows = counts.get(name, (0, 0))
         counts[name] = gone + len(part.y) - len(y), rows + len(part.y)
     return left_out(counts) or ("no row lacks a value, so none is left out (data.missing=drop)",)

@@ -35,8 +35,9 @@ class Facts:
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "Facts":
         """From the plain values of an answer to the roll call; what else it says is left aside."""
-        told = {f.name: said[f.name] for f in fields(cls)}
-        return cls(**{k: v if isinstance(v, int) else tuple(v) for k, v in told.items()})
+        told: dict[str, Any] = {f.name: said[f.name] for f in fields(cls)}
+        told |= {k: tuple(v) for k, v in told.items() if not isinstance(v, int)}
+        return cls(**told)
 
 
 @dataclass

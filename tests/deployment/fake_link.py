@@ -79,7 +79,7 @@ class Link:
     def answer(self, name: str, header: dict[str, Any], message: Message) -> Message:
         node = {
             "client": name,
-            "data": str(self.data / f"{name}.npz"),
+            "data": str(next(self.data.glob(f"{name}.*"))),
             "state": str(self.folder / name),
             **self.options,
         }

@@ -33,7 +33,8 @@ ORDER = Order(RUN, 0, Recall(None, None), 60.0)
 # fields of answers, and the beginnings of places in replies and evaluations
 FIELDS = ("work", "forwards", "head_steps", "num", "version", "reinitialised", "skeleton", "arrays", "config",
           "Weights", "Importance", "LocalModel", "BodyGradient", "Assessed", "test_", "valid_", "num_train",
-          "num_test", "num_valid", "left_out", "columns", "sums", "squares", "label_counts", "client", "more", "own_loss", "evaluation", "its record")  # fmt: skip
+          "num_test", "num_valid", "left_out", "columns", "sums", "squares", "label_counts", "client", "more",
+          "own_loss", "evaluation", "its record")  # fmt: skip
 
 
 class Case:
