@@ -350,6 +350,20 @@ def test_cross_entropy_closed_form() -> None:
     assert model.correct(outputs, torch.tensor([1, 0])).tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
+def test_a_model_without_numbers_is_right_about_nothing(fill: float) -> None:
+    """softmax of these is nan in every class, so no class is its answer, class 0 neither."""
+    model = build_model("logistic", input_shape=(2,), num_outputs=3, task="classification")
+    outputs = torch.full((3, 3), fill)
+    assert model.predictions(outputs).isnan().all()
+    assert model.correct(outputs, torch.arange(3)).tolist() == [0.0, 0.0, 0.0]
+    partly = torch.tensor([[1.0, math.nan, 0.0], [math.inf, 0.0, 0.0], [-math.inf, 2.0, 0.0]])
+    assert model.correct(partly, torch.tensor([0, 0, 1])).tolist() == [0.0, 0.0, 1.0]
+    binary = build_model("logistic", input_shape=(2,), num_outputs=2, task="binary")
+    values = torch.tensor([[math.nan], [math.nan], [-math.inf], [math.inf]])
+    assert binary.correct(values, torch.tensor([0, 1, 0, 1])).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
 def test_logistic_loss_has_one_output_and_does_not_overflow() -> None:
     model = build_model("logistic", input_shape=(2,), num_outputs=2, task="binary")
     assert model.num_outputs == 1 and model.init(0)["head.weight"].shape == (1, 2)

@@ -268,6 +268,26 @@ def test_no_evaluation_no_validation_and_nan(tmp_path):
     assert stored["final"]["loss"] is None  # JSON has no infinity
 
 
+def test_clients_whose_model_is_no_number_are_named(tmp_path, caplog):
+    table = clients(0.5)
+    table["test_loss"] = np.array([1.0, math.nan])
+    recorder = Recorder(tmp_path, CONFIG, FEDERATION)
+    recorder.on_evaluation(1, table, {})
+    found = recorder.close()
+    assert found["diverged"] and "training diverged (clients 1): test loss nan" in found["warnings"][0]
+    assert found["warnings"][0] in caplog.text
+    fine = Recorder(tmp_path / "b", CONFIG, FEDERATION)
+    fine.on_evaluation(1, clients(0.5), {})
+    assert (fine.close()["diverged"], read_summary(tmp_path / "b")["warnings"]) == (False, [])
+
+
+def test_a_loss_far_above_guessing_is_divergence_from_the_first_round_on():
+    """Of one evaluation: cross entropy of a blind guess among 10 classes is log 10."""
+    rows = [{"round": 1, "split": "test", "loss": 1e6, "accuracy": 0.3}]
+    assert summary.warnings(rows, (), math.log(10)) and not summary.warnings(rows)
+    assert not summary.warnings([rows[0] | {"loss": 20.0}], (), math.log(10))
+
+
 def test_best_prefers_accuracy_then_loss_then_the_earlier_round():
     def rows(*valid):
         for t, numbers in enumerate(valid, 1):

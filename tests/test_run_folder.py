@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import fedpers
 from fedpers.app.cli import main
 from fedpers.app.run import execute
 from fedpers.app.run_folder import stored_config
@@ -144,9 +145,13 @@ def test_a_resumed_run_is_stored_as_the_same_run(tmp_path):
 
 def test_training_that_diverged_ends_with_a_warning(tmp_path, capsys):
     command = ["run", *QUICK, "method=fedavg", "method.local.lr=1e6", f"out={tmp_path / 'a'}"]
-    assert main(command) in (0, 2)
+    assert main(command) == 0
     text = "".join(capsys.readouterr())
-    assert "diverged" in text or "learning rate" in text
+    assert "training diverged: test loss" in text and "lower the learning rate" in text
+    assert "training diverged" in (tmp_path / "a" / "fedpers.log").read_text()
+    assert read_summary(tmp_path / "a")["diverged"] and "fedavg on digits: diverged: " in text
+    assert main(["report", str(tmp_path / "a")]) == 0
+    assert "Training diverged in 1 of 1 runs: fedavg" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_key_without_effect_says_where_it_has_one(capsys):
@@ -188,3 +193,52 @@ def test_a_job_returns_what_a_search_may_go_by(tmp_path, monkeypatch):
     assert found == [table.loc[table["split"] == "valid", "accuracy"].max()]
     assert launch.objective({"best": {"valid_loss": 0.5, "loss": 0.1, "accuracy": 0.9}}) == 0.5
     assert launch.objective({"best": {}}) is None
+
+
+def test_a_run_goes_on_forwards_only(tmp_path, capsys):
+    out = tmp_path / "a"
+    assert main(["run", *QUICK, "method=fedavg", f"out={out}", "rounds=3"]) == 0
+    before = read_summary(out)
+    assert main(["run", f"resume={out}", "rounds=2"]) == 2
+    assert "rounds=2: the run in" in (said := capsys.readouterr().err) and "has 3 rounds behind it" in said
+    assert read_summary(out) == before and stored_config(out).rounds == 3
+    cfg = compose.load([*QUICK, "method=fedavg", "rounds=2"])
+    with pytest.raises(ConfigError, match="the run there has 3 rounds, this one 2"):
+        execute(replace(cfg, out=str(out)), out, repeat=True)
+
+
+@pytest.mark.parametrize("word", ["resume=", "out=", "resume=''", "resume= "])
+def test_an_empty_folder_is_no_folder(word, capsys, tmp_path, monkeypatch):
+    """A shell's variable that was never set: no new run begins, and none in the folder one stands in."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *QUICK, "method=fedavg", word]) == 2
+    key = word.partition("=")[0]
+    assert capsys.readouterr().err == f"fedpers: error: {key}=: give a folder, or leave {key}= out\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_do_not_stand_in_each_other(tmp_path, capsys):
+    one, many = tmp_path / "one", tmp_path / "many"
+    assert main(["run", *QUICK, "method=fedavg", f"out={one}"]) == 0
+    assert main([*SWEEP, f"out={one}"]) == 2
+    assert "a run is there, and many need a folder of their own" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="many need a folder"):
+        fedpers.run("fedavg", seeds=2, out=one)
+    assert main([*SWEEP, f"out={many}"]) == 0
+    assert main(["run", *QUICK, "method=fedavg", f"out={many}"]) == 2
+    assert "runs are below it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("method=fedavg method.local.epochs=0", "method.local.epochs=0"),
+        ("method=fedavg method.local.lr=0", "method.local.lr=0"),
+        ("method=fedrep method.head.epochs=0 method.body.epochs=0", "method.head.epochs=0"),
+    ],
+)
+def test_a_run_in_which_nobody_trains_is_refused(words, key, capsys):
+    assert main(["run", *words.split()]) == 2
+    assert f"{key}: no client would train; give more than 0" in capsys.readouterr().err
+    compose.load(["method=fedrep", "method.head.epochs=0"])  # FedBABU's: the body trains
+    compose.load(["method=fedavg", "method.local.epochs=0", "method.local.steps=3"])

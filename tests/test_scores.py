@@ -84,6 +84,24 @@ def test_a_split_takes_the_mean_over_clients_that_have_a_value():
     assert "auc" not in summarise(clients, "test")
 
 
+def test_predictions_that_are_no_numbers():
+    """Answers are wrong, what reads probabilities is nan, and no mean over clients passes over that."""
+    y, p = np.array([0, 0, 1, 1]), np.full((4, 2), np.nan)
+    found = scores.of_client(("balanced_accuracy", "macro_f1", "auc", "ece", "brier"), y, p)
+    assert (found["balanced_accuracy"], found["macro_f1"]) == (0.0, 0.0)
+    assert all(math.isnan(found[n]) for n in ("auc", "ece", "brier"))
+    assert all(math.isnan(v) for v in scores.of_client(("mae", "r2"), y, np.full((4, 1), np.inf)).values())
+    p[:2] = [[0.9, 0.1], [0.2, 0.8]]  # of class 0, whose recall is a half; class 1 is never right
+    assert scores.of_client(("balanced_accuracy",), y, p)["balanced_accuracy"] == 0.25
+    clients = {
+        "test_num": np.array([4.0, 4.0]),
+        "test_loss": np.array([1.0, np.nan]),
+        "test_accuracy": np.array([0.5, 0.0]),
+        "test_auc": np.array([0.6, np.nan]),
+    }
+    assert math.isnan(summarise(clients, "test", ("auc",))["auc"])
+
+
 def test_predictions_of_each_task():
     x = torch.tensor([[0.3, -1.0]])
     several = build_model("logistic", input_shape=(2,), num_outputs=2, task="classification")

@@ -1,10 +1,11 @@
 """Where the clients run: in this process, or on Ray through Flower's simulation engine."""
 
 import logging
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -59,6 +60,7 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
     Raises:
         ConfigError: Ray is not installed.
         FedpersError: whatever `body` raised.
+        ConfigError: an actor takes more of the machine than there is.
     """
     import torch
     from flwr.serverapp import ServerApp
@@ -69,6 +71,7 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
         from flwr.simulation import run_simulation
     except ImportError as error:
         raise ConfigError(f"engine=ray needs Ray: pip install 'flwr[simulation]' ({error})") from error
+    check_resources(cfg.engine, resources_there(cfg.engine.address))
     server = ServerApp()
     failed: list[BaseException] = []
     nodes = min(parts.federation.num_clients, NODES)
@@ -90,6 +93,48 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
         run_simulation(server, app, nodes, backend_config=backend)
     if failed:
         raise failed[0]
+
+
+def resources_there(address: str | None) -> list[Mapping[str, float]]:
+    """{CPU, GPU} of each machine: of a running cluster, or of this one as Ray would count it.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    import ray
+    import torch
+
+    if not address:
+        return [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}]
+    try:
+        ray.init(address=address, logging_level="error", log_to_driver=False)
+    except Exception as error:  # ConnectionError, ValueError, RuntimeError: what Ray thinks of an address
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"engine.address={address}: no Ray cluster there ({reason})") from error
+    try:
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+
+
+def check_resources(engine: EngineConfig, machines: Sequence[Mapping[str, float]]) -> None:
+    """Refuse an actor that no machine can hold: Ray would wait for such a machine, and Flower with it.
+
+    Raises:
+        ConfigError: names the key, its value and what there is.
+    """
+    for key, kind in (("num_cpus", "CPU"), ("num_gpus", "GPU")):
+        wanted, most = getattr(engine, key), max((m.get(kind, 0) for m in machines), default=0)
+        if wanted > 1 and wanted % 1:
+            text = "of more than one, Ray gives whole ones alone"
+            raise ConfigError(f"engine.{key}={wanted:g}: {text}; choose {math.floor(wanted)}")
+        if wanted > most:
+            where = f"the largest machine of {engine.address}" if engine.address else "this machine"
+            text = f"{where} has {most:g} {kind}s, and an actor takes so many"
+            raise ConfigError(f"engine.{key}={wanted:g}: {text}; choose at most {most:g}")
+    if not any(m.get("CPU", 0) >= engine.num_cpus and m.get("GPU", 0) >= engine.num_gpus for m in machines):
+        text = "no machine has both"
+        raise ConfigError(f"engine.num_cpus={engine.num_cpus:g} engine.num_gpus={engine.num_gpus:g}: {text}")
 
 
 def _fleet(grid: Grid, engine: EngineConfig, parts: Parts, store: RowStore, nodes: int) -> Grid:

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.app.run_folder import CONFIG, check_writable
+from fedpers.app.run_folder import CONFIG, check_nesting, check_writable
 from fedpers.config import compose, hydra_internals
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
@@ -78,6 +78,7 @@ def _start(args: Any, session: Session) -> None:
     if named is not None:
         out = Path(named).expanduser()
         check_writable(out)
+        check_nesting(out, bool(args.multirun))
         args.overrides.append(f"hydra.{'sweep' if args.multirun else 'run'}.dir={_quoted(str(out))}")
 
     def job(cfg: DictConfig) -> float | None:
@@ -155,7 +156,7 @@ def _execute(
             handler.setLevel(logging.INFO)
     summary = run.execute(replace(cfg, out=str(out)), out, repeat=repeat, command=words)
     session.finished += 1
-    for note in (*summary.get("notes", ()), *summary.get("warnings", ())):
+    for note in summary.get("notes", ()):  # its warnings were logged, on the screen too
         say(f"note: {note}")
     say(f"{_sentence(cfg, summary)}\n{out}  (pictures in {out / 'plots'})")
     return summary
@@ -175,7 +176,9 @@ def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
         for name in ("loss", "accuracy", "worst_decile")
         if isinstance(final.get(name), float) and final[name] == final[name]
     ]
-    return f"{cfg.method_name} on {cfg.data.name}: {', '.join(parts) or 'done'}{_of_new_clients(summary)}"
+    ended = "diverged: " if summary.get("diverged") else ""
+    numbers = ", ".join(parts) or "done"
+    return f"{cfg.method_name} on {cfg.data.name}: {ended}{numbers}{_of_new_clients(summary)}"
 
 
 def _of_new_clients(summary: dict[str, Any]) -> str:
@@ -219,9 +222,15 @@ def _key(override: str) -> str:
 
 
 def _value(overrides: Sequence[str], key: str) -> str | None:
-    """The last value that the overrides give `key`; None where it is not given or null."""
-    values = [o.partition("=")[2] for o in overrides if _key(o) == key]
-    return values[-1].strip("'\"") if values and values[-1] not in ("", "null") else None
+    """The last value that the overrides give `key`, a folder; None where it is not given or null.
+
+    Raises:
+        ConfigError: it is empty, as a shell's variable is that was never set.
+    """
+    values = [o.partition("=")[2].strip().strip("'\"") for o in overrides if _key(o) == key]
+    if values and not values[-1]:
+        raise ConfigError(f"{key}=: give a folder, or leave {key}= out")
+    return values[-1] if values and values[-1] != "null" else None
 
 
 def _quoted(text: str) -> str:

@@ -3,7 +3,6 @@
 `python -m fedpers.app.privacy` writes the table of docs/privacy.md anew, from what the methods declare.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from fedpers.config.registry import METHODS, method
@@ -29,8 +28,6 @@ def check_privacy(cfg: RunConfig) -> None:
         raise ConfigError(f"privacy=dp method={cfg.method_name}: {reason}; it is sound for {sound}")
     if found := client.exposed(cfg.method):
         raise ConfigError(f"privacy=dp method={cfg.method_name}: {'; '.join(found)}")
-    if find_spec("dp_accounting") is None:
-        raise ConfigError("privacy=dp needs an accountant: pip install 'fedpers[privacy]'")
 
 
 def disclosures() -> dict[str, Disclosure]:

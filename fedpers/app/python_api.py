@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedpers.app.run_folder import check_nesting
 from fedpers.app.stored_runs import Comparison, Run, loaded
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
@@ -67,6 +68,7 @@ def run(
         text = "the run is made beside the SuperLink, where objects of this process are not; give names"
         raise ConfigError(f"observers: {text}")
     folder = Path(out).expanduser() if out else _new_folder(first.method_name, first.data.name)
+    check_nesting(folder, len(numbers) > 1)
     paths = [folder / f"seed={s}" if len(numbers) > 1 else folder for s in numbers]
     for cfg, path in zip(configs, paths, strict=True):
         cfg = replace(cfg, out=str(path))

@@ -58,6 +58,14 @@ def check_writable(out: Path) -> None:
         raise ConfigError(f"out={out}: cannot be written (no permission for {there}); choose another folder")
 
 
+def check_nesting(out: Path, many: bool) -> None:
+    """Raise ConfigError if `many` runs were to stand inside a run, or one where there are several below."""
+    if many and any((out / trace).exists() for trace in TRACES):
+        raise ConfigError(f"out={out}: a run is there, and many need a folder of their own; choose another")
+    if not many and not (out / CONFIG).exists() and any(out.glob(f"*/{CONFIG}")):
+        raise ConfigError(f"out={out}: runs are below it; choose another folder for this one")
+
+
 def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
     """The run as it is to be made in `out`, None if it is finished; for the rest see `opened`."""
     if cfg.resume:
@@ -71,6 +79,8 @@ def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
             f"choose another folder, or go on with it: fedpers run resume={out}"
         )
     stored = check_same(cfg, out)
+    if cfg.rounds < stored.rounds:
+        raise ConfigError(f"out={out}: the run there has {stored.rounds} rounds, this one {cfg.rounds}")
     if read_summary(out).get("status") == "finished" and stored.rounds >= cfg.rounds:
         log.info("%s: finished before", out)
         return None
@@ -85,7 +95,11 @@ def _failed_before_round_1(out: Path) -> bool:
 
 def _going_on(cfg: RunConfig, out: Path) -> RunConfig:
     """The run from its checkpoint; from its beginning where it was killed before the first one."""
-    if checkpoint.last_round(out) is not None:
+    done = checkpoint.last_round(out)
+    if done is not None and done > cfg.rounds:
+        text = "leave rounds= out, or give a larger number"
+        raise ConfigError(f"rounds={cfg.rounds}: the run in {out} has {done} rounds behind it; {text}")
+    if done is not None:
         return cfg
     log.warning("%s: killed before its first checkpoint; it starts anew from its stored config", out)
     return replace(cfg, resume=None)

@@ -226,7 +226,7 @@ def _valued(values: Values, result: Result) -> Trial:
     best = result.get("best")
     if not best:
         return Trial(values, None, "no round was evaluated on validation data")
-    loss = -float(best["valid_loss"]) if best.get("valid_loss") is not None else -math.inf
-    accuracy = best.get("valid_accuracy")
-    score = (loss, 0.0) if accuracy is None else (float(accuracy), loss)
-    return Trial(values, score) if math.isfinite(score[0]) else Trial(values, None, "training diverged")
+    loss, accuracy = best.get("valid_loss"), best.get("valid_accuracy")
+    if loss is None or not math.isfinite(loss):  # of a client at least
+        return Trial(values, None, "training diverged")
+    return Trial(values, (-float(loss), 0.0) if accuracy is None else (float(accuracy), -float(loss)))

@@ -5,61 +5,15 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from fedpers.config import observers, registry, schema, search
+from fedpers.config.engine import ENGINES_OF, EngineConfig
 from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
-from fedpers.core.bounds import above, bounds, show
+from fedpers.core.bounds import bounds, show
 from fedpers.core.errors import ConfigError
 from fedpers.core.privacy import PrivacyConfig
 from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers")  # may change later
-
-
-ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
-    **dict.fromkeys(("runner", "workers", "precision", "convolution"), ("inprocess",)),
-    "memory_mb": ("inprocess", "ray"),
-    **dict.fromkeys(("num_cpus", "num_gpus"), ("ray",)),
-    "address": ("ray", "deployment"),
-    **dict.fromkeys(
-        ("ca", "deadline_s", "min_clients", "min_replies", "retries", "restarts"), ("deployment",)
-    ),
-}
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Where the clients run; an override that the chosen engine ignores is refused."""
-
-    name: Literal["inprocess", "ray", "deployment"] = "inprocess"
-    runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
-    chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
-    workers: int = 1  # inprocess: processes that share the clients
-    memory_mb: float = 512.0  # inprocess, ray: RAM for clients' states; the rest: files
-    precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
-    convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
-    num_cpus: float = 1.0  # ray: CPUs that one actor takes
-    num_gpus: float = 0.0  # ray: share of a GPU that one actor takes
-    address: str | None = None  # ray: a running cluster; deployment: the SuperLink, HOST:PORT
-    ca: str | None = None  # deployment: the authority's certificate; null: loopback without TLS
-    deadline_s: float = 600.0  # deployment: for a reply, and for clients to come
-    min_clients: int = 1  # deployment: to begin with
-    min_replies: int | None = None  # deployment: of an exchange; null: all, or 1 if failures=skip
-    retries: int = 1  # deployment: orders sent again to clients without a good reply
-    restarts: int = 2  # deployment: submissions after a crash of the server side
-
-    def check(self) -> list[str]:
-        """Problems of values."""
-        return bounds(
-            self,
-            chunk=(1, None),
-            workers=(1, None),
-            memory_mb=(0, None),
-            num_gpus=(0, None),
-            min_clients=(1, None),
-            min_replies=(1, None),
-            retries=(0, None),
-            restarts=(0, None),
-        ) + above(self, num_cpus=0, deadline_s=0)
 
 
 @dataclass(frozen=True)
@@ -122,9 +76,20 @@ class RunConfig:
                 checkpoint_every=(0, None),
             )
             + self._off_line()
+            + self._idle()
             + observers.problems(self.observers)
             + scores.problems(self.metrics)
         )
+
+    def _idle(self) -> list[str]:
+        """A problem where no local training of the method makes a step: all its rounds would be in vain."""
+        parts = {f.name: getattr(self.method, f.name) for f in fields(self.method)} if self.method else {}
+        local = {name: part for name, part in parts.items() if hasattr(part, "num_steps")}
+        if not local or any((part.epochs or part.steps) and part.lr for part in local.values()):
+            return []
+        name, first = next(iter(local.items()))
+        key = "lr" if first.epochs or first.steps else "epochs"
+        return [f"method.{name}.{key}={getattr(first, key):g}: no client would train; give more than 0"]
 
     def _off_line(self) -> list[str]:
         if not self.optimum or (self.engine.name == "inprocess" and not self.new_clients):

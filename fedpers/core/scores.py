@@ -26,18 +26,23 @@ class Score:
     may_be_nan: bool = False  # of a client that has samples
 
 
+def answers(p: np.ndarray) -> np.ndarray:
+    """The class of the largest probability; -1, which is no class, where they are no numbers (nan)."""
+    return np.where(np.isnan(p).any(1), -1, p.argmax(1))
+
+
 def balanced_accuracy(y: np.ndarray, p: np.ndarray) -> float:
     """Mean recall over the classes that the client has."""
     from sklearn.metrics import recall_score
 
-    return float(recall_score(y, p.argmax(1), labels=np.unique(y), average="macro", zero_division=0.0))
+    return float(recall_score(y, answers(p), labels=np.unique(y), average="macro", zero_division=0.0))
 
 
 def macro_f1(y: np.ndarray, p: np.ndarray) -> float:
     """Mean F1 over the classes that the client has; a class that is never predicted counts 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, p.argmax(1), labels=np.unique(y), average="macro", zero_division=0.0))
+    return float(f1_score(y, answers(p), labels=np.unique(y), average="macro", zero_division=0.0))
 
 
 def auc(y: np.ndarray, p: np.ndarray) -> float:
@@ -90,6 +95,9 @@ SCORES = {  # of one client
 }
 
 
+OF_ANSWERS = ("balanced_accuracy", "macro_f1")  # these read no probability but which is the largest
+
+
 def variance(values: np.ndarray) -> float:
     """Of the clients' values around their mean (ddof 0): 0 where all are served alike."""
     return float(values.var())
@@ -125,8 +133,12 @@ def of_one(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def of_client(names: Sequence[str], y: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """These metrics of one client's samples; nan without a sample."""
-    return {n: SCORES[n].of(y, predictions) if len(y) else float("nan") for n in names}
+    """These metrics of one client's samples; nan without a sample, or where predictions are no numbers.
+
+    Those that look at answers alone count a prediction that is no number as wrong.
+    """
+    measurable = names if np.isfinite(predictions).all() else [n for n in names if n in OF_ANSWERS]
+    return {n: SCORES[n].of(y, predictions) if len(y) and n in measurable else float("nan") for n in names}
 
 
 def over_clients(
@@ -136,13 +148,15 @@ def over_clients(
 
     Args:
         names: of SCORES and SPREADS.
-        columns: {metric: values [N]}; their mean is taken, clients counting equally, without the nan.
+        columns: {metric: values [N]}; their mean is taken, clients counting equally, without the nan of
+            clients on whose data there is nothing to measure. It is nan where a model has no numbers.
         accuracy: [N]; where it is nan (regression) the spreads are those of `loss` [N].
     """
     found = {}
     for name in names:
         if name in columns:
-            known = columns[name][~np.isnan(columns[name])]
+            left_out = np.isnan(columns[name]) & np.isfinite(loss)
+            known = columns[name][~left_out]
             found[name] = float(known.mean()) if len(known) else float("nan")
         elif name in SPREADS and len(loss):
             found[name] = SPREADS[name](loss if np.isnan(accuracy).all() else accuracy)

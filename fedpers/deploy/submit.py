@@ -54,14 +54,15 @@ class Link:
             FedpersError: it failed; with what it said.
         """
         command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
-        environment = os.environ | QUIET | {"FLWR_HOME": str(self.home)}
+        environment = os.environ | QUIET | {"FLWR_HOME": str(self.home)} | past_proxies(self.address)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         try:
             found = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
             found = {"success": False, "error-message": (done.stderr or done.stdout).strip()[-500:]}
         if not found.get("success"):
-            raise FedpersError(f"SuperLink {self.address}: {found.get('error-message') or 'refused'}")
+            said = found.get("error-message") or "refused"
+            raise FedpersError(f"SuperLink {self.address}: {said}{proxy_hint(self.address)}")
         return dict(found)
 
     def submit(self, bundle: Path) -> str:
@@ -82,18 +83,41 @@ class Link:
         self.flwr("stop", run, "fedpers")
 
 
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def past_proxies(address: str) -> dict[str, str]:
+    """Environment variables by which this machine is reached without a proxy; {} for another machine."""
+    if not is_loopback(address):
+        return {}
+    before = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = ["127.0.0.1", "localhost", "::1", address.rpartition(":")[0]]
+    text = ",".join(dict.fromkeys([*filter(None, before.split(",")), *hosts]))
+    return {"NO_PROXY": text, "no_proxy": text, "no_grpc_proxy": text}
+
+
+def proxy_hint(address: str) -> str:
+    """That a proxy stands between this machine and an address; "" if none does."""
+    names = [n for n in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY") if os.environ.get(n)]
+    if not names or is_loopback(address):
+        return ""
+    host = address.rpartition(":")[0]
+    return f" ({names[0]}={os.environ[names[0]]} is set; NO_PROXY={host} would go past it)"
+
+
 def check_address(address: str, ca: str | None) -> None:
     """Refuse to speak without TLS to another machine.
 
     Raises:
         ConfigError: the address is no loopback address and there is no certificate.
     """
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if not local and ca is None:
+    if not is_loopback(address) and ca is None:
         raise ConfigError(
             f"engine.address={address}: only loopback goes without TLS; give engine.ca=keys/ca.crt"
         )

@@ -144,11 +144,18 @@ class Model:
         return outputs
 
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """1 where the prediction is right, else 0, [n]; nan for regression."""
+        """1 where the prediction is right, else 0, [n]; nan for regression.
+
+        Outputs that give no probabilities (nan, or an infinite largest one) are right about nothing: the
+        argmax of nan would be a class, whose share a model without numbers would be credited with.
+        """
         if self.task == "regression":
             return torch.full_like(outputs[:, 0], math.nan)
-        guess = outputs.argmax(1) if self.task == "classification" else outputs.squeeze(1) > 0
-        return (guess == y).to(outputs.dtype)
+        if self.task == "classification":
+            right = (outputs.argmax(1) == y) & outputs.amax(1).isfinite()
+        else:
+            right = ((outputs > 0).squeeze(1) == y) & ~outputs.isnan().squeeze(1)
+        return right.to(outputs.dtype)
 
     def loss(self, params: Params, data: Data) -> Tensor:
         """Mean loss over the samples that are not padding, a scalar; nan if there is none."""

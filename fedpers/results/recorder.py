@@ -7,6 +7,7 @@ files are written beside and renamed, so that a run may be killed at any moment.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -50,6 +51,7 @@ class Recorder(Observer):
         self._began = time.monotonic()
         self._described = summary.describe(config)  # now: the sources may change while it runs
         self._told: float | None = None  # when the last round ended
+        self._lost: list[int] = []  # clients whose last test loss is no finite number
         out.mkdir(parents=True, exist_ok=True)
         (out / "summary.json").unlink(missing_ok=True)  # its presence says that a run is finished
         if start:
@@ -88,7 +90,14 @@ class Recorder(Observer):
         self._write([{"round": t, "split": s, **row} for s, row in known.items()])
         table, columns = _client_table(clients, self.federation)
         files.replace_csv(self.out / "clients.csv", table, columns)
+        bad = (clients["test_num"] > 0) & ~np.isfinite(clients["test_loss"])
+        self._lost = np.asarray(clients["partition_id"])[bad].astype(int).tolist()
         self.arrays.add(t, arrays)
+
+    def _chance(self) -> float | None:
+        """The mean loss of guessing blindly; None for regression, where it depends on the data's unit."""
+        outputs = self.federation.num_classes
+        return None if self.federation.task == "regression" else math.log(max(outputs, 2))
 
     def _truth_columns(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Columns about centers and memberships, for methods that have them."""
@@ -109,11 +118,13 @@ class Recorder(Observer):
         result = {
             "status": "finished",
             **self._described,
-            **summary.results(self.rows),
+            **summary.results(self.rows, self._lost, self._chance()),
             **self.facts,
             "wall_seconds": time.monotonic() - self._began + self._seconds_before,
             "notes": [*self.federation.notes, *notes],
         }
+        for doubt in result["warnings"]:
+            log.warning("%s", doubt)
         if "new_clients" in result:
             cfg = self.config
             result["new_clients"] |= {"count": cfg.new_clients, "epochs": cfg.new_epochs, "lr": cfg.new_lr}

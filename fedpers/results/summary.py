@@ -21,7 +21,8 @@ from fedpers.results.files import CsvRow
 
 PACKAGES = ("torch", "flwr", "ray", "numpy")
 WARM_UP = 10  # rounds in which kernels are compiled and chunk sizes chosen
-DIVERGED = 100.0  # a test loss of so many times the first one is of no use
+DIVERGED = 100.0  # a test loss of so many times that of guessing, or the first one, is of no use
+NAMED = 5  # clients in a sentence
 METRICS = ("loss", "accuracy", "accuracy_mean", "worst_decile")
 
 
@@ -40,8 +41,9 @@ def describe(cfg: RunConfig) -> dict[str, Any]:
     }
 
 
-def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
-    """Final and best metrics and what the rounds cost, from the rows of metrics.csv."""
+def results(rows: Sequence[CsvRow], lost: Sequence[int] = (), chance: float | None = None) -> dict[str, Any]:
+    """Final and best metrics and costs, from the rows of metrics.csv; for the rest see `warnings`."""
+    doubts = warnings(rows, lost, chance)
     cost = [r for r in rows if r["split"] == "train"]
     seconds = [r["seconds"] for r in cost if "seconds" in r]
     median = statistics.median(seconds) if seconds else math.nan
@@ -58,7 +60,8 @@ def results(rows: Sequence[CsvRow]) -> dict[str, Any]:
         "between_seconds": _sum(cost, "between_seconds"),
         "median_round_seconds": median,
         "warm_up_seconds": sum(max(s - median, 0.0) for s in seconds[:WARM_UP]),
-        "warnings": warnings(rows),
+        "diverged": bool(doubts),
+        "warnings": doubts,
     }
 
 
@@ -76,17 +79,26 @@ def new_clients(rows: Sequence[CsvRow]) -> dict[str, Any]:
     return {"new_clients": {"before": before or after, "after": after if before else None}}
 
 
-def warnings(rows: Sequence[CsvRow]) -> list[str]:
-    """What makes a run's numbers useless: training that diverged."""
+def warnings(rows: Sequence[CsvRow], lost: Sequence[int] = (), chance: float | None = None) -> list[str]:
+    """What makes a run's numbers useless: training that diverged.
+
+    Args:
+        rows: of metrics.csv.
+        lost: the clients whose last test loss is no number or infinite.
+        chance: the loss of guessing blindly, where there is such a thing; else the first loss stands for it.
+    """
     tests = [r for r in rows if r["split"] == "test"]
     if not tests:
         return []
     first, last = (r.get("loss", math.nan) for r in (tests[0], tests[-1]))
-    if math.isfinite(last) and not last > DIVERGED * max(first, 1.0):
+    blind = max(first, 1.0) if chance is None else max(chance, 1.0)
+    if math.isfinite(last) and not last > DIVERGED * blind:
         return []
+    more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+    named = ", ".join(map(str, lost[:NAMED])) + more
     return [
-        f"training diverged: test loss {first:.3g} in round {tests[0]['round']}, {last:.3g} in the last; "
-        "lower the learning rate"
+        f"training diverged{f' (clients {named})' if lost else ''}: test loss {first:.3g} in round "
+        f"{tests[0]['round']}, {last:.3g} in the last; lower the learning rate"
     ]
 
 

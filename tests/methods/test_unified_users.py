@@ -166,3 +166,13 @@ def test_published_names_move_the_private_model_however_many_clients_there_are(c
         found.append(flat(blocks(strategy, cohort)[1][0]))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
     assert abs(found[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["apfl", "lsgd", "asvrcd", "l2sgd"])
+@pytest.mark.parametrize("report", ["true", "false"])
+def test_participants_measure_after_local_steps_and_not_after_questions(tmp_path, name, report):
+    """The constants of the losses are asked for before round 1, and f_m after rounds: no model is in either."""
+    words = [f"method={name}", f"method.report={report}", "model=logistic", "rounds=2"]
+    cfg = compose.load([*words, "eval_protocol=participants_local", "data.num_clients=3", "data.limit=90"])
+    final = execute(cfg, tmp_path / "run")["final"]
+    assert 0 <= final["accuracy"] <= 1 and final["loss"] > 0

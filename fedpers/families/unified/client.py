@@ -44,6 +44,7 @@ class BlockClient(PersonalizedClient, ABC):
     config: BlockConfig
     keeps: ClassVar[str] = "y"  # the sequences of a Block that the method has
     private = ("y", "z", "v", "G")
+    questions = (Anchor, Describe, Measure)
     disclosure = COIN_STEPS
     per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 

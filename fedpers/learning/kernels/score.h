@@ -10,14 +10,6 @@ INLINE int is_first(const float *z, long label, float top) {
     return k == label;
 }
 
-/* The first place of the largest of K numbers in a row; NaN is larger than others. */
-INLINE long place_of_largest(const float *z, long K) {
-    long place = 0;
-    for (long k = 1; k < K && z[place] == z[place]; k++)
-        if (!(z[k] <= z[place])) place = k;
-    return place;
-}
-
 /* Add up losses and correct predictions of n rows of outputs, as `Model` defines both; their targets are those in y
    from `first` on, picked by `rows` if that is not null, and what each row loses goes to `each` if that is not null.
    Returns 2 if a label is no class. */
@@ -30,14 +22,14 @@ static int score(int task, const float *z, long hop, const void *y, const int64_
         for (long k = 0; task == REGRESSION && k < K; k++) loss += (z[k] - t[k]) * (z[k] - t[k]) / K;
         if (task == BINARY) {
             loss = (z[0] > 0 ? z[0] : 0) - t[0] * z[0] + log1pf(expf(-fabsf(z[0])));
-            sums[1] += (z[0] > 0) == t[0];
+            sums[1] += z[0] == z[0] && (z[0] > 0) == t[0];
         }
         if (task == CLASSES) {
             int64_t label = ((const int64_t *)y)[at];
             if (label < 0 || label >= K) return 2;
             float top = largest(z, K);
             loss = logf(exp_sum(z, K, top)) - (z[label] - top);
-            sums[1] += loss == loss ? is_first(z, label, top) : place_of_largest(z, K) == label;
+            sums[1] += loss == loss && is_first(z, label, top); /* NaN: no probabilities, so no answer */
         }
         sums[0] += loss;
         if (each) each[i] = (float)loss;

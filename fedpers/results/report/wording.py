@@ -60,6 +60,13 @@ def warnings(runs: Sequence[StoredRun]) -> list[str]:
         )
     if any(c.endswith("+") for c in commits):
         found.append("Some source was changed and not committed when it ran (commits with a +).")
+    lost = dict.fromkeys(run.summary.get("method", "") for run in runs if run.summary.get("diverged"))
+    if lost:
+        count = sum(bool(run.summary.get("diverged")) for run in runs)
+        names = listed(list(lost))
+        found.append(
+            f"Training diverged in {count} of {len(runs)} runs: {names}; their numbers mean nothing."
+        )
     notes = dict.fromkeys(note for run in runs for note in run.summary.get("notes") or [])
     return found + list(notes)
 
