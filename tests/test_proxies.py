@@ -39,7 +39,7 @@ def proxy(monkeypatch):
 
 @pytest.mark.slow
 def test_loopback_is_not_asked_of_the_proxy(proxy, tmp_path):
-    with pytest.raises(FedpersError, match="SuperLink 127.0.0.1:1"):
+    with pytest.raises(FedpersError, match=r"SuperLink 127\.0\.0\.1:1"):
         Link(tmp_path / "home", "127.0.0.1:1", None).flwr("list", "fedpers")
     assert not [line for line in proxy if "127.0.0.1:1" in line]
 

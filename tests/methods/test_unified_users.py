@@ -171,7 +171,7 @@ def test_published_names_move_the_private_model_however_many_clients_there_are(c
 @pytest.mark.parametrize("name", ["apfl", "lsgd", "asvrcd", "l2sgd"])
 @pytest.mark.parametrize("report", ["true", "false"])
 def test_participants_measure_after_local_steps_and_not_after_questions(tmp_path, name, report):
-    """The constants of the losses are asked for before round 1, and f_m after rounds: no model is in either."""
+    """The constants of the losses are asked for before round 1, f_m after rounds: no model in them."""
     words = [f"method={name}", f"method.report={report}", "model=logistic", "rounds=2"]
     cfg = compose.load([*words, "eval_protocol=participants_local", "data.num_clients=3", "data.limit=90"])
     final = execute(cfg, tmp_path / "run")["final"]
