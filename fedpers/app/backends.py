@@ -107,7 +107,7 @@ def resources_there(address: str | None) -> list[Mapping[str, float]]:
     if not address:
         return [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}]
     try:
-        ray.init(address=address, logging_level="error", log_to_driver=False)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:  # ConnectionError, ValueError, RuntimeError: what Ray thinks of an address
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"engine.address={address}: no Ray cluster there ({reason})") from error
