@@ -146,8 +146,7 @@ class Model:
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
         """1 where the prediction is right, else 0, [n]; nan for regression.
 
-        Outputs that give no probabilities (nan, or an infinite largest one) are right about nothing: the
-        argmax of nan would be a class, whose share a model without numbers would be credited with.
+        Outputs that give no probabilities are right about nothing, though the argmax of nan is a class.
         """
         if self.task == "regression":
             return torch.full_like(outputs[:, 0], math.nan)
