@@ -1,6 +1,6 @@
 """A set and a partition to a federation: clients with three splits, converted to tensors on first use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.registry import data_sets
 from fedpers.datasets.sources import eligible, uniform_classes
-from fedpers.datasets.split import Partition, Source
+from fedpers.datasets.split import Partition, Seen, Source
 from fedpers.datasets.transform import make_pipeline
 
 
@@ -181,6 +181,27 @@ class PartitionedClients:
         index = np.concatenate([s.train[k], s.valid[k], s.test[k]])
         source = np.concatenate([s.train_source[k], s.valid_source[k], s.test_source[k]])
         return different(relabel(self.labels[index], source, self.part.sources))
+
+    def seen(self, k: int | None) -> Seen | None:
+        """How client k (None: all clients) sees the set; None if it sees samples in several ways."""
+        ways = self._ways(range(len(self.part)) if k is None else [k])
+        if len(ways) != 1:
+            return None
+        way, names = self.part.sources[ways.pop()], self.pipeline.classes
+        if way.labels is not None and names:
+            place = {int(way.labels[c]): name for c, name in enumerate(names) if way.labels[c] >= 0}
+            names = tuple(place.get(i, f"no class {i}") for i in range(max(place) + 1))
+        if self.local:
+            names = () if k is None else tuple(names[c] for c in self.classes[k])
+        return Seen(way.turns, names)
+
+    def _ways(self, clients: Iterable[int]) -> set[int]:
+        """Numbers of the sources of these clients' samples."""
+        if len(self.part.sources) == 1:
+            return {0}
+        s = self.splits
+        lists = (s.train_source, s.valid_source, s.test_source)
+        return {int(v) for k in clients for source in lists for v in np.unique(source[k])}
 
     def owned(self, num_classes: int) -> np.ndarray:
         """[N, classes] 1 where a client has samples of a class (class numbers of the set)."""

@@ -31,12 +31,8 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     path = Path(cfg.path or "").expanduser()
     if not path.exists():
         raise DataError(f"data.path={path}: there is no such file or folder; name yours with data.path=...")
-    tables, found = _tables(path), find(path) if path.is_dir() else Found([], [])
-    if tables and found.images:
-        raise DataError(
-            f"data.path={path}: holds tables ({tables[0][1].name}) and images in folders "
-            f"({found.images[0]}); give one of them"
-        )
+    tables = _tables(path)
+    found = find(path) if path.is_dir() and not tables else Found([], [])
     if not tables and not found.images:
         raise DataError(
             f"data.path={path}: has no {', '.join(KINDS)} file and no images in folders; "
@@ -50,9 +46,15 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             "say which column does with data.client=..., or deal the samples: data.partition=iid "
             "data.num_clients=10"
         )
-    read_files = [p for _, p in tables]
-    others = [p for p in found.others if not any(p == r or _is_split_of(p, r) for r in read_files)]
+    others = _beside(path, [p for _, p in tables]) if tables else found.others
     return replace(raw, notes=(*left_out(path, others), *raw.notes))
+
+
+def _beside(path: Path, tables: list[Path]) -> list[Path]:
+    """What lies beside the tables that are read."""
+    if path in tables:
+        return [p for p in shown(path) if not _is_split_of(p, path)] if path.is_dir() else []
+    return [p for p in shown(path) if p not in tables]
 
 
 def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:

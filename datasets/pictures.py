@@ -1,5 +1,6 @@
 """Image files as arrays: as viewers show them, grey or RGB, of one size and one scale."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +28,11 @@ class Look(NamedTuple):
     def of(cls, size: tuple[int, ...], colour: str = "") -> "Look":
         """With data.image_size: one number for a square, or [height, width]."""
         return cls(colour, (*size, *size)[:2] if size else None)  # type: ignore[arg-type]
+
+
+def colour_for(shape: Sequence[int]) -> str:
+    """What images become for samples of this shape: "L", "RGB", or "" where it does not say."""
+    return {1: "L", 3: "RGB"}.get(shape[0], "") if len(shape) == 3 else ""
 
 
 def colour_of(files: list[Path]) -> str:

@@ -19,6 +19,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What whoever predicts must know of the samples that a model was trained on."""
+
+    turns: int  # counter-clockwise quarter turns of all images
+    classes: tuple[str, ...]  # what outputs 0, 1, ... stand for; (): a regression, or not one thing
+
+
+@dataclass(frozen=True)
 class Partition:
     """Sample numbers of each client in the training and in the test part of a set."""
 

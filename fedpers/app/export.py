@@ -1,7 +1,7 @@
 """Models out of a run's last checkpoint: the server's own, any client's, the part that all share."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import tree_map
 from fedpers.core.rng import Stream
+from fedpers.datasets.config import OWN, DataConfig
+from fedpers.datasets.split import Seen
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.row_store import RowStore
@@ -149,6 +151,7 @@ def _model(
     stored: StoredRun, name: str, kind: str, content: Any, more: dict[str, Any] | None = None
 ) -> ExportedModel:
     cfg, parts = stored.cfg, stored.parts
+    more = more or {}
     about = {
         "format": FORMAT,
         "kind": kind,
@@ -158,15 +161,29 @@ def _model(
         "input_shape": list(parts.federation.input_shape),
         "classes": parts.federation.num_classes,
         "task": parts.federation.task,
+        "dtype": cfg.dtype,
+        "tokens": parts.federation.tokens,
         "name": name,
         "method": cfg.method_name,
         "data": cfg.data.name,
         "seed": cfg.seed,
         "round": stored.round,
+        **_rows(cfg.data, parts.federation, more.get("client")),
     }
-    return ExportedModel(
-        about | (more or {}), parts.model, content, parts.client if kind == "mixture" else None
-    )
+    return ExportedModel(about | more, parts.model, content, parts.client if kind == "mixture" else None)
+
+
+def _rows(data: DataConfig, federation: Federation, k: int | None) -> dict[str, Any]:
+    """What lies between rows of the data and inputs of a model: client k's, or, None, of all clients."""
+    seen = getattr(federation.client, "seen", lambda k: Seen(0, federation.pipeline.classes))(k)
+    pipeline = replace(federation.pipeline, classes=seen.classes if seen else ())
+    return {
+        "pipeline": pipeline.plain(),
+        "turns": seen.turns if seen else None,
+        "image_size": list(data.image_size),
+        "client_column": data.client if data.kind in OWN else None,
+        "client_name": federation.clients[k] if k is not None and federation.clients else None,
+    }
 
 
 def _own(tree: Any) -> Any:
@@ -186,7 +203,8 @@ def export(
         run: a run directory.
         name: which of the server's models; may be left out if there is one, or with `client`.
         out: the folder; default: `run`/export.
-        client: instead of these the model of that client, as client_<number>; "all" for every client's.
+        client: instead of these the model of that client, by its number or as the data calls it, as
+            client_<number>; "all" for every client's.
         onnx: write NAME.onnx besides.
 
     Returns:
@@ -199,7 +217,7 @@ def export(
     stored, folder = open_run(run), out or run / "export"
     written: list[Path] = []
     for model in _chosen(stored, name, client):
-        written += [model.write(folder), *([model.write_onnx(folder)] if onnx else [])]
+        written += [model.write(folder), *(model.write_onnx(folder) if onnx else [])]
     return written
 
 
@@ -208,10 +226,19 @@ def _chosen(stored: StoredRun, name: str | None, client: str | None) -> Iterable
         raise ConfigError(f"--client {client} and --model {name}: choose one of them")
     if client is None:
         return [_by_name(whole_models(stored), name, stored.cfg.method_name)]
-    if client != "all" and not client.isdecimal():
-        raise ConfigError(f"--client {client}: expected a client's number, as in clients.csv, or all")
-    numbers = range(stored.parts.federation.num_clients) if client == "all" else [int(client)]
+    federation = stored.parts.federation
+    numbers = range(federation.num_clients) if client == "all" else [_number(client, federation.clients)]
     return (personal_model(stored, k) for k in numbers)
+
+
+def _number(client: str, names: tuple[str, ...]) -> int:
+    """The number of a client that is named by it, or as the data calls it."""
+    if client.isdecimal():
+        return int(client)
+    if client not in names:
+        text = "expected a client's number, as in clients.csv, or all"
+        raise ConfigError(f"--client {client}: {unknown('client', client, names) if names else text}")
+    return names.index(client)
 
 
 def _by_name(models: dict[str, ExportedModel], name: str | None, of: str) -> ExportedModel:

@@ -1,22 +1,27 @@
 """Models that left a run: NAME.safetensors for the numbers, NAME.json for what they are. No pickle."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedpers.config import registry, schema
-from fedpers.core.errors import CheckpointError, ConfigError, FedpersError
+from fedpers.core.errors import CheckpointError, DataError, FedpersError
 from fedpers.core.params import Params
+from fedpers.core.pipeline import Pipeline
+from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.serialization import pack, unpack
+from fedpers.deploy.local_data import Expected
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model, build_model
 from fedpers.results.files import replace_json
 
-FORMAT = 2  # of both files; 1 knew whole models alone
+FORMAT = 3  # of both files; 1 knew whole models alone, 2 nothing of the rows that inputs are made of
 KINDS = ("model", "mixture", "body", "head")  # what a file may hold
 
 
@@ -34,8 +39,26 @@ class ExportedModel(nn.Module):
         self, about: dict[str, Any], model: Model, content: Any, client: PersonalizedClient | None = None
     ) -> None:
         super().__init__()
-        self.about, self.model, self.content, self.client = about, model, content, client
+        self.about, self.model, self.client = about, model, client
+        self.pipeline = Pipeline.of(about["pipeline"])
+        leaves, self._structure = flatten(content)
+        self._names = list(content) if client is None else [f"mixture.{i}" for i in range(len(leaves))]
+        self._plain = {i: v for i, v in enumerate(leaves) if not isinstance(v, Tensor)}
+        frozen = {} if about["kind"] == "head" else model.constants  # which the model itself applies
+        named = frozen | content if client is None else dict(zip(self._names, leaves, strict=True))
+        for name, value in named.items():
+            if isinstance(value, Tensor):
+                _hold(self, name, value)
         self.eval()
+
+    @property
+    def content(self) -> Any:
+        """Parameters by name, or (shared, state) of a mixture."""
+        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        if self.client is None:
+            return {name: held[name] for name in self._names}
+        leaves = [self._plain.get(i, held.get(name)) for i, name in enumerate(self._names)]
+        return rebuild(self._structure, leaves)
 
     @property
     def params(self) -> Params | None:
@@ -43,6 +66,16 @@ class ExportedModel(nn.Module):
         if self.about["kind"] == "mixture":
             return None
         return self.content if self.about["kind"] == "head" else self.model.constants | self.content
+
+    @property
+    def expected(self) -> Expected:
+        """What rows it takes, and what it answers."""
+        about = self.about
+        names = self.pipeline.classes
+        return Expected(
+            tuple(about["input_shape"]), about["task"], about["classes"], names, self.pipeline.kind,
+            tuple(about["image_size"]),
+        )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [n, K] of inputs x [n, ...]: logits, or values; of a shared body its features [n, M]."""
@@ -52,6 +85,23 @@ class ExportedModel(nn.Module):
                 return self.client.predict(shared, state, x)
             kind = {"body": self.model.body, "head": self.model.head}.get(self.about["kind"], self.model)
             return kind(self.content, x)
+
+    def inputs(self, rows: np.ndarray) -> Tensor:
+        """What `forward` takes for rows [n, *input_shape] as the data of the run held them.
+
+        Columns must be in the order of `pipeline.columns`; scaling and turns are those of the run.
+
+        Raises:
+            DataError: the run showed its samples in several ways, so a row does not say which.
+        """
+        turns = self.about["turns"]
+        if turns is None:
+            raise DataError(
+                f"{self.about['name']}: the run turned or renamed each sample its own way (data.partition), "
+                "which rows do not tell; call the model with inputs from Python"
+            )
+        x = self.pipeline.inputs(rows, getattr(torch, self.about["dtype"]))
+        return torch.rot90(x, turns, dims=(2, 3)) if turns else x
 
     def accuracy(self, x: Tensor, y: Tensor) -> float:
         """The share of samples that are predicted rightly; nan for regression."""
@@ -65,10 +115,11 @@ class ExportedModel(nn.Module):
         """
         from safetensors.torch import save_file
 
-        skeleton, arrays = pack(self.content)
+        content = self.content
+        skeleton, arrays = pack(content)
         tensors = {str(i): torch.from_numpy(a) for i, a in enumerate(arrays)}
-        if self.params is not None:
-            skeleton, tensors = "", {k: v.detach().cpu().contiguous() for k, v in self.content.items()}
+        if self.client is None:
+            skeleton, tensors = "", {k: v.detach().cpu().contiguous() for k, v in content.items()}
         path = folder / f"{self.about['name']}.safetensors"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -78,24 +129,22 @@ class ExportedModel(nn.Module):
             raise CheckpointError(f"cannot write into {folder}: {error}; choose another --out") from error
         return path
 
-    def write_onnx(self, folder: Path) -> Path:
-        """Write NAME.onnx, for any number of samples; needs the extra `onnx`.
+    def write_onnx(self, folder: Path) -> list[Path]:
+        """Write NAME.onnx, see `fedpers.app.onnx_file`; returns the files."""
+        from fedpers.app.onnx_file import write
 
-        Raises:
-            ConfigError: the extra is not installed, or ONNX has no word for something in the model.
-        """
-        path = folder / f"{self.about['name']}.onnx"
-        try:
-            import onnxscript  # noqa: F401  (what torch exports with)
-        except ImportError as error:
-            raise ConfigError(f"--onnx needs the extra: pip install 'fedpers[onnx]' ({error})") from error
-        x = torch.zeros(2, *self.about["input_shape"])
-        any_number = ({0: torch.export.Dim("n")},)
-        try:
-            torch.onnx.export(self, (x,), path, dynamo=True, dynamic_shapes=any_number, verbose=False)
-        except RuntimeError as error:
-            raise ConfigError(f"{path.name}: ONNX cannot hold this model: {error}") from error
-        return path
+        return write(self, self.about, self.model.num_features, folder)
+
+
+def _hold(module: nn.Module, name: str, value: Tensor) -> None:
+    """Have `module` own the tensor under its name, so that state_dict, to() and torch.export know it."""
+    *above, last = name.split(".")
+    for part in above:  # not add_module, which refuses names of methods
+        module = module._modules.setdefault(part, nn.Module())  # type: ignore[assignment]
+    if value.is_floating_point():
+        module._parameters[last] = nn.Parameter(value, requires_grad=False)
+    else:
+        module._buffers[last] = value
 
 
 def load_exported(path: Path | str) -> ExportedModel:
@@ -107,16 +156,22 @@ def load_exported(path: Path | str) -> ExportedModel:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = Path(path)
+    numbers, text = (_beside(Path(path), suffix) for suffix in (".safetensors", ".json"))
     try:
-        about: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        about: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise CheckpointError(
                 f"{path} is of format {about['format']}, this fedpers reads {FORMAT}: export it again"
             )
-        return _put_together(about, load_file(path.with_suffix(".safetensors")))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        return _put_together(about, load_file(numbers))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise CheckpointError(f"{path} is missing, damaged or no exported model: {error!r}") from error
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    """The file of the model with this suffix; a name may hold points."""
+    known = path.suffix in (".safetensors", ".json", ".onnx")
+    return path.with_suffix(suffix) if known else path.with_name(path.name + suffix)
 
 
 def _put_together(about: dict[str, Any], tensors: Params) -> ExportedModel:
@@ -127,10 +182,10 @@ def _put_together(about: dict[str, Any], tensors: Params) -> ExportedModel:
         task=about["task"],
         **about["options"],
     )
-    model.check_base(about.get("base", ""))
     if about["kind"] not in KINDS:
         raise ValueError(f"kind {about['kind']}")
     if about["kind"] != "mixture":
+        _check_names(about["kind"], model, tensors)
         return ExportedModel(about, model, tensors)
     row = registry.method(about["method"])
     row.strategy_class()  # the records that a mixture is made of
@@ -140,6 +195,18 @@ def _put_together(about: dict[str, Any], tensors: Params) -> ExportedModel:
         raise FedpersError("; ".join(problems))
     content = unpack(about["skeleton"], [tensors[str(i)] for i in range(len(tensors))])
     return ExportedModel(about, model, content, row.client_class()(settings, model))
+
+
+def _check_names(kind: str, model: Model, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if a parameter is missing, or of another shape than that of the named model."""
+    wanted = {
+        name: value.shape
+        for name, value in model.init(0).items()
+        if kind == "model" or model.is_head(name) == (kind == "head")
+    }
+    wrong = [n for n, shape in wanted.items() if n not in tensors or tensors[n].shape != shape]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is missing or has another shape than NAME.json says")
 
 
 def settings_of(config: Any) -> dict[str, Any]:

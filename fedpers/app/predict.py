@@ -3,18 +3,20 @@
 import csv
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.app.exported import load_exported
-from fedpers.core.errors import ConfigError
+from fedpers.app.exported import ExportedModel, load_exported
+from fedpers.core.errors import ConfigError, DataError
 from fedpers.deploy.device import default_state
 from fedpers.deploy.local_data import Expected
 from fedpers.deploy.own_model import find
-from fedpers.deploy.predict import Predictor, read_rows
+from fedpers.deploy.predict import Predictor
+from fedpers.deploy.rows import read_rows
+
+AT_ONCE = 1024  # rows
 
 
 def predict(
@@ -35,20 +37,34 @@ def predict(
     """
     if model is not None and (state, client, run) != (None, None, None):
         raise ConfigError("--model is a model by itself; leave out --state, --client and --run")
-    columns: tuple[str, ...] = ()
     if model is not None:
-        source: Any = load_exported(model)
-        about = source.about
-        expected = Expected(tuple(about["input_shape"]), about["task"], about["classes"])
+        outputs, y, expected = _exported(load_exported(model), rows, target)
     else:
-        source = Predictor(find(state or default_state(), client, run))
-        expected, columns, target = source.expected, source.columns, target or source.target
-    x, y = read_rows(rows, columns, target, expected)
-    inputs = torch.from_numpy(np.array(x)).float() if model is not None else x
-    outputs = source(inputs)
+        own = Predictor(find(state or default_state(), client, run))
+        expected = own.expected
+        x, y = read_rows(rows, own.columns, target or own.target, expected)
+        outputs = own(x)
+    if not bool(outputs.isfinite().all()):
+        raise DataError("the model answers with NaN or infinite numbers: its training had diverged")
     _write(_table(outputs, expected), out)
     if y is not None:
         print(_score(outputs, y, expected), file=sys.stderr)
+
+
+def _exported(
+    model: ExportedModel, rows: Path, target: str | None
+) -> tuple[Tensor, np.ndarray | None, Expected]:
+    """(outputs [n, K], the known answers, what it takes) of an exported model."""
+    about, expected = model.about, model.expected
+    if about["kind"] not in ("model", "mixture"):
+        raise ConfigError(f"{about['name']} is the {about['kind']} of a model; a client's whole one predicts")
+    unread = [about["client_column"]] if about["client_column"] else []
+    x, y = read_rows(rows, model.pipeline.columns, target or model.pipeline.target, expected, unread)
+    try:
+        return torch.cat([model(part) for part in model.inputs(x).split(AT_ONCE)]), y, expected
+    except IndexError as error:
+        text = f"has tokens up to {x.max():g}, above those of the model's vocabulary"
+        raise DataError(f"{rows}: {text}") from error
 
 
 def _table(outputs: Tensor, expected: Expected) -> dict[str, np.ndarray]:
@@ -59,11 +75,28 @@ def _table(outputs: Tensor, expected: Expected) -> dict[str, np.ndarray]:
             ["prediction"] if outputs.shape[1] == 1 else [f"prediction_{j}" for j in range(outputs.shape[1])]
         )
         return dict(zip(names, outputs.T.numpy(), strict=True))
+    guess, called = _guess(outputs, expected), _names(outputs, expected)
+    prediction = {"prediction": np.array(called)[guess]}
     if expected.task == "binary":
-        yes = torch.sigmoid(outputs[:, 0]).numpy()
-        return {"prediction": (yes > 0.5).astype(int), "p1": yes}
+        return prediction | {_share(called[1]): torch.sigmoid(outputs[:, 0]).numpy()}
     share = torch.softmax(outputs, 1).numpy()
-    return {"prediction": share.argmax(1)} | {f"p{c}": share[:, c] for c in range(share.shape[1])}
+    return prediction | {_share(name): share[:, c] for c, name in enumerate(called)}
+
+
+def _guess(outputs: Tensor, expected: Expected) -> np.ndarray:
+    """[n] number of the class that the model says, as `Model.correct` takes it."""
+    return (outputs[:, 0] > 0).long().numpy() if expected.task == "binary" else outputs.argmax(1).numpy()
+
+
+def _names(outputs: Tensor, expected: Expected) -> list[str]:
+    """What each class is called; outputs that no class of the data has are numbered."""
+    count = 2 if expected.task == "binary" else outputs.shape[1]
+    more = [f"no class {i}" for i in range(len(expected.class_names), count)]
+    return [*expected.class_names, *more] if expected.class_names else [str(i) for i in range(count)]
+
+
+def _share(name: str) -> str:
+    return f"p{name}" if name.isdecimal() else f"p_{name}"
 
 
 def _write(table: dict[str, np.ndarray], out: Path | None) -> None:
@@ -78,9 +111,8 @@ def _write(table: dict[str, np.ndarray], out: Path | None) -> None:
 
 
 def _score(outputs: Tensor, y: np.ndarray, expected: Expected) -> str:
-    table = _table(outputs, expected)
     if expected.task == "regression":
-        return (
-            f"mean squared error {float(np.mean((next(iter(table.values())) - y) ** 2)):.6g} of {len(y)} rows"
-        )
-    return f"{float(np.mean(table['prediction'] == y)):.2%} of {len(y)} rows are right"
+        error = outputs.double().reshape(len(y), -1).numpy() - y.reshape(len(y), -1)
+        return f"mean squared error {float(np.mean(error**2)):.6g} of {len(y)} rows"
+    right = _guess(outputs.reshape(len(outputs), -1), expected) == y
+    return f"{float(np.mean(right)):.2%} of {len(y)} rows are right"

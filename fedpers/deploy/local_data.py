@@ -27,7 +27,7 @@ from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import own_splits
 from fedpers.datasets.image_folders import Found, find, left_out, read_images
 from fedpers.datasets.local_files import read
-from fedpers.datasets.pictures import Look
+from fedpers.datasets.pictures import Look, colour_for
 
 log = logging.getLogger("fedpers")
 Splits = dict[str, Part]
@@ -136,8 +136,8 @@ def _files(path: Path, target: str | None, cfg: DataConfig) -> Splits:
     found = find(path) if path.is_dir() else Found([], [])
     if not found.images:
         return read(path, target, values=cfg.task == "regression")
-    colour = {1: "L", 3: "RGB"}.get(cfg.input_shape[0], "") if len(cfg.input_shape) == 3 else ""
-    clients = read_images(path, found.images, Look.of(cfg.image_size, colour))
+    look = Look.of(cfg.image_size, colour_for(cfg.input_shape))
+    clients = read_images(path, found.images, look)
     if set(clients) != {""}:
         raise DataError(f"{path}: holds folders of clients ({', '.join(sorted(clients))}); name one client's")
     for note in left_out(path, found.others):
@@ -165,6 +165,8 @@ class Expected(NamedTuple):
     task: str
     num_classes: int
     class_names: tuple[str, ...] = ()  # (): 0, 1, ...
+    kind: str = ""  # of its inputs, see Pipeline; "": any
+    image_size: tuple[int, ...] = ()  # that images are brought to
 
 
 def checked(x: np.ndarray, y: np.ndarray, cfg: DataConfig | Expected, where: str) -> Pair:
@@ -173,37 +175,54 @@ def checked(x: np.ndarray, y: np.ndarray, cfg: DataConfig | Expected, where: str
     Raises:
         DataError: another shape, other classes, no numbers, or NaN.
     """
+    if x.dtype.kind in NUMBERS and (y.ndim != 1 or x.ndim < 1 or len(x) != len(y)):
+        raise DataError(f"{where}: x is {x.shape} and y {y.shape}; expected [n, ...] and [n], one y a row")
+    return shaped(x, cfg, where), targets(y, cfg, where)
+
+
+def shaped(x: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray:
+    """x [n, *input_shape] if it fits.
+
+    Raises:
+        DataError: another shape, no numbers, or NaN.
+    """
     if x.dtype.kind not in NUMBERS:
         raise DataError(f"{where}: x is of type {x.dtype}; give numbers")
-    if y.ndim != 1 or x.ndim < 1 or len(x) != len(y):
-        raise DataError(f"{where}: x is {x.shape} and y {y.shape}; expected [n, ...] and [n], one y a row")
-    shaped = fitted(channels_first(x), cfg.input_shape)
-    if shaped is None:
+    found = fitted(channels_first(x), cfg.input_shape) if x.ndim else None
+    if found is None:
         raise DataError(
             f"{where}: a sample has shape {x.shape[1:]}, "
             f"the run expects data.input_shape={list(cfg.input_shape)}"
         )
-    y = _targets(y, cfg, where)
-    if not np.isfinite(x).all() or not np.isfinite(np.asarray(y, dtype=float)).all():
+    if not np.isfinite(x).all():
         raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
-    return shaped, y
+    return found
 
 
-def _targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray:
-    """Numbers of classes, or values of a regression."""
+def targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray:
+    """Numbers of classes, or values of a regression.
+
+    Raises:
+        DataError: other classes, or NaN.
+    """
     if cfg.task == "regression":
         if y.dtype.kind not in NUMBERS:
             raise DataError(f"{where}: target {str(y[0])!r} is text; a regression takes numbers")
+        if not np.isfinite(y).all():
+            raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
         return y
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
     top = 2 if cfg.task == "binary" else cfg.num_classes
-    numbers = {name: i for i, name in enumerate(cfg.class_names or map(str, range(top)))}
+    plainly = tuple(map(str, range(top)))
+    numbers = {name: i for i, name in enumerate(cfg.class_names or plainly)}
     words = np.array([class_name(value) for value in y.tolist()]) if y.dtype.kind == "O" else y
     found, which = np.unique(words, return_inverse=True)
     names = [class_name(value) for value in found.tolist()]
     names = names if cfg.class_names else [plain(name) for name in names]
     wrong = next((name for name in names if name not in numbers), None)
     if wrong is not None:
-        known = ", ".join(cfg.class_names) or f"0..{top - 1}"
+        known = f"0..{top - 1}" if cfg.class_names in ((), plainly) else ", ".join(cfg.class_names)
         remedy = "number the classes from 0, or name them in their order with data.class_names=[...]"
         raise DataError(f"{where}: label {wrong} is none of {known}; {remedy}")
     return np.array([numbers[name] for name in names], dtype=np.int64)[which.reshape(-1)]

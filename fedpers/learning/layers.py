@@ -78,6 +78,11 @@ class Network(ABC):
         """[n, ...] inputs to [n, M] features; other entries of `params` are ignored."""
 
 
+def is_traced() -> bool:
+    """Whether torch records what is done, for any number of samples, and does not only do it."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+
+
 class Layer(ABC):
     """One layer of a stack; `kind` names the parameters of those that have some."""
 
@@ -230,7 +235,7 @@ class Stack(Network):
         return Conv in kinds and {*kinds} <= {Conv, Dense, Flatten, MaxPool, Relu}
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        if len(x) <= PIECE or torch.is_grad_enabled() or not x.is_cpu or not self.piecewise:
+        if not self.piecewise or is_traced() or torch.is_grad_enabled() or not x.is_cpu or len(x) <= PIECE:
             return self._through(params, x)
         last = {
             k: v.contiguous(memory_format=torch.channels_last) if v.dim() == 4 else v

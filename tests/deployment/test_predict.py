@@ -14,7 +14,7 @@ from fedpers.core.errors import DataError
 from fedpers.deploy import device_grid
 from fedpers.deploy.local_data import Expected
 from fedpers.deploy.own_model import MODEL
-from fedpers.deploy.predict import read_rows
+from fedpers.deploy.rows import read_rows
 from tests.deployment.fake_link import Link, configs
 
 

@@ -1,0 +1,122 @@
+"""New rows of data, for a model that is there: they are those of its training, or refused."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedpers.core.arrays import WHOLE, Part
+from fedpers.core.errors import DataError
+from fedpers.core.pixels import white
+from fedpers.datasets.image_folders import find, read_images
+from fedpers.datasets.local_files import Columns, from_columns, read_columns
+from fedpers.datasets.pictures import KINDS, Look, colour_for, read
+from fedpers.deploy.local_data import Expected, shaped, targets
+
+NOWHERE = "\0"  # a column that no table has
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], target: str | None, expected: Expected, unread: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(x [n, *input_shape], y [n] or None) of new rows; y as numbers of classes, or values.
+
+    Args:
+        path: .csv, .parquet, .npy with x, .npz with x and maybe y, an image, or a folder of images, which may
+            lie in folders of classes.
+        columns: names of x's columns, in the order of training; empty if they had none.
+        target: the column of y, which may be missing.
+        expected: what the model takes and answers.
+        unread: columns that may be there and say nothing, such as that of the client.
+
+    Raises:
+        DataError: other columns, another shape, other classes, or a file that cannot be read.
+    """
+    try:
+        x, y = _read(path, columns, target, expected, unread)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not len(x):
+        raise DataError(f"{path}: has no rows; give it some")
+    if y is not None and (y.ndim < 1 or len(y) != len(x)):
+        raise DataError(f"{path}: x is {x.shape} and y {y.shape}; give one y for each row of x")
+    found = shaped(x, expected, str(path))
+    _check_kind(found, expected.kind, str(path))
+    return found, None if y is None else targets(y, expected, str(path))
+
+
+def _read(
+    path: Path, columns: Sequence[str], target: str | None, expected: Expected, unread: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix in KINDS:
+        return _images(path, expected)
+    if suffix == ".npy":
+        return np.load(path, allow_pickle=False), None
+    if suffix == ".npz":
+        return _npz(path)
+    words = (target,) if target and expected.task != "regression" else ()
+    return _table(read_columns(path, words), columns, target, unread, str(path))
+
+
+def _npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    if "x" not in arrays:
+        raise DataError(f"{path}: has {', '.join(arrays) or 'no arrays'}; expected x, and y if it is known")
+    return arrays["x"], arrays.get("y")
+
+
+def _images(path: Path, expected: Expected) -> tuple[np.ndarray, np.ndarray | None]:
+    look = Look.of(expected.image_size, colour_for(expected.input_shape))
+    if path.is_file():
+        return read([path], look), None
+    images, others = find(path)
+    bare = [file for file in others if file.suffix.lower() in KINDS]
+    if bare and images:
+        raise DataError(f"{path}: has images in folders and beside them ({bare[0].name}); give one of them")
+    if bare:
+        return read(bare, look), None
+    if not images:
+        raise DataError(f"{path}: holds no images; give a file, or a folder of images")
+    clients = read_images(path, images, look)
+    if set(clients) != {""} or set(clients[""]) != {WHOLE}:
+        names = sorted(set(clients) - {""}) or sorted(clients[""])
+        raise DataError(f"{path}: holds folders of {', '.join(names)}; name the one whose images are meant")
+    part: Part = clients[""][WHOLE]
+    return part.x, part.y
+
+
+def _table(
+    table: Columns, columns: Sequence[str], target: str | None, unread: Sequence[str], where: str
+) -> tuple[np.ndarray, np.ndarray | None]:
+    y = table.pop(target or NOWHERE, None)
+    wanted = {c if c in table else c.rpartition(".")[0] or c for c in columns}  # lists: pixels.0, pixels.1
+    kept = {c: v for c, v in table.items() if c in wanted or c not in unread}
+    if columns and wanted != set(kept):
+        missing, odd = sorted(wanted - kept.keys()), sorted(kept.keys() - wanted)
+        both = (f"{word} {', '.join(names)}" for word, names in (("no", missing), ("unknown:", odd)) if names)
+        raise DataError(f"{where}: other columns than those of training ({'; '.join(both)})")
+    count = len(next(iter(kept.values()), ()))
+    if not count:
+        return np.zeros((0, 1)), None  # told by the caller
+    part = from_columns(kept | {NOWHERE: np.zeros(count)}, NOWHERE, None, where)
+    return part.ordered(tuple(columns), where, "training").x, y
+
+
+def _check_kind(x: np.ndarray, kind: str, where: str) -> None:
+    """Pixels stay pixels, and numbers numbers."""
+    pixels = white(x) != 1
+    if kind == "numbers" and pixels:
+        raise DataError(
+            f"{where}: holds {x.dtype}, and the model was trained on numbers as they stand; give pixels as "
+            "x/255 in float32, other numbers as int64"
+        )
+    if kind == "bytes" and not pixels and (x.min() < 0 or x.max() > 1):
+        raise DataError(
+            f"{where}: holds {x.dtype} from {x.min():g} to {x.max():g}, and the model was trained on pixels; "
+            "give bytes (uint8), or pixels in [0, 1]"
+        )
+    if kind == "tokens" and ((x < 0).any() or (x != np.floor(x)).any()):
+        raise DataError(f"{where}: holds {x.min():g} to {x.max():g}; tokens are whole numbers from 0")
