@@ -20,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docker-image docker-demo test test-all faults fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo docker-image docker-demo test test-all faults fuzz fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too; not thos
 
 faults: $(STAMP)  ## Kill and cut off real SuperLinks, SuperNodes and server apps: minutes on an idle machine, as root
 	$(BIN)/python -m pytest -m faults
+
+SEED ?= 0
+fuzz: $(STAMP)  ## Random methods, models and data: every runner gives the same answers; ten minutes, SEED=0
+	$(BIN)/python -m tests.fuzz --minutes 10 --seed $(SEED)
 
 docker-image:  ## Build the images fedpers and fedpers-proxy
 	$(DOCKER) build -f docker/Dockerfile --target app -t fedpers $(DOCKER_OPTIONS) .

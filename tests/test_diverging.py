@@ -9,19 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedpers.checks.case import Case, run, same
-from fedpers.checks.toy_data import toy_federation
+from fedpers.checks.case import same
 from fedpers.config import registry
-from fedpers.core.data import ClientData
-from fedpers.core.plan import Plan
-from fedpers.engines.cohort import Cohort
 from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
-from tests.methods.helpers import TOYS
+from tests.runners import CLIENTS, answered, case_of, orders_of
 
-CLIENTS = 4
 BAD = (float("nan"), float("inf"), 1e30)  # inputs of three clients in a row
 LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
 LOCALS = {  # where a method has one: the rules of a step whose moments are padded, too
@@ -30,47 +24,9 @@ LOCALS = {  # where a method has one: the rules of a step whose moments are padd
 }
 
 
-class Listening(Cohort):
-    """Keeps the requests of each exchange."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.exchanges = []
-
-    def handle(self, requests):
-        self.exchanges.append(list(requests))
-        return super().handle(requests)
-
-
-def case_of(name, model="mlp", **changes):
-    """Clients of equal size, so that all stand in one stack."""
-    row, image = registry.METHODS[name], model == "lenet"
-    fed = toy_federation(CLIENTS, (8,), dim=144 if image else 5)
-    if image:
-        shaped = lambda d: replace(d, x=d.x.reshape(-1, 1, 12, 12))  # noqa: E731
-        parts = [ClientData(*map(shaped, vars(fed.client(k)).values())) for k in range(CLIENTS)]
-        fed = replace(fed, client=parts.__getitem__, input_shape=(1, 12, 12))
-    options = {"hidden": [7]} if model == "mlp" else {}  # no multiple of a register's floats
-    net = build_model(model, input_shape=fed.input_shape, num_outputs=3, task="classification", **options)
-    config = row.config_class()(**TOYS.get(name, {}), **changes)
-    plan = Plan(seed=3, clients_per_round=CLIENTS, eval_every=1)
-    return Case(row.strategy_class(), row.client_class(), config, fed, net, plan, rounds=1)
-
-
-def orders_of(case):
-    cohort = case.cohort(Listening, runner=RunnerConfig("stack"))
-    run(case, cohort)
-    return cohort.exchanges
-
-
-def answered(case, exchanges, runner):
+def bodies(case, exchanges, runner):
     """Each client's answers."""
-    cohort = case.cohort(runner=runner)
-    try:
-        found = [cohort.handle(requests) for requests in exchanges]
-    finally:
-        cohort.close()
-    answers = [{r.k: a for r, a in zip(*each, strict=True)} for each in zip(exchanges, found, strict=True)]
+    answers = answered(case, exchanges, runner)
     return [[a[k].body for a in answers if k in a and hasattr(a[k], "body")] for k in range(CLIENTS)]
 
 
@@ -89,11 +45,11 @@ def spoilt(case, first):
 def holds(case, *runners, firsts=range(CLIENTS)):
     exchanges = orders_of(case)
     for runner in runners:
-        want = answered(case, exchanges, runner)
+        want = bodies(case, exchanges, runner)
         assert all(want)
         for first in firsts:
             worse, others = spoilt(case, first)
-            found = answered(worse, exchanges, runner)
+            found = bodies(worse, exchanges, runner)
             for k in others:
                 assert same(want[k], found[k]), f"{runner}: client {k} hears of the others"
 
