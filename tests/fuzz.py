@@ -3,7 +3,8 @@
 The orders of a run are answered anew by each runner, so that a difference cannot grow through the server:
 bits for chunk sizes and workers on dense models, 1e-5 of the largest entry elsewhere. Where training
 diverges, rounding decides: a client is left out from the exchange on in which it answers a number that is
-not finite, or in which 1e-6 of its inputs and orders moves its answer as far as the runners differ.
+not finite, or in which 1e-6 of its inputs and orders moves its answer as far as the runners differ, or
+float64 moves torch's: steps below a weight's last bit add up, too.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from tests.runners import CLIENTS, answered, case_of, orders_of
 
 SCALES = {"plain": 1.0, "nan": math.nan, "huge": 1e30, "large": 1e3, "tiny": 1e-6, "denormal": 1e-40}
 KINDS = (*SCALES, "constant", "one_sample", "one_class")
+SPLITS = ("train", "valid", "test")
 STACK = RunnerConfig("stack")
 FINE = (Answer, FedpersError)  # of what a client can end in: errors that say what is wrong, too
 
@@ -93,6 +95,27 @@ def shaken(case, exchanges, seed):
     return answered(case, moved, STACK)
 
 
+def in_doubles(case, exchanges):
+    """The answers in float64."""
+    wide = lambda x: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x  # noqa: E731
+    parts = [case.federation.client(k) for k in range(CLIENTS)]
+    parts = [
+        replace(
+            p,
+            **{
+                n: replace(getattr(p, n), x=wide(getattr(p, n).x), mask=wide(getattr(p, n).mask))
+                for n in SPLITS
+            },
+        )
+        for p in parts
+    ]
+    orders = {id(r.order): r.order for requests in exchanges for r in requests}
+    orders = {i: tree_map(wide, order) for i, order in orders.items()}
+    asked = [[r._replace(order=orders[id(r.order)], tree=None) for r in requests] for requests in exchanges]
+    fed = replace(case.federation, client=parts.__getitem__)
+    return answered(replace(case, federation=fed, plan=replace(case.plan, dtype="float64")), asked, STACK)
+
+
 def distances(a, b):
     """(largest difference, largest entry) of each leaf; NaN equals NaN."""
     for pair in zip(leaves(a.body), leaves(b.body), strict=True):
@@ -115,7 +138,8 @@ def check(draw):
     for name, bits, runner in runners(draw):
         with autograd_only() if name == "torch" else torch.no_grad():
             found = answered(case, exchanges, runner)
-        faults += [f"{name}: {x}" for x in compared(want, found, moved, bits, left_out)]
+            exact = in_doubles(case, exchanges) if name == "torch" else None
+        faults += [f"{name}: {x}" for x in compared(want, found, moved, bits, left_out, exact)]
     return faults, left_out
 
 
@@ -128,11 +152,12 @@ def runners(draw):
     yield "torch", False, STACK
 
 
-def compared(want, found, moved, bits, left_out):
+def compared(want, found, moved, bits, left_out, exact=None):
     """Where two runners' answers differ by more than they may; adds to `left_out` whose training diverges."""
     gone = set()
     for i, k, a in [(i, k, a) for i, each in enumerate(want) for k, a in each.items()]:
-        b, near = found[i][k], [m[i][k] for m in moved]
+        b = found[i][k]
+        near = [(a, m[i][k]) for m in moved] + ([(b, exact[i][k])] if exact else [])
         if type(a) is not type(b):
             yield f"exchange {i}, client {k}: {a!r:.200} and {b!r:.200}"
         elif isinstance(a, Answer) and k not in gone:
@@ -140,19 +165,19 @@ def compared(want, found, moved, bits, left_out):
             if all(d <= (0 if bits else 1e-5 * size + 1e-7) for d, size in apart):
                 continue  # of answers that are not finite, those that are equal
             gone.add(k)
-            if not bits and rounding_decides(a, apart, near):
+            if not bits and rounding_decides(apart, near):
                 left_out.add(k)
             else:
                 yield f"exchange {i}, client {k}: apart by {max(apart)[0]:.3g}"
 
 
-def rounding_decides(answer, apart, moved):
+def rounding_decides(apart, moved):
     """Whether the answer is not finite, or moves as far by 1e-6 of its inputs as the runners differ."""
     if not all(math.isfinite(size) for _, size in apart):
         return True
     by = [
         max(d for d, _ in each)
-        for each in zip(*(distances(answer, m) for m in moved if isinstance(m, Answer)), strict=True)
+        for each in zip(*(distances(x, y) for x, y in moved if isinstance(y, Answer)), strict=True)
     ]
     return all(d <= max(1e-5 * size + 1e-7, 10 * m) for (d, size), m in zip(apart, by, strict=True))
 
