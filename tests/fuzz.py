@@ -162,7 +162,7 @@ def compared(want, found, moved, bits, left_out, exact=None):
             yield f"exchange {i}, client {k}: {a!r:.200} and {b!r:.200}"
         elif isinstance(a, Answer) and k not in gone:
             apart = list(distances(a, b))
-            if all(d <= (0 if bits else 1e-5 * size + 1e-7) for d, size in apart):
+            if all(d <= (0 if bits else 1e-5 * size + 3e-7) for d, size in apart):
                 continue  # of answers that are not finite, those that are equal
             gone.add(k)
             if not bits and rounding_decides(apart, near):
@@ -179,7 +179,7 @@ def rounding_decides(apart, moved):
         max(d for d, _ in each)
         for each in zip(*(distances(x, y) for x, y in moved if isinstance(y, Answer)), strict=True)
     ]
-    return all(d <= max(1e-5 * size + 1e-7, 10 * m) for (d, size), m in zip(apart, by, strict=True))
+    return all(d <= max(1e-5 * size + 3e-7, 10 * m) for (d, size), m in zip(apart, by, strict=True))
 
 
 def main():
