@@ -20,10 +20,10 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docker-image docker-demo test test-all faults fuzz fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo constraints docker-image docker-demo test test-all faults fuzz fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## Make .venv with the package (editable) and the tools to work on it
 
@@ -49,6 +49,9 @@ faults: $(STAMP)  ## Kill and cut off real SuperLinks, SuperNodes and server app
 SEED ?= 0
 fuzz: $(STAMP)  ## Random methods, models and data: every runner gives the same answers; ten minutes, SEED=0
 	$(BIN)/python -m tests.fuzz --minutes 10 --seed $(SEED)
+
+constraints: $(STAMP)  ## Renew docker/constraints.txt: the newest versions that pyproject.toml allows
+	$(BIN)/python docker/constraints.py
 
 docker-image:  ## Build the images fedpers and fedpers-proxy
 	$(DOCKER) build -f docker/Dockerfile --target app -t fedpers $(DOCKER_OPTIONS) .

@@ -172,6 +172,7 @@ def test_a_text_that_is_no_override():
     (line,) = mistakes("rounds")
     assert line.startswith("'rounds' is no override (key=value): ")
     assert mistakes("=3") == ["'=3' is no override (key=value): there is no key"]
+    assert mistakes("rounds") == ["'rounds' is no override (key=value): write rounds=VALUE"]
 
 
 def test_all_mistakes_in_one_go():
@@ -364,3 +365,67 @@ def test_every_key_of_a_config_file_has_a_comment(group):
         assert first.startswith("# ") and first.endswith("."), path
         keys = [k for k in lines if not k.startswith(("name:", "  - "))]  # a list's items are no keys
         assert not [k for k in keys if "#" not in k], path
+
+
+def test_python_3_14_looks_at_hydras_help(monkeypatch):
+    """There argparse formats the help of an option when it is added; Hydra 1.3 gives one that is no text."""
+    import argparse
+
+    def check_help(self, action):  # as in Python 3.14
+        if action.help and "%" not in action.help:
+            return
+
+    add = argparse.ArgumentParser._add_action
+
+    def add_action(self, action):
+        self._check_help(action)
+        return add(self, action)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "_check_help", check_help, raising=False)
+    monkeypatch.setattr(argparse.ArgumentParser, "_add_action", add_action)
+    with pytest.raises(TypeError):  # what a user saw
+        hydra_internals.get_args_parser()
+    args = hydra_internals.parse_arguments(["rounds=3"], "fedpers run")
+    assert args.overrides == ["rounds=3"] and "shell completion" in hydra_internals._parser("x").format_help()
+    assert argparse.ArgumentParser._check_help is check_help
+
+
+def test_options_and_overrides_in_any_order():
+    args = hydra_internals.parse_arguments(["a=1", "-m", "b=1,2", "--cfg", "job", "c=3"], "fedpers run")
+    assert (args.overrides, args.multirun, args.cfg) == (["a=1", "b=1,2", "c=3"], True, "job")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["seed=0,1", "seed=2"], "seed: given 2 times (seed=0,1, seed=2); give it once"),
+        (["method=fedavg,local", "method=fedper"], "method: given 2 times"),
+    ],
+)
+def test_a_key_to_sweep_over_is_given_once(overrides, said):
+    with pytest.raises(ConfigError) as error:
+        compose.prepare(overrides, sweep=True)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("rounds: 5", "write rounds=5"),
+        ("rounds:5", "write rounds=5"),
+        ("method.local.lr", "write method.local.lr=VALUE"),
+        ("engine.address=[::1]:8000", "put quotes around it: \"engine.address='[::1]:8000'\""),
+        ("model=resnet", "did you mean 'resnet18_gn'?"),
+    ],
+)
+def test_a_slip_is_told_what_was_meant(word, said):
+    with pytest.raises(ConfigError) as error:
+        compose.load([word])
+    assert said in str(error.value)
+    quoted = compose.load(["engine=ray", "engine.address='[::1]:8000'"])
+    assert quoted.engine.address == "[::1]:8000"
+
+
+def test_a_key_with_dashes_is_told_without_a_page_of_usage():
+    with pytest.raises(ConfigError, match=r"unrecognized arguments: --rounds.*no dashes: rounds=VALUE"):
+        hydra_internals.parse_arguments(["--rounds", "5"], "fedpers run")

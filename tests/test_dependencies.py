@@ -68,3 +68,18 @@ def test_what_is_declared_is_imported() -> None:
 def test_the_exceptions_are_still_needed() -> None:
     assert imported() >= UNDECLARED.keys()
     assert not declared() & UNDECLARED.keys()
+
+
+def test_the_images_versions_are_those_that_the_project_allows() -> None:
+    """Every dependency is pinned within its range; no pin is older than a fault that was mended since."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    lines = (ROOT / "docker" / "constraints.txt").read_text(encoding="utf-8").split()
+    pins = {name: Version(pin) for name, pin in (line.split("==") for line in lines)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for text in (*project["dependencies"], *extras["monitoring"], *extras["parquet"]):
+        wanted = Requirement(text)
+        assert pins[wanted.name.lower().replace("_", "-")] in wanted.specifier, text
+    assert pins["hydra-core"] >= Version("1.3.4") and pins["certifi"] >= Version("2026.10.19")

@@ -236,6 +236,11 @@ def test_a_search_goes_by_validation_is_seeded_and_goes_on(tmp_path, monkeypatch
     changed = [p.parent for p, t in times.items() if p.stat().st_mtime_ns != t]
     assert changed == [trials[4]]
 
+    versions = path.parent / "versions.json"  # another sampler would try other values from here on
+    versions.write_text(versions.read_text().replace('"optuna": "', '"optuna": "9.'))
+    assert main([*words, f"out={out}"]) == 2
+    assert "begun with other versions (optuna 9." in capsys.readouterr().err
+
 
 def test_a_search_is_judged_on_other_seeds_and_needs_validation_data(tmp_path, capsys):
     for words, line in (

@@ -31,7 +31,6 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
     from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.engines.runner import RunnerConfig
 
-    torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
     cuda = parts.plan.device.startswith("cuda")
     if engine.precision == "tf32" and not cuda:
         raise ConfigError("engine.precision=tf32 needs device=cuda; a CPU knows float32 and bf16")
@@ -48,10 +47,13 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
         precision=engine.precision,
     )
     cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
     try:
         body(InProcessGrid(cohort))
     finally:
         cohort.close()
+        torch.set_num_threads(threads)  # the process is its owner's
 
 
 def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:

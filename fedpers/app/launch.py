@@ -102,11 +102,16 @@ def _start(args: Any, session: Session) -> None:
                 log.warning("failed: %s", error)
         return None
 
+    before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its errors and leaves
     try:
         hydra_internals.run_hydra(args, PROGRAM, compose.CONF, job)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose.first_line(error)) from error
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before
     if many is not None and many.tasks:
         _make(many, session)
     _raise_failures(session)

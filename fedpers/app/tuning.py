@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,12 @@ class Search:
         return self.sweep.tune - len(self.trials)
 
     def ask(self) -> list[Task]:
-        """The runs of the next trials; those that were tried before are not run again."""
+        """The runs of the next trials; those that were tried before are not run again.
+
+        Raises:
+            ConfigError: the search was begun with other versions of what chooses its trials.
+        """
+        self._check_versions()
         for _ in range(min(BATCH, self.left)):
             trial = self.study.ask()
             self._open.append((trial, {d.key: d.suggest(trial) for d in self.space}))
@@ -121,6 +127,18 @@ class Search:
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_json(self.folder / "search.json", plain(content))
         return [replace(task, cfg=_with(task, found)) for task in self.runs]
+
+    def _check_versions(self) -> None:
+        """Refuse to replay a search by a sampler that may choose otherwise; a new one notes its versions."""
+        path, here = self.folder / "versions.json", {n: version(n) for n in ("optuna", "scipy", "numpy")}
+        there = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else here
+        differing = [f"{n} {there.get(n)} there, {v} here" for n, v in here.items() if there.get(n) != v]
+        if differing:
+            text = f"the search was begun with other versions ({'; '.join(differing)})"
+            raise ConfigError(f"tune: {self.folder}: {text}; install those, or choose another out=")
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_json(path, here)
 
     def _at_start(self) -> Values:
         """The values of the run as it was asked for."""

@@ -1,9 +1,11 @@
 """What we need of Hydra's private modules; a new version of Hydra can break this file alone."""
 
+import argparse
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -16,6 +18,8 @@ from hydra.core.override_parser.types import Override
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig
+
+from fedpers.core.errors import ConfigError
 
 
 def search_first(folder: str, package: str) -> None:
@@ -74,8 +78,12 @@ class Composer:
 
 
 def parse_arguments(argv: Sequence[str], program: str) -> Any:
-    """Hydra's command line options and overrides, as a namespace of argparse."""
-    return _parser(program).parse_args(list(argv))
+    """Hydra's command line options and overrides, in any order, as a namespace of argparse.
+
+    Raises:
+        ConfigError: an option is none of Hydra's.
+    """
+    return _parser(program).parse_intermixed_args(list(argv))
 
 
 def run_hydra(args: Any, program: str, package: str, job: Callable[[DictConfig], Any]) -> None:
@@ -103,7 +111,35 @@ def _checked_before() -> Iterator[None]:
         Sweeper.validate_batch_is_legal = check  # type: ignore[method-assign]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong by an error of ours, and not by a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.fullmatch(r"unrecognized arguments: --([\w.]+).*", message)
+        hint = f"; a key has no dashes: {found[1]}=VALUE" if found else "; see fedpers run --help"
+        raise ConfigError(f"{message}{hint}")
+
+
 def _parser(program: str) -> Any:
-    parser = get_args_parser()
-    parser.prog = program
+    with _help_of_any_type():
+        parser = get_args_parser()
+    parser.prog, parser.__class__ = program, _Parser
+    for action in parser._actions:
+        action.help = str(action.help).splitlines()[0] if action.help else None
     return parser
+
+
+@contextmanager
+def _help_of_any_type() -> Iterator[None]:
+    """Let Hydra 1.3 give an option a help that is no text, which argparse looks at from Python 3.14 on."""
+    check = getattr(argparse.ArgumentParser, "_check_help", None)
+    if check is None:
+        yield
+        return
+    argparse.ArgumentParser._check_help = lambda self, action: None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del argparse.ArgumentParser._check_help  # type: ignore[attr-defined]
+        if getattr(argparse.ArgumentParser, "_check_help", None) is not check:  # it was this class's own
+            argparse.ArgumentParser._check_help = check  # type: ignore[attr-defined]

@@ -35,6 +35,9 @@ def unknown(what: str, value: str, known: Iterable[str]) -> str:
     "method 'fedsfot' is unknown; did you mean 'fedsoft'? Known: fedavg, fedsoft"
     """
     options = sorted(known)
-    guess = difflib.get_close_matches(value, options, n=1)
+    longer = (
+        [o for o in options if o.startswith(value)] if len(value) > 2 else []
+    )  # resnet: resnet18_gn, not lenet
+    guess = longer or difflib.get_close_matches(value, options, n=1)
     hint = f"; did you mean '{guess[0]}'?" if guess else "."
     return f"{what} '{value}' is unknown{hint} Known: {', '.join(options)}"

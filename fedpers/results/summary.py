@@ -19,7 +19,8 @@ from fedpers.core.scores import SCORES, SPREADS
 from fedpers.results import files
 from fedpers.results.files import CsvRow
 
-PACKAGES = ("torch", "flwr", "ray", "numpy")
+PACKAGES = ("torch", "torchvision", "flwr", "ray", "numpy", "scipy", "scikit-learn", "pillow", "optuna",
+            "hydra-core", "datasets", "flwr-datasets", "timm")  # fmt: skip  # what moves a number
 WARM_UP = 10  # rounds in which kernels are compiled and chunk sizes chosen
 DIVERGED = 100.0  # a test loss of so many times that of guessing, or the first one, is of no use
 NAMED = 5  # clients in a sentence
