@@ -23,12 +23,13 @@ from fedpers.core.logs import formatter, to_stderr
 from fedpers.core.pipeline import Pipeline
 from fedpers.deploy.agreement import agree, notes_of
 from fedpers.deploy.device_grid import DeviceGrid
+from fedpers.deploy.diary import Diary, write_card
 from fedpers.deploy.ledger import Ledger
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.results import checkpoint
 from fedpers.results.files import claimed
 from fedpers.results.recorder import Recorder
-from fedpers.results.summary import note_failure
+from fedpers.results.summary import describe, note_failure
 
 PATIENCE_S = 180.0  # for a crashed run's process, which lets go of the folder when it ends
 app = ServerApp()
@@ -79,6 +80,7 @@ def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
     if cfg.resume:
         t, state = checkpoint.load(out, ledger, device)
     devices = DeviceGrid(grid, cfg, ledger, device)
+    devices.diary = Diary(out)
     devices.assemble(cfg.data.num_clients)
     if not ledger.pipeline:
         agree(cfg.data, ledger)
@@ -87,7 +89,12 @@ def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
     prepared = Prepared(cfg, out, parts, recorder, ledger, invited(cfg.observers))  # type: ignore[arg-type]
-    drive(prepared, devices, [Counted(devices)])  # type: ignore[arg-type]
+    try:
+        drive(prepared, devices, [Counted(devices)])  # type: ignore[arg-type]
+    except BaseException as error:
+        write_card(out, describe(cfg) | {"status": "failed", "error": str(error)})
+        raise
+    write_card(out, prepared.summary)
 
 
 def of_devices(cfg: RunConfig, run: Path) -> tuple[int, Any, Federation]:

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,19 +22,42 @@ FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shar
 
 
 def compiled(sources: Sequence[Path]) -> Any:
-    """The library of these sources, headers among them; None without a compiler, or with FEDPERS_NATIVE=0."""
+    """The library of these sources, headers among them; None without a compiler, or with FEDPERS_NATIVE=0.
+
+    None too while they are still being compiled and `patience` is over: torch takes over meanwhile.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:
         return None
     try:
-        return ctypes.CDLL(str(_file(compiler, sources)))
+        path = _file(compiler, sources)
+        if path is None:
+            log.warning("the C kernels are still being compiled, torch is used instead")
+            return None
+        return ctypes.CDLL(str(path))
     except (OSError, subprocess.CalledProcessError) as error:
         log.info("the C kernels could not be compiled, torch is used instead: %s", error)
         return None
 
 
-def _file(compiler: str, sources: Sequence[Path]) -> Path:
-    """The library of these sources for this processor; compiled in a temporary folder, then renamed."""
+class Patience:
+    """How long a process waits for a compiler; one that has a deadline does not wait for ever."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None  # None: as long as it takes
+        self.pending: set[Path] = set()  # libraries that this process went on without
+
+    @property
+    def rewarded(self) -> bool:
+        """Whether something is there now that this process had to go on without."""
+        return any(path.exists() for path in self.pending)
+
+
+patience = Patience()
+
+
+def _file(compiler: str, sources: Sequence[Path]) -> Path | None:
+    """The library of these sources for this processor; None if it takes longer than `patience`."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -42,15 +65,39 @@ def _file(compiler: str, sources: Sequence[Path]) -> Path:
     name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
     root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
     path = Path(root).expanduser() / name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder) / name
-            code = [str(s) for s in sources if s.suffix == ".c"]
-            command = [compiler, *FLAGS, *code, "-o", str(built), "-lm"]
-            subprocess.run(command, check=True, capture_output=True)
-            built.rename(path)
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{name}.{os.getpid()}.part")
+    _sweep(path)
+    code = [str(s) for s in sources if s.suffix == ".c"]
+    command = [compiler, *FLAGS, *code, "-o", str(part), "-lm"]
+    # a session of its own: if this process is killed meanwhile, the next one finds what it began
+    work = subprocess.Popen(
+        ["/bin/sh", "-c", KEPT, str(part), str(path), *command], start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        if work.wait(patience.seconds):
+            raise subprocess.CalledProcessError(work.returncode, command)
+    except subprocess.TimeoutExpired:
+        patience.pending.add(path)
+        return None
     return path
+
+
+# $0 is where the compiler writes, $1 where the whole library goes; what is half made is removed
+KEPT = 'goal=$1; shift; if "$@"; then mv "$0" "$goal"; else rm -f "$0"; exit 1; fi'
+
+
+def _sweep(path: Path, age_s: float = 3600.0) -> None:
+    """Remove what compilers left that were killed: folders and parts that nobody has written for an hour."""
+    for left in (*path.parent.glob("tmp*"), *path.parent.glob("native-*.part")):
+        try:
+            if time.time() - left.stat().st_mtime > age_s:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        except OSError as error:  # another process was quicker
+            log.debug("%s stays: %s", left, error)
 
 
 def longs(values: Sequence[int]) -> Any:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +22,13 @@ from fedpers.deploy.ledger import Facts
 from fedpers.deploy.orders import NONE
 from fedpers.deploy.private_state import Recall
 from fedpers.deploy.rehearsal import Rehearsal
+from fedpers.deploy.versions import VERSION, mismatch
 from fedpers.flower.forms import MOST, ROUNDING, WORK, Field, misfit, show, unlike
 from fedpers.flower.messages import COST, SKELETON, Answer, Assessed, Header
 from fedpers.flower.validation import Inspector
 
 ARRAYS, CONFIG = "arrays", "config"  # the records of a message
+DIGEST = re.compile(r"[0-9a-f]{16}")  # of a policy
 SPLITS = ("train", "valid", "test")
 NONE_AT_ALL = Field(float, math.inf, -math.inf, nan=True)
 
@@ -52,6 +55,7 @@ class Taken:
     answer: Answer
     version: tuple[int, int] | None  # of the client's state after it
     reinitialised: bool
+    policy: str  # digest of the one that the device obeyed
 
 
 class Reader:
@@ -81,7 +85,7 @@ class Reader:
             self._check_reply(body, asked, inspector)
         version = None if said["version"] == NONE else (said["version"][0], said["version"][1])
         cost = {name: said[name] for name in COST}
-        return Taken(Answer(body, said["num"], **cost), version, bool(said["reinitialised"]))
+        return Taken(Answer(body, said["num"], **cost), version, bool(said["reinitialised"]), said["policy"])
 
     def _fields(self, asked: Asked) -> dict[str, Field]:
         """Of the header of an answer to an order."""
@@ -94,6 +98,7 @@ class Reader:
             "num": Field(among=(facts.num_train if trains else facts.num_test,)),
             "version": Field(among=(since, when) if trains else (since,)),
             "reinitialised": Field(low=0, high=int(asked.recall.since is not None)),
+            "policy": Field(str, pattern=DIGEST),
             SKELETON: Field(str),
         }
 
@@ -165,6 +170,8 @@ def facts_of(cfg: RunConfig) -> dict[str, Field]:
         "sums": Field(float, length=sums),
         "squares": Field(float, low=0, length=sums),
         "client": Field(str, pattern=NAME),
+        "policy": Field(str, pattern=DIGEST),
+        "fedpers": Field(str, pattern=VERSION),
     }
 
 
@@ -175,6 +182,10 @@ def read_facts(message: Message, declared: Mapping[str, Field]) -> dict[str, Any
         Refused: with the field that is wrong.
     """
     said, arrays = opened(message)
+    if (problem := mismatch(said.get("fedpers"), "fedpers: the device")) is not None:
+        raise Refused(problem)
+    if said.get("label_counts") == []:  # its owner's policy keeps them
+        declared = {**declared, "label_counts": Field(length=0)}
     check(declared, said)
     counts = declared["label_counts"]
     if counts.length:

@@ -1,12 +1,13 @@
 """The commands of a deployment: keys, and dealing data to devices."""
 
 import argparse
-import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpers.core.errors import ConfigError
+from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.deploy.members import Members
 
 
 def add(commands: Any) -> None:
@@ -26,13 +27,40 @@ def add(commands: Any) -> None:
     client.set_defaults(action=_client)
     admit = actions.add_parser("admit", help="on the server: let devices in, each under its key's name")
     admit.add_argument("public", nargs="+", type=Path, help="public keys, NAME.pub")
-    admit.add_argument("--address", help="the SuperLink; default: 127.0.0.1:8000")
-    admit.add_argument("--ca", help="certificate of the authority; left out: no TLS, on loopback only")
+    _add_link(admit)
     admit.set_defaults(action=_admit)
+    _add_later(actions, out)
     deal = commands.add_parser("deal", help="a data set as one file a client, for demonstrations")
     deal.add_argument("out", type=Path)
     deal.add_argument("overrides", nargs="*", help="such as data=digits data.num_clients=3 seed=0")
     deal.set_defaults(action=_deal)
+
+
+def _add_link(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--address", help="the SuperLink; default: 127.0.0.1:8000")
+    command.add_argument("--ca", help="certificate of the authority; left out: no TLS, on loopback only")
+
+
+def _add_later(actions: Any, out: Mapping[str, Any]) -> None:
+    """What is done to keys once they are there."""
+    renew = actions.add_parser("renew", help="on the server: a new certificate under the same authority")
+    renew.add_argument("--host", action="append", default=[], help="default: those of the old certificate")
+    renew.add_argument("--days", type=int, default=365, help="validity of the new certificate")
+    renew.add_argument("--out", **out)
+    renew.set_defaults(action=_renew)
+    listing = actions.add_parser("list", help="on the server: who is admitted, by name and Flower's id")
+    _add_link(listing)
+    listing.add_argument("--out", **out)
+    listing.set_defaults(action=_list)
+    revoke = actions.add_parser("revoke", help="on the server: let a device in no longer")
+    revoke.add_argument("name")
+    _add_link(revoke)
+    revoke.add_argument("--out", **out)
+    revoke.set_defaults(action=_revoke)
+    look = actions.add_parser("check", help="on a device: whether the server's certificate is accepted")
+    look.add_argument("--address", required=True, help="the proxy, HOST:PORT")
+    look.add_argument("--ca", required=True, help="ca.crt of the server")
+    look.set_defaults(action=_check)
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -61,12 +89,43 @@ def _admit(args: argparse.Namespace) -> None:
     if len(set(names)) < len(names):
         raise ConfigError(f"{', '.join(sorted(names))}: two keys have one name")
     with tempfile.TemporaryDirectory(prefix="fedpers-link-") as home:
-        link = Link(Path(home), args.address, args.ca)
-        for name, path in zip(names, args.public, strict=True):
-            copy = Path(home) / "key.pub"
-            shutil.copy(path, copy)
-            link.flwr("supernode", "register", str(copy), "fedpers", "--name", name)
-            print(f"{name} is admitted")
+        members = Members(Link(Path(home), args.address, args.ca), args.public[0].parent)
+        failed = [
+            text for path, name in zip(args.public, names, strict=True) if (text := members.admit(name, path))
+        ]
+    if failed:
+        raise FedpersError("\n".join(failed))
+
+
+def _renew(args: argparse.Namespace) -> None:
+    from fedpers.deploy.keys import renew
+
+    made = renew(args.out, args.host, args.days)
+    print(f"{made}  (start the SuperLink and the proxy anew; devices stay as they are)")
+
+
+def _list(args: argparse.Namespace) -> None:
+    from fedpers.deploy.submit import Link
+
+    with tempfile.TemporaryDirectory(prefix="fedpers-link-") as home:
+        for line in Members(Link(Path(home), args.address, args.ca), args.out).lines():
+            print(line)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from fedpers.deploy.tls import problem
+
+    if (found := problem(args.address, args.ca)) is not None:
+        raise FedpersError(found)
+    print(f"{args.address}: its certificate is accepted")
+
+
+def _revoke(args: argparse.Namespace) -> None:
+    from fedpers.deploy.submit import Link
+
+    with tempfile.TemporaryDirectory(prefix="fedpers-link-") as home:
+        Members(Link(Path(home), args.address, args.ca), args.out).revoke(args.name)
+    print(f"{args.name} is admitted no longer; a SuperNode of its key is refused with [2004]")
 
 
 def _deal(args: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.deploy.answers import Asked, Reader, Refused, facts_of
+from fedpers.deploy.diary import Diary
 from fedpers.deploy.ledger import Ledger
 from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order
@@ -49,6 +50,8 @@ class DeviceGrid(DirectGrid):
         self.grid, self.terms, self.ledger, self.strict = grid, cfg.engine, ledger, cfg.failures == "raise"
         self.reader = Reader(cfg, device)
         self.counts: Counter[str] = Counter()
+        self.diary = Diary(None)
+        self._policies: dict[int, str] = {}  # client -> digest of the policy that its newest answer obeyed
         self.roll = RollCall(grid, ledger, facts_of(cfg), self.terms.deadline_s)
 
     # ---- who is there ---------------------------------------------------------------------------
@@ -72,6 +75,7 @@ class DeviceGrid(DirectGrid):
             time.sleep(LOOK_S)
         if not self.ledger.names:
             self.ledger.enrol({n: self.roll.facts[n] for n in there})
+        self.diary.begin({n: self.roll.said.get(n, {}) for n in self.ledger.names})
         log.info("%d clients: %s", len(self.ledger.names), ", ".join(self.ledger.names))
 
     def _too_few(self, there: Sequence[str], least: int) -> str:
@@ -85,6 +89,11 @@ class DeviceGrid(DirectGrid):
     def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:
         """Who is in the run; to the strategy a client's node is its partition."""
         facts, count = self.ledger.facts, len(self.ledger.names)
+        if "label_counts" in needs and self.ledger.untold:
+            raise FedpersError(
+                f"the policies of {', '.join(self.ledger.untold)} keep label_counts, which "
+                "this method needs; take another method, or ask the owners for may_tell"
+            )
         known = {"label_counts": torch.from_numpy(self.ledger.label_counts).double()}
         numbers = torch.tensor([float(f.num_train) for f in facts], dtype=torch.float64)
         return Shifted(0, count, 0), Roster(tuple(range(count)), numbers, {n: known[n] for n in needs})
@@ -163,6 +172,7 @@ class DeviceGrid(DirectGrid):
         if header.kind == "train" and taken.version is not None:
             ledger.take(k, taken.version)
         self.counts["reinitialised"] += taken.reinitialised
+        self._policies[k] = taken.policy
         watch.good[k] = taken.answer
         watch.faults.pop(k, None)
         del watch.orders[k]
@@ -174,7 +184,22 @@ class DeviceGrid(DirectGrid):
         good, faults = len(watch.good), _reasons(watch, self.ledger.names)
         about = {"round": header.t, "kind": header.kind, "exchange": header.e, "asked": asked}
         about |= {"answered": good, "seconds": round(seconds, 3), "faults": faults}
+        self._note(header, watch)
         log.info(text, header.t, header.kind, header.e, good, asked, seconds, faults, extra=about)
+
+    def _note(self, header: Header, watch: Watch) -> None:
+        """A line of the diary."""
+        names = self.ledger.names
+        self.diary.note(
+            {
+                "round": header.t,
+                "kind": header.kind,
+                "exchange": header.e,
+                "answered": [names[k] for k in sorted(watch.good)],
+                "missing": {names[k]: watch.faults.get(k, "no reply") for k in sorted(watch.orders)},
+                "policies": {names[k]: self._policies[k] for k in watch.good if k in self._policies},
+            }
+        )
 
     def take_counts(self) -> dict[str, int]:
         """What happened since the last call, by name."""

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
     load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -41,8 +42,9 @@ def init(folder: Path, hosts: Sequence[str], days: int = 365) -> list[Path]:
         The four files. Devices need ca.crt; the keys never leave the server.
 
     Raises:
-        ConfigError: a host is no name or address, or one of the files exists.
+        ConfigError: a host is no name or address, one of the files exists, or it would be valid for no day.
     """
+    check_days(days)
     names = [_general_name(h) for h in dict.fromkeys([*hosts, *LOCAL])]
     files = [folder / n for n in ("ca.key", "ca.crt", "server.key", "server.crt")]
     _refuse_existing(files)
@@ -53,6 +55,48 @@ def init(folder: Path, hosts: Sequence[str], days: int = 365) -> list[Path]:
     for path, content in zip(files, (_pem(ca_key), _crt(ca), _pem(key), _crt(server)), strict=True):
         _write(path, content, private=path.suffix == ".key")
     return files
+
+
+def renew(folder: Path, hosts: Sequence[str], days: int = 365) -> Path:
+    """A new certificate of the server, of a new key, under the same authority; devices need nothing new.
+
+    Args:
+        folder: holds what `init` made; server.key and server.crt are replaced, the old ones kept as .old.
+        hosts: as for `init`; empty: those of the old certificate.
+        days: validity.
+
+    Raises:
+        ConfigError: there is no authority there, or a host is no name or address.
+    """
+    check_days(days)
+    try:
+        ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        old = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: no keys of `fedpers keys init` ({error})") from error
+    known = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = [_general_name(h) for h in dict.fromkeys([*hosts, *LOCAL])] if hosts else list(known)
+    first = hosts[0] if hosts else str(old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    key = ec.generate_private_key(ec.SECP384R1())
+    made = _certify(_server(ca, key, first, names), ca_key, days)  # type: ignore[arg-type]
+    for name, content in (("server.key", _pem(key)), ("server.crt", _crt(made))):
+        path, new = folder / name, folder / f"{name}.new"
+        new.unlink(missing_ok=True)
+        _write(new, content, private=name.endswith(".key"))
+        path.replace(folder / f"{name}.old")
+        new.replace(path)
+    return folder / "server.crt"
+
+
+def check_days(days: int) -> None:
+    """Refuse a certificate that is valid on no day, or longer than its authority.
+
+    Raises:
+        ConfigError: says which days are possible.
+    """
+    if not 1 <= days <= CA_DAYS:
+        raise ConfigError(f"--days {days}: choose 1 to {CA_DAYS}, as long as the authority's certificate")
 
 
 def client(folder: Path, name: str) -> tuple[Path, Path]:

@@ -77,8 +77,15 @@ class Ledger:
 
     @property
     def label_counts(self) -> np.ndarray:
-        """[N, classes] training labels; [N, 0] for regression."""
-        return np.array([f.label_counts for f in self.facts], dtype=np.int64).reshape(len(self.facts), -1)
+        """[N, classes] training labels, 0 of clients that do not tell them; [N, 0] for regression."""
+        width = max((len(f.label_counts) for f in self.facts), default=0)
+        rows = [f.label_counts or (0,) * width for f in self.facts]
+        return np.array(rows, dtype=np.int64).reshape(len(self.facts), -1)
+
+    @property
+    def untold(self) -> list[str]:
+        """Clients whose owners let no label counts be told."""
+        return [n for n, f in zip(self.names, self.facts, strict=True) if not f.label_counts]
 
     def save(self, folder: Path) -> None:
         """Write into a checkpoint's folder."""
@@ -110,7 +117,10 @@ class Ledger:
 
     def _load(self, body: Any) -> None:
         pairs = zip(body["num"].tolist(), body["label_counts"].tolist(), strict=True)
-        self.facts = tuple(Facts(train, test, tuple(counts), *rest) for (train, test, *rest), counts in pairs)
+        self.facts = tuple(
+            Facts(train, test, tuple(counts) if any(counts) else (), *rest)
+            for (train, test, *rest), counts in pairs
+        )
         self.pipeline = str(body["pipeline"])
         self.run, self.names = str(body["run"]), tuple(map(str, body["names"]))
         self.since = {int(k): (int(t), int(e)) for k, t, e in body["since"]}

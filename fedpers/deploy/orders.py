@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedpers import __version__
 from fedpers.deploy.private_state import Recall, Version
 
 NONE = [-1, -1]  # Flower's records hold no None
@@ -22,7 +23,8 @@ class Order:
     def header(self) -> dict[str, Any]:
         """As plain values."""
         since, keep = self.recall.since, self.recall.keep
-        plain = {"run": self.run, "k": self.k, "limit_s": float(self.limit_s), "pipeline": self.pipeline}
+        plain: dict[str, Any] = {"run": self.run, "k": self.k, "limit_s": float(self.limit_s)}
+        plain |= {"pipeline": self.pipeline, "fedpers": __version__}
         return plain | {"since": list(since or NONE), "keep": list(keep or NONE)}
 
     @classmethod

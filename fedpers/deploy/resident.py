@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedpers import __version__
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
+from fedpers.core.compiled import patience
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import CheckpointError, ConfigError
 from fedpers.core.logs import to_stderr
@@ -36,13 +38,16 @@ from fedpers.deploy.device_metrics import DeviceMetrics
 from fedpers.deploy.local_data import Local, local, state_of
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.own_model import remember
+from fedpers.deploy.policy import Policy
 from fedpers.deploy.private_state import PrivateState
 from fedpers.deploy.secret_noise import SecretNoise
+from fedpers.deploy.versions import mismatch
 from fedpers.engines.population import Population
 from fedpers.flower.messages import Answer, Header, Request
 from fedpers.learning.model import Model, build_model
 
 log = logging.getLogger("fedpers")
+COMPILING_S = 20.0  # that an order waits for kernels at most; torch answers it then
 IDLE_S = 900.0  # without a message for so long the process ends
 Frames = tuple[dict[str, Any], list[bytes]]
 
@@ -56,6 +61,7 @@ class Device:
     target: str | None = None
     state: str = ""
     lost_state: str = "refuse"
+    policy: str = ""  # a file that says what runs may do here, see fedpers.deploy.policy
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Device":
@@ -84,10 +90,11 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     header = dict(request["header"])
     skeleton, order = str(header.pop("skeleton")), Order.of(header)
     device = Device.of(request["node"])
+    policy = _allowed(device, str(request["config"]), header)
     files = state_of(device.data, order.run)
     seat = _seat(str(request["config"]), device.data, device.target, files, order.pipeline)
     if header["kind"] == "query":
-        return seat.facts | {"client": device.client}, []
+        return _introduced(seat.facts, device, policy), []
     store = _store(device.state, device.client, order.run, seat.plan.device, device.lost_state)
     store.recall = order.recall
     population = Population(seat.client, seat.federation, store, seat.plan)
@@ -115,7 +122,28 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
             )
         except (CheckpointError, OSError) as error:  # a full disk costs `fedpers predict`, not the round
             log.warning("the model for `fedpers predict` could not be kept: %s", error)
-    return _packed(given, order, header, store)
+    found, packed = _packed(given, order, header, store)
+    return found | {"policy": policy.digest}, packed
+
+
+def _allowed(device: Device, config: str, header: Mapping[str, Any]) -> Policy:
+    """The owner's policy, if it lets this order in; nothing of the configuration was used before.
+
+    Raises:
+        ConfigError: it does not, or the server has another version.
+    """
+    if (problem := mismatch(header.get("fedpers"), "the server")) is not None:
+        raise ConfigError(problem)
+    policy = Policy.read(device.policy)
+    policy.check(json.loads(config), header)
+    return policy
+
+
+def _introduced(facts: Mapping[str, Any], device: Device, policy: Policy) -> dict[str, Any]:
+    """What a device says of itself when the roll is called."""
+    about = {"client": device.client, "policy": policy.digest, "fedpers": __version__}
+    hidden = {} if "label_counts" in policy.may_tell else {"label_counts": []}
+    return {**facts, **hidden, **about}
 
 
 def _packed(given: Answer, order: Order, header: Mapping[str, Any], store: PrivateState) -> Frames:
@@ -256,6 +284,7 @@ def main() -> None:
     """Serve messages at the socket that is named, until none comes for a while."""
     to_stderr()
     metrics = DeviceMetrics.chosen()
+    patience.seconds = COMPILING_S
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     path = Path(sys.argv[1])
     path.unlink(missing_ok=True)
@@ -274,6 +303,9 @@ def main() -> None:
                     _serve(connection, metrics)
             except (EOFError, OSError):
                 log.warning("the message's process went away before it was answered")
+            if patience.rewarded:  # the next message starts a process that has the kernels
+                log.info("the C kernels are there now; the next order starts a process that uses them")
+                break
     path.unlink(missing_ok=True)
 
 

@@ -33,6 +33,7 @@ class RollCall:
         """`patience_s` is how long a run waits for clients; half of it an answer."""
         self.grid, self.ledger, self.declared, self.patience_s = grid, ledger, declared, patience_s
         self.facts: dict[str, Facts] = {}
+        self.said: dict[str, dict[str, Any]] = {}  # name -> all that its device said
         self.faults: dict[str, str] = {}  # name -> why its node is not taken
         self._clients: dict[int, str] = {}  # node -> name, of all that ever answered well
         self._asked: dict[str, tuple[int, float]] = {}  # message id -> (node, sent at)
@@ -109,6 +110,7 @@ class RollCall:
                 continue
             self._clients[node] = name = keys.get(node) or said["client"]
             self.faults.pop(name, None)
+            self.said[name] = said
             self.facts[name] = Facts.of(said)
 
 

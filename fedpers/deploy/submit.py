@@ -22,6 +22,8 @@ import tomli_w
 
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.errors import ConfigError, FedpersError, ReplyError
+from fedpers.deploy import tls
+from fedpers.deploy.diary import missing
 
 log = logging.getLogger("fedpers")
 ADDRESS = "127.0.0.1:8000"  # Flower's own default
@@ -61,8 +63,9 @@ class Link:
         except ValueError:
             found = {"success": False, "error-message": (done.stderr or done.stdout).strip()[-500:]}
         if not found.get("success"):
-            said = found.get("error-message") or "refused"
-            raise FedpersError(f"SuperLink {self.address}: {said}{proxy_hint(self.address)}")
+            why = found.get("error-message") or "refused"
+            wrong = tls.problem(self.address, self.ca) if self.ca else None
+            raise FedpersError(f"SuperLink {self.address}: {wrong or why}{proxy_hint(self.address)}")
         return dict(found)
 
     def submit(self, bundle: Path) -> str:
@@ -247,9 +250,9 @@ def _tell_rounds(out: Path, seen: int, rounds: int) -> int:
     except (OSError, KeyError, ValueError):
         return seen
     for row in rows:
-        log.info(
-            "round %s of %d: %s of %s clients", row["round"], rounds, row.get("answered"), row.get("asked")
-        )
+        away = "; ".join(f"{name} ({why})" for name, why in missing(out, int(row["round"])).items())
+        text = "round %s of %d: %s of %s answers" + ("; missing: %s" if away else "%s")
+        log.info(text, row["round"], rounds, row.get("answered"), row.get("asked"), away)
     return int(rows[-1]["round"]) if rows else seen
 
 

@@ -1,0 +1,101 @@
+"""Kernels are compiled once, outlive a process that is killed meanwhile, and leave nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedpers.core import compiled as module
+from fedpers.core.compiled import Patience, compiled
+
+SLOW = '#!/bin/sh\nsleep {seconds}\nexec {cc} "$@"\n'
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDPERS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "patience", Patience())
+    path = tmp_path / "one.c"
+    path.write_text("int one(void) { return 41; }\n")
+    return path
+
+
+def slow_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    import shutil
+
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "cc"
+    script.write_text(SLOW.format(seconds=seconds, cc=cc))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+
+def left(tmp_path: Path) -> list[str]:
+    return sorted(p.suffix for p in (tmp_path / "cache").iterdir())
+
+
+def wait_for(tmp_path: Path) -> None:
+    until = time.monotonic() + 60
+    while left(tmp_path) != [".so"] and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def test_who_is_patient_gets_the_library(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_compiler(tmp_path, monkeypatch, 0.2)
+    assert compiled([source]).one() == 41
+    assert left(tmp_path) == [".so"]
+
+
+def test_who_is_not_goes_on_without_it_and_finds_it_later(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_compiler(tmp_path, monkeypatch, 1.5)
+    module.patience.seconds = 0.1
+    assert compiled([source]) is None and not module.patience.rewarded
+    wait_for(tmp_path)
+    assert module.patience.rewarded and compiled([source]).one() == 41
+
+
+def test_a_process_that_is_killed_meanwhile_does_not_begin_for_ever(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_compiler(tmp_path, monkeypatch, 1.5)
+    code = "import sys, pathlib as p, fedpers.core.compiled as c; c.compiled([p.Path(sys.argv[1])])"
+    process = subprocess.Popen([sys.executable, "-c", code, str(source)], start_new_session=True)
+    until = time.monotonic() + 60
+    while not list((tmp_path / "cache").glob("*")) and time.monotonic() < until:
+        if (tmp_path / "cache").is_dir():
+            break
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_for(tmp_path)
+    assert left(tmp_path) == [".so"] and compiled([source]).one() == 41
+
+
+def test_a_source_that_does_not_compile_leaves_nothing(tmp_path: Path, source: Path) -> None:
+    source.write_text("this is no C\n")
+    assert compiled([source]) is None
+    assert left(tmp_path) == []
+
+
+def test_what_killed_compilers_left_is_removed(tmp_path: Path, source: Path) -> None:
+    cache = tmp_path / "cache"
+    (cache / "tmpold").mkdir(parents=True)
+    for name in ("native-0.so.1.part", "native-0.so.2.part"):
+        (cache / name).touch()
+    for old in ("tmpold", "native-0.so.1.part"):
+        os.utime(cache / old, (0, 0))
+    compiled([source])
+    names = {p.name for p in cache.iterdir()}
+    assert not names & {"tmpold", "native-0.so.1.part"} and "native-0.so.2.part" in names
