@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedpers.config.registry import methods
 from fedpers.core.errors import ConfigError
@@ -60,7 +60,8 @@ class Policy:
         ]
         if problems:
             raise ConfigError(*problems)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        return cls(**values)
 
     @property
     def digest(self) -> str:
@@ -123,7 +124,7 @@ class Policy:
                 if on and name not in self.may_tell]  # fmt: skip
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float)
 
 

@@ -1,4 +1,4 @@
-"""A run on devices says who took part, who was missing and on what terms; versions that do not fit are told."""
+"""A run on devices says who took part, who was missing, on what terms; versions that do not fit are told."""
 
 import json
 from pathlib import Path
