@@ -144,7 +144,7 @@ def play(folder: Path, name: str, data: Path, base: RunConfig) -> Wire:
     row.strategy_class()
     cfg = dataclasses.replace(base, method_name=name, method=row.config_class()(**MORE.get(name, {})))
     wire, ledger = Wire(folder, cfg, data, row.client_class().private), Ledger()
-    devices = DeviceGrid(wire, cfg.engine, ledger, "cpu", strict=True)  # type: ignore[arg-type]
+    devices = DeviceGrid(wire, cfg, ledger, "cpu")  # type: ignore[arg-type]
     devices.assemble(3)
     assemble(cfg, federation_of(cfg, ledger)).strategy.start(devices, num_rounds=2)  # type: ignore[arg-type]
     assert {h["kind"] for _, h in wire.sent} == {"query", "train", "evaluate"}
