@@ -5,6 +5,7 @@ Checked before anything of a run's configuration is used: no module is imported 
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -15,7 +16,9 @@ from fedpers.config.registry import methods
 from fedpers.core.errors import ConfigError
 from fedpers.learning.networks import NETWORKS
 
-TOLD = ("label_counts", "evaluation", "training_evaluation")  # what may be told beside replies and sizes
+# what may be told beside replies and sizes; sums: of features and their squares, for data.standardise
+TOLD = ("label_counts", "evaluation", "training_evaluation", "sums")
+IMPORTED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # package.module:name
 DIGEST = 16  # hexadecimal digits
 
 
@@ -25,7 +28,8 @@ class Policy:
 
     methods: tuple[str, ...] | None = None  # names; None: all that are registered
     models: tuple[str, ...] | None = None  # names, or library:name; None: all of NETWORKS
-    modules: tuple[str, ...] = ()  # package.module:Net that `model.path` may name
+    modules: tuple[str, ...] = ()  # package.module:name that a run may import: nets, optimisers, objectives
+    files: tuple[str, ...] = ()  # that `model.weights` may name
     least_noise: float = 0.0  # of privacy.noise_multiplier; above 0: privacy=dp only
     largest_norm: float | None = None  # of privacy.clip; with it: privacy=dp only
     most_rounds: int | None = None
@@ -78,6 +82,7 @@ class Policy:
         problems = [
             *self._method(_section(config, "method")),
             *self._model(_section(config, "model")),
+            *self._imports("method", config.get("method")),
             *self._privacy(_section(config, "privacy")),
             *self._rounds(config.get("rounds"), header.get("t")),
             *self._tells(config, header),
@@ -91,12 +96,24 @@ class Policy:
 
     def _model(self, model: Mapping[str, Any]) -> list[str]:
         name, path, library = model.get("name"), model.get("path"), model.get("library")
+        if (weights := model.get("weights")) is not None and weights not in self.files:
+            return [f"model.weights={weights}; it allows {', '.join(self.files) or 'no file'}"]
         if path is not None:
             good = path in self.modules
             return [] if good else [f"model.path={path}; it allows {', '.join(self.modules) or 'no module'}"]
         named = f"{library}:{name}" if library else name
         allowed = set(NETWORKS) if self.models is None else self.models
         return [] if named in allowed else [f"model={named}; it allows {', '.join(sorted(allowed))}"]
+
+    def _imports(self, key: str, value: Any) -> list[str]:
+        """Problems with what a method's settings name to be imported, wherever it stands in them."""
+        if isinstance(value, Mapping):
+            return [p for k, v in value.items() for p in self._imports(f"{key}.{k}", v)]
+        if isinstance(value, list | tuple):
+            return [p for v in value for p in self._imports(key, v)]
+        if not isinstance(value, str) or not IMPORTED.fullmatch(value) or value in self.modules:
+            return []
+        return [f"{key}={value}; it allows {', '.join(self.modules) or 'no module'}"]
 
     def _privacy(self, privacy: Mapping[str, Any]) -> list[str]:
         least, largest = self.least_noise, self.largest_norm
@@ -120,7 +137,8 @@ class Policy:
     def _tells(self, config: Mapping[str, Any], header: Mapping[str, Any]) -> list[str]:
         wanted = {"evaluation": header.get("kind") == "evaluate" or header.get("assess")}
         wanted["training_evaluation"] = config.get("eval_train")
-        return [f"the {name.replace('_', ' ')} is not told" for name, on in wanted.items()
+        wanted["sums"] = bool(_section(config, "data").get("standardise"))
+        return [f"{name.replace('_', ' ')}: not told" for name, on in wanted.items()
                 if on and name not in self.may_tell]  # fmt: skip
 
 
@@ -135,7 +153,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 _NAMES = "expected a list of names"
 _NEEDS = {
-    **dict.fromkeys(("methods", "models", "modules"), _NAMES),
+    **dict.fromkeys(("methods", "models", "modules", "files"), _NAMES),
     "least_noise": "expected a number of at least 0",
     "largest_norm": "expected a number above 0",
     "most_rounds": "expected a whole number of at least 1",
@@ -144,7 +162,7 @@ _NEEDS = {
 
 
 def _fits(key: str, value: Any) -> bool:
-    if key in ("methods", "models", "modules", "may_tell"):
+    if key in ("methods", "models", "modules", "files", "may_tell"):
         names = isinstance(value, list) and all(isinstance(v, str) for v in value)
         return names and (key != "may_tell" or set(value) <= set(TOLD))
     if key == "most_rounds":

@@ -47,6 +47,9 @@ ALLOWED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"modules": ["mine:Net"]}, {"model": {"name": "module", "path": "mine:Net"}}),
     ({"least_noise": 1.0, "largest_norm": 1.0}, {"privacy": DP}),
     ({"most_rounds": 20}, {}),
+    ({"modules": ["mine:lion"]}, {"method": {"name": "fedavg", "local": {"optimizer": "mine:lion"}}}),
+    ({"files": ["base.safetensors"]}, {"model": {"name": "mlp", "weights": "base.safetensors"}}),
+    ({}, {"data": {"standardise": "federated"}}),
 ]
 
 
@@ -74,7 +77,20 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"largest_norm": 0.9}, {"privacy": DP}, "privacy.clip=1.0; it allows at most 0.9"),
     ({"most_rounds": 19}, {}, "rounds=20; it allows at most 19"),
     ({"most_rounds": 19}, {"rounds": None}, "rounds=None"),
-    ({"may_tell": []}, {"eval_train": True}, "the training evaluation is not told"),
+    ({"may_tell": []}, {"eval_train": True}, "training evaluation: not told"),
+    ({"may_tell": []}, {"data": {"standardise": "federated"}}, "sums: not told"),
+    (
+        {},
+        {"method": {"name": "fedavg", "local": {"optimizer": "mine:lion"}}},
+        "method.local.optimizer=mine:lion; it allows no module",
+    ),
+    ({}, {"method": {"name": "lsgd", "objective": {"name": "a.b:C"}}}, "method.objective.name=a.b:C"),
+    ({}, {"method": {"name": "fedavg", "more": [["os:getcwd"]]}}, "method.more=os:getcwd"),
+    (
+        {},
+        {"model": {"name": "mlp", "weights": "/etc/base.pt"}},
+        "model.weights=/etc/base.pt; it allows no file",
+    ),
 ]
 
 
@@ -93,7 +109,7 @@ def test_a_round_beyond_the_most_is_refused_whatever_the_run_says() -> None:
 @pytest.mark.parametrize("header", [{"kind": "evaluate", "t": 1}, {"kind": "train", "t": 1, "assess": True}])
 def test_an_evaluation_is_not_told_where_it_may_not_be(header: dict[str, Any]) -> None:
     Policy().check(RUN, header)
-    with pytest.raises(ConfigError, match="the evaluation is not told"):
+    with pytest.raises(ConfigError, match="evaluation: not told"):
         Policy.of({"may_tell": ["label_counts"]}).check(RUN, header)
 
 
