@@ -69,7 +69,8 @@ FACTS = {
     "num_test is 1000000000000000000": lambda c: c.update(num_test=10**18),
     "num_train is 0": lambda c: c.update(num_train=0),
     "num_train is '9'": lambda c: c.update(num_train="9"),
-    "num_train is missing": lambda c: c.clear(),
+    "num_train is missing": lambda c: c.pop("num_train"),
+    "fedpers: the device does not tell i": lambda c: c.clear(),  # without a version nothing else is read
 }
 
 

@@ -201,7 +201,7 @@ def test_the_second_node_of_a_name_is_ignored(tmp_path: Path, caplog: pytest.Log
     link = Link(tmp_path, outside)
     link.nodes[300] = "site-1"
     on_devices(link, outside, tmp_path / "out")
-    assert "node 300 is ignored: it says it is site-1" in caplog.text
+    assert "node 300 (site-1) is ignored: it says it is site-1, as another node does" in caplog.text
     assert sorted(who for who, h in link.sent if h["kind"] == "train") == ["site-0", "site-1", "site-2"]
 
 
