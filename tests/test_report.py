@@ -140,7 +140,8 @@ def test_who_is_beaten_is_named_with_its_gap_where_the_first_place_is_open(tmp_p
         "c": (0.5, 0.52, 0.51, 0.53, 0.52),
     }
     said = [part.replace("\N{NO-BREAK SPACE}", " ") for part in verdict(tmp_path, **five)]
-    assert said[0].startswith("5 seeds do not settle the first place: b is 0.20 points below, p 1")
+    assert said[0] == "a is ahead of c on these 5 seeds"
+    assert "Not settled: b (0.20 points below, p 1)." in said[1]
     assert "Worse than a: c (40.40 points below, p " in said[1]
 
 

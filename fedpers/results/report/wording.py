@@ -25,9 +25,12 @@ def sentence(comparison: Comparison) -> tuple[str, str]:
     open_ = f"Not settled: {listed([behind[name] for name in v.alike[1:]])}. {worse}".strip()
     if v.seeds < 2:
         return f"One seed is too few to compare: {top} has the best {score}", open_
+    best = f"{top} has the best mean ({score})"
+    if v.worse:
+        return f"{top} is ahead of {listed(v.worse)} on these {v.seeds} seeds", f"{best}. {open_}"
     few = "are too few" if v.seeds < FEW else "do not settle the first place"
     next_ = behind[v.alike[1]].replace(" (", " is ", 1).removesuffix(")")
-    return f"{v.seeds} seeds {few}: {next_}", f"{top} has the best mean ({score}). {open_}"
+    return f"{v.seeds} seeds {few}: {next_}", f"{best}. {open_}"
 
 
 def _gap(comparison: Comparison, top: str, name: str) -> str:
