@@ -20,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo constraints docker-image docker-demo test test-all faults fuzz fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo constraints docker-image docker-demo smoke test test-all faults fuzz fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ demo: $(STAMP)  ## Four methods on handwritten digits, then a report: under a mi
 	$(BIN)/fedpers run -m +experiment=demo out=$(DEMO)
 	$(BIN)/fedpers report $(DEMO)
 
-test: $(STAMP)  ## The fast tests
+smoke: $(STAMP)  ## A minute of tests: every method for three rounds, the command line, the rules of the house
+	$(BIN)/python -m pytest -q -n $(WORKERS) tests/test_golden.py tests/test_cli.py tests/test_house_rules.py
+
+test: $(STAMP)  ## The fast tests: some twenty minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults"
 
 test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too; not those of `make faults`
