@@ -1,7 +1,6 @@
 """Command line overrides to a RunConfig, by way of Hydra; every mistake is collected."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.config import hydra_internals, registry, search
+from fedpers.config import hydra_internals, registry, search, slips
 from fedpers.config.hydra_internals import Composer
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
@@ -56,7 +55,7 @@ def prepare(
     with _hydra(config_dir) as compose:
         lines, problems = _tidy(compose, overrides, sweep)
         parsed = _parsed(lines)
-        problems += _given_twice(parsed)
+        problems += slips.given_twice(parsed)
         one = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
         jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [one]
         for job in jobs:
@@ -71,17 +70,6 @@ def prepare(
     assert settings is not None  # its values were checked with the first run's
     _check_settings(settings, parsed, sweep, jobs)
     return lines, settings
-
-
-def _given_twice(parsed: Sequence[Override]) -> list[str]:
-    """A problem for each key with several values to sweep over and another value, one of which would win."""
-    times = Counter(o.key_or_group for o in parsed)
-    found = []
-    for key in dict.fromkeys(o.key_or_group for o in parsed if o.is_sweep_override()):
-        if times[key] > 1:
-            lines = ", ".join(str(o.input_line) for o in parsed if o.key_or_group == key)
-            found.append(f"{key}: given {times[key]} times ({lines}); give it once")
-    return found
 
 
 def _check_settings(
@@ -257,19 +245,8 @@ def _parse(text: str, problems: list[str]) -> list[Override]:
         reason = "there is no key"
     except HydraException as error:
         reason = first_line(error)
-    problems.append(f"'{text}' is no override (key=value): {_remedy(text) or reason}")
+    problems.append(f"'{text}' is no override (key=value): {slips.remedy(text) or reason}")
     return []
-
-
-def _remedy(text: str) -> str:
-    """What was probably meant; "" where it cannot be told."""
-    if found := re.fullmatch(r"-*([\w.]+) *: *(\S+)", text):
-        return f"write {found[1]}={found[2]}"
-    if re.fullmatch(r"[\w.]+", text):
-        return f"write {text}=VALUE"
-    key, sign, value = text.partition("=")
-    quotable = key and sign and "'" not in value
-    return f"if the value is text, put quotes around it: \"{key}='{value}'\"" if quotable else ""
 
 
 def _is_group(override: Override) -> bool:

@@ -7,6 +7,7 @@ Without given splits the samples are cut by data.test_fraction and data.valid_fr
 """
 
 import importlib
+import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -232,3 +233,21 @@ def _tensors(x: np.ndarray, y: np.ndarray, task: str, dtype: torch.dtype, pipeli
     whole = dtype if task == "regression" else torch.int64
     targets = torch.from_numpy(np.array(y)).to(whole)
     return Data(pipeline.inputs(x, dtype), targets, torch.ones(len(y), dtype=dtype))
+
+
+def facts(found: Local, cfg: DataConfig) -> dict[str, Any]:
+    """What the server is told when it calls the roll; sums of features only for data.standardise."""
+    data, labels = found.data, []
+    if cfg.task != "regression":
+        width = cfg.num_classes if cfg.task == "classification" else 2
+        labels = torch.bincount(data.train.y, minlength=width).tolist()
+    return {
+        "num_train": len(data.train),
+        "num_valid": len(data.valid),
+        "num_test": len(data.test),
+        "label_counts": labels,
+        "left_out": found.left_out,
+        "columns": json.dumps(found.columns),
+        "sums": list(found.moments.sums if found.moments else ()),
+        "squares": list(found.moments.squares if found.moments else ()),
+    }

@@ -35,7 +35,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
 from fedpers.deploy.device_metrics import DeviceMetrics
-from fedpers.deploy.local_data import Local, local, state_of
+from fedpers.deploy.local_data import facts, local, state_of
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.own_model import remember
 from fedpers.deploy.policy import Policy
@@ -191,7 +191,7 @@ def _seat(
     client.metrics = of_one(cfg.metrics)
     cuda = cfg.device != "cpu" and torch.cuda.is_available()
     plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype, privacy=cfg.privacy)
-    return Seat(client, one_device(found.data, cfg), plan, _facts(found, cfg), found.columns)
+    return Seat(client, one_device(found.data, cfg), plan, facts(found, cfg.data), found.columns)
 
 
 def model_of(cfg: RunConfig) -> Model:
@@ -208,24 +208,6 @@ def one_device(data: ClientData, cfg: RunConfig) -> Federation:
     return Federation(
         "device", 1, shape, cfg.data.num_classes, cfg.data.task, lambda _: data, nobody, nobody, nobody
     )
-
-
-def _facts(found: Local, cfg: RunConfig) -> dict[str, Any]:
-    """What the server is told when it calls the roll; sums of features only for data.standardise."""
-    data, labels = found.data, []
-    if cfg.data.task != "regression":
-        width = cfg.data.num_classes if cfg.data.task == "classification" else 2
-        labels = torch.bincount(data.train.y, minlength=width).tolist()
-    return {
-        "num_train": len(data.train),
-        "num_valid": len(data.valid),
-        "num_test": len(data.test),
-        "label_counts": labels,
-        "left_out": found.left_out,
-        "columns": json.dumps(found.columns),
-        "sums": list(found.moments.sums if found.moments else ()),
-        "squares": list(found.moments.squares if found.moments else ()),
-    }
 
 
 @lru_cache(maxsize=4)
