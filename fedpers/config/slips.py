@@ -7,7 +7,7 @@ from typing import Any
 
 
 def given_twice(parsed: Sequence[Any]) -> list[str]:
-    """Of Hydra's overrides: a problem for each key with several values to sweep over and another value, one of which would win."""
+    """Problems of Hydra's overrides: keys that are swept over and given again, where one would win silently."""
     times = Counter(o.key_or_group for o in parsed)
     found = []
     for key in dict.fromkeys(o.key_or_group for o in parsed if o.is_sweep_override()):
