@@ -7,7 +7,7 @@ from typing import Any
 
 
 def given_twice(parsed: Sequence[Any]) -> list[str]:
-    """Problems of Hydra's overrides: keys that are swept over and given again, where one would win silently."""
+    """Problems of Hydra's overrides: keys that are swept over and given again, where one would win."""
     times = Counter(o.key_or_group for o in parsed)
     found = []
     for key in dict.fromkeys(o.key_or_group for o in parsed if o.is_sweep_override()):
