@@ -41,6 +41,7 @@ def load_federation(cfg: DataConfig, seed: int, dtype: torch.dtype = torch.float
 
 def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federation:
     """The federation of `raw` under data.partition."""
+    _check_labels(cfg, raw)
     part = _deal(cfg, raw, seed)
     splits = cut_clients(cfg, raw, part, seed)
     clients = PartitionedClients(cfg, seed, dtype, raw, part, splits)
@@ -64,6 +65,17 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
         pipeline=clients.pipeline,
         clients=_names(raw, part),
     )
+
+
+def _check_labels(cfg: DataConfig, raw: Raw) -> None:
+    """Raise DataError for a label that is no class of the set."""
+    y, classes = raw.labels, 2 if raw.task == "binary" else raw.num_classes
+    strange = y[(y < 0) | (y >= classes)] if raw.task != "regression" else y[:0]
+    if len(strange):
+        raise DataError(
+            f"data.name={cfg.name}: has the label {strange[0]} ({len(strange)} samples have such a one); "
+            f"its {classes} classes are 0 to {classes - 1}"
+        )
 
 
 def _names(raw: Raw, part: Partition) -> tuple[str, ...]:

@@ -159,15 +159,17 @@ def natural(
     a test part, are left out; of the others `num_clients` are chosen at random (None: all).
     """
     size = int(max(train.max(), test.max(initial=0))) + 1
-    enough = np.bincount(train, minlength=size) >= min_size
-    if len(test):
-        enough &= np.bincount(test, minlength=size) > 0
-    owners = np.flatnonzero(enough)
+    sizes, tests = np.bincount(train, minlength=size), np.bincount(test, minlength=size)
+    enough, tested = sizes >= min_size, (tests > 0) if len(test) else np.ones(size, dtype=bool)
+    owners = np.flatnonzero(enough & tested)
+    if not (tested & (sizes > 0)).any():
+        raise DataError(_apart(int((sizes > 0).sum()), int(tested.sum())))
     if not len(owners) or (num_clients is not None and num_clients > len(owners)):
+        others = f"; {int((enough & ~tested).sum())} more have no test sample" if len(test) else ""
         raise DataError(
             f"data.num_clients is {num_clients or 'all'}, but the set has "
             f"{len(owners)} natural clients with at least data.min_size={min_size} "
-            "training samples"
+            f"training samples{' and a test sample' if len(test) else ''}{others}"
         )
     if num_clients is not None:
         owners = np.sort(rng.permutation(owners)[:num_clients])
@@ -178,6 +180,14 @@ def natural(
 
     parts = both(deal, train, test)
     return Partition(*parts, {"owner": owners})
+
+
+def _apart(train: int, test: int) -> str:
+    return (
+        f"no natural client is in both parts of the set: {train} in the training part only, {test} in the "
+        "test part only, as if split by user; set data.pool=true, which cuts each client's samples anew, or "
+        "get the set split by sample (LEAF's preprocess.sh: -t sample)"
+    )
 
 
 @dataclass(frozen=True)

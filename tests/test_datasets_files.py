@@ -1,6 +1,7 @@
 """Sets on disk: counts of the real files, and what happens to missing and damaged ones."""
 
 import io
+import json
 import os
 import pickle
 import shutil
@@ -250,6 +251,42 @@ def test_leaf_json(data_root):
     )
     assert fed.num_clients == 5
     assert sorted(fed.num_test.tolist()) == [16, 18, 18, 18, 19]  # LEAF's own num_samples
+
+
+def leaf(root, train, test):
+    """LEAF's json of users: {name: the labels of its samples}; each pixel is (label + 1) / 255."""
+    for part, users in (("train", train), ("test", test)):
+        data = {u: {"x": [[(c % 254 + 1) / 255] * 784 for c in y], "y": y} for u, y in users.items()}
+        shard = root / "femnist" / part / "all_data_0.json"
+        shard.parent.mkdir(parents=True, exist_ok=True)
+        shard.write_text(json.dumps({"users": list(users), "user_data": data}))
+    return root
+
+
+LEAF = {"name": "femnist", "partition": "natural", "num_clients": None, "valid_fraction": 0.0}
+
+
+def test_leaf_passes_over_users_without_samples(tmp_path):
+    fed = load(leaf(tmp_path, {"a": [3, 61, 3], "b": [], "c": [5]}, {"a": [3], "b": [], "c": []}), **LEAF)
+    assert (fed.num_clients, fed.num_train.tolist(), fed.num_test.tolist()) == (1, [3], [1])
+    assert sorted(fed.client(0).train.y.tolist()) == [3, 3, 61]
+    torch.testing.assert_close(fed.client(0).test.x, torch.full((1, 1, 28, 28), 4 / 255))
+    assert any("1 in the training part, 2 in the test part" in note for note in fed.notes)
+
+
+def test_leaf_split_by_user_is_told_and_can_be_pooled(tmp_path):
+    leaf(tmp_path, {"a": [1] * 10, "b": [2] * 10}, {"c": [3] * 10})
+    with pytest.raises(DataError, match=r"2 in the training part only, 1 in the test.*data.pool=true"):
+        load(tmp_path, **LEAF)
+    fed = load(tmp_path, **LEAF, pool=True, test_fraction=0.2)
+    assert (fed.num_train.tolist(), fed.num_test.tolist()) == ([8, 8, 8], [2, 2, 2])
+
+
+@pytest.mark.parametrize("label", [62, -1, 3.5])
+def test_leaf_names_a_label_that_is_no_class(tmp_path, label):
+    leaf(tmp_path, {"a": [1, 2], "f9": [1, label]}, {"a": [1], "f9": [1]})
+    with pytest.raises(DataError, match=rf"all_data_0.json, user 'f9': has the label {label}; .*0 to 61"):
+        load(tmp_path, **LEAF)
 
 
 @pytest.mark.parametrize(

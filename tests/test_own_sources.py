@@ -14,7 +14,7 @@ from fedpers.config import compose
 from fedpers.core.errors import DataError
 from fedpers.datasets import registry
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.federation import load_federation
+from fedpers.datasets.federation import build, load_federation
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.shakespeare import ALPHABET, tokens_of, windows
 
@@ -153,6 +153,14 @@ def test_other_packages_add_sets(monkeypatch):
     finally:
         registry.data_sets.cache_clear()
         ConfigStore.instance().repo["data"].pop("halves.yaml", None)
+
+
+@pytest.mark.parametrize("label", [2, -1])
+def test_a_set_with_a_label_that_is_no_class_is_refused(label):
+    y = np.array([0, 1, label] * 10)
+    raw = Raw("own", np.zeros((30, 2), np.float32), y, np.zeros((0, 2), np.float32), y[:0], 2)
+    with pytest.raises(DataError, match=rf"has the label {label} \(10 samples .*0 to 1"):
+        build(DataConfig(partition="iid", num_clients=2), raw, 0, torch.float32)
 
 
 # ---- Shakespeare and tables ---------------------------------------------------------------------
