@@ -64,11 +64,20 @@ def decode(files: list[Path], features: int | None) -> Arrays:
 
 
 def _parse(files: list[Path], features: int | None) -> list[Any]:
+    """Sparse samples, labels of each file; features count from 0 if any file has an index 0, else from 1."""
     from sklearn.datasets import load_svmlight_files as read
 
     try:
-        return read([str(f) for f in files], n_features=features, zero_based=False)
+        parts = read([str(f) for f in files], zero_based=True)
+        if not any((x.indices == 0).any() for x in parts[::2]):
+            parts[::2] = [x[:, 1:] for x in parts[::2]]
+        found = int(parts[0].shape[1])
+        if found == 0 or found > (features or found):
+            raise ValueError(f"{found} features" + (f", the set has {features}" if features else ""))
     except ValueError as error:
         names, root = " and ".join(f.name for f in files), files[0].parents[1]  # <root>/libsvm/<file>
         expected = f"'label index:value ...' lines in {names}"
         raise damaged(files[0], expected, str(error), "libsvm", root) from error
+    for x in parts[::2]:
+        x.resize(x.shape[0], features or found)
+    return list(parts)

@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import dump_svmlight_file
 
 from fedpers.core.errors import DataError
 from fedpers.datasets import omniglot
@@ -312,6 +313,42 @@ def test_libsvm(data_root, file, samples, features, positive, tests):
     assert total == (samples, tests)
     data = fed.client(0)
     assert int(data.train.y.sum()) + (0 if tests else int(data.test.y.sum())) == positive
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "columns"),
+    [  # one decision for both files; a part without entries decides nothing; all samples of a row are alike
+        ("+1 1:5 3:7", "-1 1:5", [5, 0, 7]),
+        ("+1 0:5 2:7", "-1 0:5", [5, 0, 7]),
+        ("+1 1:5 3:7", "-1 0:5", [0, 5, 0, 7]),
+        ("+1 0:5 2:7", "-1 3:5", [5, 0, 7, 0]),
+        ("+1 1:5 3:7", "-1", [5, 0, 7]),
+    ],
+)
+def test_libsvm_counts_features_from_0_or_1(tmp_path, train, test, columns):
+    (tmp_path / "libsvm").mkdir()
+    (tmp_path / "libsvm" / "own").write_text(f"{train}\n" * 4 + f"{train.replace('+1', '-1')}\n" * 4)
+    (tmp_path / "libsvm" / "own.t").write_text(f"{test}\n" * 2)
+    fed = load(tmp_path, name="libsvm", file="own", partition="iid", num_clients=1, valid_fraction=0.0)
+    assert fed.client(0).train.x.tolist() == [columns] * 8
+    assert fed.client(0).test.x.shape == (2, len(columns))
+
+
+def test_libsvm_as_scikit_learn_writes_it(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 3
+    (tmp_path / "libsvm").mkdir()
+    dump_svmlight_file(x, y, str(tmp_path / "libsvm" / "own"))
+    fed = load(tmp_path, name="libsvm", file="own", partition="iid", num_clients=1, valid_fraction=0.0)
+    data = fed.client(0)
+    read = torch.cat([data.train.x, data.test.x]).numpy()
+    np.testing.assert_allclose(read[np.argsort(read[:, 0])], x[np.argsort(x[:, 0])], rtol=1e-6)
+
+
+def test_libsvm_with_more_features_than_the_set_has(tmp_path):
+    (tmp_path / "libsvm").mkdir()
+    (tmp_path / "libsvm" / "ijcnn1").write_text("+1 1:1\n-1 23:1\n")
+    with pytest.raises(DataError, match="found 23 features, the set has 22"):
+        load(tmp_path, name="libsvm", file="ijcnn1", num_clients=1)
 
 
 def test_libsvm_lines_that_make_no_sense(tmp_path):
