@@ -31,7 +31,7 @@ class DataConfig:
     # how samples become clients
     partition: str = "classes"
     num_clients: int | None = 20  # null: all natural clients
-    min_size: int = 1  # training samples a client must have: dirichlet, natural
+    min_size: int = 1  # training samples left to a client after the cuts: dirichlet, natural
     classes_per_client: int = 2  # classes, sampled
     shards_per_client: int = 2  # shards
     alpha: float = 0.5  # dirichlet; synthetic_ppfl

@@ -1,5 +1,6 @@
 """Each client's samples cut into training, validation and test, those of all clients at once."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.random import Generator
 
-from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE, cut
+from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE, count, cut
 from fedpers.core.errors import DataError
 from fedpers.core.rng import Stream
 from fedpers.core.seeds import shuffled_each
-from fedpers.datasets.config import DataConfig
+from fedpers.datasets.config import USED_BY, DataConfig
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.split import Indices, Partition, runs
 
@@ -90,7 +91,7 @@ def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits
     if _as_on_devices(cfg, raw):
         return _cut_own(cfg, raw, part, seed)
     same = np.arange(len(raw.labels)) if raw.same is None else raw.same
-    has_test = len(raw.test_y) > 0 and not (cfg.pool or cfg.train_only)
+    has_test = _has_test(cfg, raw)
     streams = [_client_stream(seed, k) for k in range(len(part))]
     train = Samples.of(part.train, part.train_source).shuffled(streams)
     if has_test:
@@ -103,20 +104,50 @@ def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits
     else:
         mine = raw.valid[train.index]
         valid, train = train.where(mine), train.where(~mine)
-    _check_left(raw, part, train.sizes.tolist(), test.sizes.tolist())
+    _check_left(cfg, raw, part, train.sizes.tolist(), test.sizes.tolist())
     three = train, valid, test.first(cfg.test_per_client)
     return Splits(*(s.apart(s.index) for s in three), *(s.apart(s.source) for s in three))
 
 
-def _check_left(raw: Raw, part: Partition, train: list[int], test: list[int]) -> None:
-    """Raise DataError, with the numbers, if a client is left without training or test samples."""
-    short = [k for k, sizes in enumerate(zip(train, test, strict=True)) if 0 in sizes]
+def needed(cfg: DataConfig, raw: Raw, most: int) -> int:
+    """Samples of the training part that leave a client data.min_size after its cuts.
+
+    Raises:
+        DataError: data.train_per_client, or `most`, the samples of the whole part, does not suffice.
+    """
+    has_test = _has_test(cfg, raw)
+
+    def left(n: int) -> int:
+        rest = n if has_test else n - max(1, count(cfg.test_fraction, n))
+        rest = min(rest, cfg.train_per_client or rest)
+        return rest if raw.valid is not None else rest - count(cfg.valid_fraction, rest)
+
+    found = bisect_left(range(most + 1), cfg.min_size, key=left)
+    if found > most:
+        raise DataError(
+            f"data.min_size={cfg.min_size}: a client with all {most} samples trains on {left(most)} after "
+            "the cuts for test and validation and data.train_per_client; lower data.min_size"
+        )
+    return found
+
+
+def _has_test(cfg: DataConfig, raw: Raw) -> bool:
+    return len(raw.test_y) > 0 and not (cfg.pool or cfg.train_only)
+
+
+def _check_left(cfg: DataConfig, raw: Raw, part: Partition, train: list[int], test: list[int]) -> None:
+    """Raise DataError, with the numbers, if a client is left with too few training or test samples."""
+    bounded = cfg.partition in USED_BY["min_size"]
+    low = cfg.min_size if bounded else 1
+    short = [k for k, (n, tests) in enumerate(zip(train, test, strict=True)) if n < low or not tests]
     if short:
         k = short[0]
+        larger = ", a larger data.min_size" if bounded and low == 1 else ""
+        smaller = ", a smaller data.min_size" if low > 1 else ""
         raise DataError(
-            f"client {k}{_name(raw, part, k)} is left with {train[k]} training and {test[k]} "
-            f"test samples after the cuts; use fewer than {len(part)} clients, a larger "
-            "data.min_size, or another data.test_fraction"
+            f"client {k}{_name(raw, part, k)} is left with {train[k]} training and {test[k]} test samples "
+            f"after the cuts, and needs {low} and 1; use fewer than {len(part)} clients{larger}{smaller}, or "
+            "another data.test_fraction"
         )
 
 
@@ -139,8 +170,8 @@ def own_splits(sizes: Mapping[str, int], cfg: DataConfig, seed: int) -> dict[str
     if given == WHOLE:
         pieces = cut(sizes[WHOLE], cfg.test_fraction, cfg.valid_fraction, rng)
         return {name: (WHOLE, rows) for name, rows in pieces.items()}
-    if VALID not in sizes and (count := int(cfg.valid_fraction * sizes[TRAIN] + 1e-9)):
-        valid, train = np.split(rng.permutation(sizes[TRAIN]), [count])
+    if VALID not in sizes and (valids := count(cfg.valid_fraction, sizes[TRAIN])):
+        valid, train = np.split(rng.permutation(sizes[TRAIN]), [valids])
         found |= {TRAIN: (TRAIN, train), VALID: (TRAIN, valid)}
     return found
 
@@ -162,7 +193,7 @@ def _cut_own(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
         for name in SPLITS:
             of, rows = cuts.get(name, (TRAIN, np.empty(0, dtype=np.int64)))
             found[name].append(given[of][rows])
-    _check_left(raw, part, *([len(i) for i in found[name]] for name in (TRAIN, TEST)))
+    _check_left(cfg, raw, part, *([len(i) for i in found[name]] for name in (TRAIN, TEST)))
     sources = ([np.zeros_like(i) for i in found[name]] for name in SPLITS)
     return Splits(*(found[name] for name in SPLITS), *sources)
 

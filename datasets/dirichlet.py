@@ -146,7 +146,7 @@ def _too_few(alpha: float, min_size: int, num_clients: int, hands: list[Hands], 
     train, test = (h.total for h in hands)
     return (
         f"no Dirichlet partition with data.alpha={alpha} in {len(short)} draws gave each of {num_clients} "
-        f"clients data.min_size={min_size} of {train} training samples and one of {test} test samples (at "
-        f"best {min(short)} fell short, too many to move samples: at most one in {MOVED}); "
+        f"clients {min_size} (data.min_size and the cuts) of {train} training samples and one of {test} test "
+        f"samples (at best {min(short)} fell short, too many to move samples: at most one in {MOVED}); "
         "raise data.alpha, lower data.min_size or data.num_clients, or set data.pool=true"
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError, DataError
 from fedpers.datasets.config import DataConfig
-from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Samples, Splits, cut_clients, stream
+from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Samples, Splits, cut_clients, needed, stream
 from fedpers.datasets.partition import PARTITIONS, partition
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.registry import data_sets
@@ -107,6 +107,10 @@ def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
             f"data.num_clients is {cfg.num_clients}, but there are {len(train)} "
             "training samples; use fewer clients or a larger data.limit"
         )
+    if options.get("min_size", 1) > 1:  # nobody is left out for a minimum that nobody set
+        options["min_size"] = needed(cfg, raw, len(train))
+    if cfg.partition == "natural" and raw.valid is not None:
+        options["trained"] = ~raw.valid[train]
     part = partition(cfg.partition, keys[train], keys[test], cfg.num_clients, stream(seed, DEAL), **options)
     return replace(part, train=[train[i] for i in part.train], test=[test[i] for i in part.test])
 

@@ -151,26 +151,37 @@ def assign(
 
 
 def natural(
-    train: np.ndarray, test: np.ndarray, num_clients: int | None, rng: Generator, min_size: int = 1
+    train: np.ndarray,
+    test: np.ndarray,
+    num_clients: int | None,
+    rng: Generator,
+    min_size: int = 1,
+    trained: np.ndarray | None = None,
 ) -> Partition:
     """The owners that the set names (writers, alphabets); `train` and `test` are owner numbers.
 
-    Owners with fewer than `min_size` training samples, or without a test sample where the set has
-    a test part, are left out; of the others `num_clients` are chosen at random (None: all).
+    Owners with fewer than `min_size` training samples (of the mask `trained`, if some are for validation), or
+    without a test sample where the set has a test part, are left out; of the others `num_clients` are chosen
+    at random (None: all).
     """
     size = int(max(train.max(), test.max(initial=0))) + 1
-    sizes, tests = np.bincount(train, minlength=size), np.bincount(test, minlength=size)
-    enough, tested = sizes >= min_size, (tests > 0) if len(test) else np.ones(size, dtype=bool)
+    tests, there = np.bincount(test, minlength=size), np.bincount(train, minlength=size) > 0
+    enough = np.bincount(train if trained is None else train[trained], minlength=size) >= min_size
+    tested = (tests > 0) if len(test) else there
     owners = np.flatnonzero(enough & tested)
-    if not (tested & (sizes > 0)).any():
-        raise DataError(_apart(int((sizes > 0).sum()), int(tested.sum())))
+    if not (tested & there).any():
+        raise DataError(_apart(int(there.sum()), int(tested.sum())))
+    few = int((there & ~enough).sum())
+    reasons = f"{few} have fewer than {min_size} samples (data.min_size and the cuts)"
+    if len(test):
+        reasons += f", {int((enough & ~tested).sum())} enough of them and no test sample"
     if not len(owners) or (num_clients is not None and num_clients > len(owners)):
-        others = f"; {int((enough & ~tested).sum())} more have no test sample" if len(test) else ""
         raise DataError(
-            f"data.num_clients is {num_clients or 'all'}, but the set has "
-            f"{len(owners)} natural clients with at least data.min_size={min_size} "
-            f"training samples{' and a test sample' if len(test) else ''}{others}"
+            f"data.num_clients is {num_clients or 'all'}, but the set has {len(owners)} natural clients with "
+            f"enough samples: {reasons}; lower data.num_clients or data.min_size"
         )
+    left = int((there | (tests > 0)).sum()) - len(owners)
+    notes = (f"{left} natural clients are left out: {reasons}",) if left else ()
     if num_clients is not None:
         owners = np.sort(rng.permutation(owners)[:num_clients])
 
@@ -179,7 +190,7 @@ def natural(
         return [pieces[owner] for owner in owners]
 
     parts = both(deal, train, test)
-    return Partition(*parts, {"owner": owners})
+    return Partition(*parts, {"owner": owners}, notes)
 
 
 def _apart(train: int, test: int) -> str:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from fedpers.datasets import cuts
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import CUT, Samples, _client_stream, _cut, cut_clients, stream
 from fedpers.datasets.dirichlet import Hands
+from fedpers.datasets.federation import build
 from fedpers.datasets.partition import (
     PARTITIONS,
     assign,
@@ -25,6 +27,7 @@ from fedpers.datasets.partition import (
     round_robin,
     shards,
 )
+from fedpers.datasets.raw import Raw
 from fedpers.datasets.sources import rotations
 from fedpers.datasets.split import Partition
 
@@ -172,7 +175,7 @@ def test_dirichlet_deals_both_parts_in_the_same_shares():
 
 def test_dirichlet_gives_up_with_numbers():
     y = labels(50, 5, 0)
-    with pytest.raises(DataError, match=r"each of 10 clients data.min_size=6 of 50"):
+    with pytest.raises(DataError, match=r"each of 10 clients 6 \(data.min_size and the cuts\) of 50"):
         dirichlet(y, y, 10, rng(), 0.1, min_size=6)
 
 
@@ -301,8 +304,64 @@ def test_natural_chooses_large_enough_owners():
     assert result.truth["owner"].tolist() == [0, 2]
     assert [h.tolist() for h in result.train] == [[0, 1], [3, 4, 5]]
     assert [h.tolist() for h in result.test] == [[1], [0]]
+    assert result.notes == (
+        "1 natural clients are left out: 1 have fewer than 2 samples (data.min_size and the cuts), "
+        "0 enough of them and no test sample",
+    )
     with pytest.raises(DataError, match="num_clients is 3, but the set has 2 natural"):
         natural(train, test, 3, rng(), min_size=2)
+
+
+def test_natural_counts_training_samples_only_where_some_are_for_validation():
+    owner, trained = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 1, 0, 1, 0, 0], dtype=bool)
+    result = natural(owner, owner, None, rng(), min_size=2, trained=trained)
+    assert result.truth["owner"].tolist() == [0]
+    assert result.train[0].tolist() == [0, 1, 2]
+
+
+BOUNDED = [  # n: the fewest samples that leave 10 for training
+    ({"test_fraction": 0.2, "valid_fraction": 0.1}, 13),  # 13 - 2 - 1; of 12: 12 - 2 - 1
+    ({"test_fraction": 0.2, "valid_fraction": 0.0}, 12),  # 12 - 2; of 11: 11 - 2
+    ({"test_fraction": 0.5, "valid_fraction": 0.5}, 37),  # 37 - 18 - 9; of 36: 36 - 18 - 9
+    ({"test_fraction": 0.01, "valid_fraction": 0.0}, 11),  # one test sample at least
+    ({"test_fraction": 0.2, "valid_fraction": 0.1, "train_per_client": 11}, 13),  # 11 - 1
+]
+
+
+@pytest.mark.parametrize(("options", "n"), BOUNDED)
+def test_the_minimum_bounds_what_is_left_for_training(options, n):
+    owner = np.repeat([0, 1], [n, n - 1])
+    y, none = np.arange(len(owner)) % 2, owner[:0]
+    raw = Raw("own", np.zeros((len(y), 2), np.float32), y, np.zeros((0, 2), np.float32), none, 2,
+              owner=owner, test_owner=none)  # fmt: skip
+    cfg = DataConfig(partition="natural", num_clients=None, min_size=10, **options)
+    fed = build(cfg, raw, 0, torch.float32)
+    assert fed.truth["owner"].tolist() == [0] and fed.num_train.tolist() == [10]
+    assert any("1 natural clients are left out" in note for note in fed.notes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_minimum_of_dirichlet_bounds_what_is_left_for_training(seed):
+    y = np.arange(300) % 3
+    raw = Raw("own", np.zeros((300, 2), np.float32), y, np.zeros((0, 2), np.float32), y[:0], 3)
+    cfg = DataConfig(partition="dirichlet", num_clients=8, alpha=0.5, min_size=10, test_fraction=0.4)
+    assert build(cfg, raw, seed, torch.float32).num_train.min() >= 10
+
+
+def test_a_minimum_that_a_cap_forbids_is_refused():
+    y = np.arange(200) % 2
+    raw = Raw("own", np.zeros((200, 2), np.float32), y, np.zeros((0, 2), np.float32), y[:0], 2)
+    cfg = DataConfig(partition="dirichlet", num_clients=2, min_size=10, train_per_client=9)
+    with pytest.raises(DataError, match=r"data.min_size=10: .*data.train_per_client"):
+        build(cfg, raw, 0, torch.float32)
+
+
+def test_the_hint_names_the_minimum_only_where_it_counts():
+    y = np.arange(8) % 2
+    raw = Raw("own", np.zeros((8, 2), np.float32), y, np.zeros((0, 2), np.float32), y[:0], 2)
+    with pytest.raises(DataError, match="needs 1 and 1; use fewer than 6 clients, or another") as caught:
+        build(DataConfig(partition="iid", num_clients=6), raw, 0, torch.float32)
+    assert "min_size" not in str(caught.value)
 
 
 def test_too_few_samples_and_unknown_rule():
@@ -375,7 +434,7 @@ def test_all_clients_are_cut_as_each_by_itself(seed, room, changed, monkeypatch)
     train = np.split(draw.permutation(49), np.cumsum(sizes)[:-1])
     test = np.split(49 + draw.permutation(12), np.cumsum(tests)[:-1])
     raw = SimpleNamespace(
-        labels=np.zeros(61), test_y=np.zeros(12), names=None,
+        labels=np.zeros(61), test_y=np.zeros(12), names=None, own=False,
         same=100 + np.arange(61) // 2 if copies else None,
         valid=np.arange(61) % 4 == 0 if valid else None,
     )  # fmt: skip
@@ -391,7 +450,9 @@ def test_all_clients_are_cut_as_each_by_itself(seed, room, changed, monkeypatch)
 
 def test_a_fraction_of_a_hundred_is_a_whole_number():
     """0.29 * 100 is 28.999..."""
-    raw = SimpleNamespace(labels=np.zeros(101), test_y=np.zeros(1), names=None, same=None, valid=None)
+    raw = SimpleNamespace(
+        labels=np.zeros(101), test_y=np.zeros(1), names=None, same=None, valid=None, own=False
+    )
     part = Partition([np.arange(100)], [np.array([100])])
     assert len(cut_clients(DataConfig(valid_fraction=0.29), raw, part, 0).valid[0]) == 29
 
@@ -406,7 +467,9 @@ def test_samples_are_dealt_one_at_a_time_in_the_order_that_is_drawn():
 
 
 def test_the_first_client_without_samples_is_named():
-    raw = SimpleNamespace(labels=np.zeros(8), test_y=np.zeros(0), names=None, same=None, valid=None)
+    raw = SimpleNamespace(
+        labels=np.zeros(8), test_y=np.zeros(0), names=None, same=None, valid=None, own=False
+    )
     part = Partition([np.arange(4), np.array([4]), np.array([5])], [np.zeros(0, int)] * 3)
     with pytest.raises(DataError, match="client 1 is left with 0 training and 1 test samples"):
         cut_clients(DataConfig(), raw, part, 0)

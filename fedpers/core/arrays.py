@@ -174,9 +174,14 @@ def alike(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
     return first[1]
 
 
+def count(fraction: float, n: int) -> int:
+    """The whole samples in `fraction` of n: 29 of 0.29 * 100, which is 28.999..."""
+    return int(fraction * n + 1e-9)
+
+
 def cut(n: int, test_fraction: float, valid_fraction: float, rng: Generator) -> dict[str, np.ndarray]:
     """Rows of each split, cut from one random order: test (at least one), then validation, then training."""
-    tests = max(1, int(test_fraction * n + 1e-9))  # 0.29 * 100 is 28.999...
-    valids = int(valid_fraction * (n - tests) + 1e-9)
+    tests = max(1, count(test_fraction, n))
+    valids = count(valid_fraction, n - tests)
     pieces = np.split(rng.permutation(n), [tests, tests + valids])
     return dict(zip((TEST, VALID, TRAIN), pieces, strict=True))
