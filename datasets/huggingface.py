@@ -1,5 +1,8 @@
 """data=huggingface: sets of the `datasets` library, from its hub or a folder."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,9 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     where = f"data.name={cfg.name}"
     found = _splits(_loaded(cfg, where))
     if cfg.partitioner:
-        return to_raw(_dealt(found, cfg, where), cfg)
+        dealt, notes = _dealt(found, cfg, where, rng)
+        raw = to_raw(dealt, cfg)
+        return replace(raw, notes=(*raw.notes, *notes))
     parts = {split: _part(table, cfg, where) for split, table in found.items()}
     raw = to_raw([Owned("", where, parts)], cfg)
     if raw.owner is None and cfg.partition == "natural":
@@ -93,8 +98,13 @@ def _part(table: Any, cfg: DataConfig, where: str) -> Part:
     return from_columns(_columns(table, cfg, where), cfg.target, cfg.client, where)
 
 
-def _dealt(found: dict[str, Any], cfg: DataConfig, where: str) -> list[Owned]:
-    """All samples of the set, dealt by a partitioner of flwr-datasets; each client's are cut anew."""
+def _dealt(
+    found: dict[str, Any], cfg: DataConfig, where: str, rng: Generator
+) -> tuple[list[Owned], tuple[str, ...]]:
+    """All samples of the set, dealt by a partitioner of flwr-datasets, and a note of those that it drops.
+
+    Each client's are cut anew. It draws by data.seed or the run's, unless its arguments name one.
+    """
     try:
         from flwr_datasets import partitioner
 
@@ -106,12 +116,8 @@ def _dealt(found: dict[str, Any], cfg: DataConfig, where: str) -> list[Owned]:
         raise DataError(unknown("data.partitioner", str(cfg.partitioner), known))
     table = concatenate_datasets(list(found.values()))
     table = table.add_column("fedpers_row", list(range(len(table))))
-    owner = np.full(len(table), -1)
     try:
-        rule = getattr(partitioner, str(cfg.partitioner))(**cfg.partitioner_options)
-        rule.dataset = table
-        for k in range(rule.num_partitions):
-            owner[np.asarray(rule.load_partition(k)["fedpers_row"][:], dtype=int)] = k
+        owner = _owners(getattr(partitioner, str(cfg.partitioner)), table, cfg, rng)
     except Exception as error:  # whatever it says of its arguments or of the set
         text = (str(error).splitlines() or [""])[0]
         raise DataError(
@@ -121,4 +127,19 @@ def _dealt(found: dict[str, Any], cfg: DataConfig, where: str) -> list[Owned]:
     part = _part(table.remove_columns("fedpers_row"), cfg, where)._replace(owner=None)
     kept = owner >= 0
     whole = Part(part.x[kept], part.y[kept], part.columns, owner[kept])
-    return [Owned("", where, {WHOLE: whole})]
+    dropped = int((~kept).sum())
+    note = f"data.partitioner={cfg.partitioner} gives {dropped} of {len(owner)} rows to no client"
+    return [Owned("", where, {WHOLE: whole})], (note,) if dropped else ()
+
+
+def _owners(make: Callable[..., Any], table: Any, cfg: DataConfig, rng: Generator) -> np.ndarray:
+    """[n] the client of each row, -1 for none."""
+    options, drawn = dict(cfg.partitioner_options), int(rng.integers(2**31))
+    if "seed" in signature(make).parameters and options.get("seed") is None:
+        options["seed"] = drawn  # by none they would deal otherwise in each process
+    rule = make(**options)
+    rule.dataset = table
+    owner = np.full(len(table), -1)
+    for k in range(rule.num_partitions):
+        owner[np.asarray(rule.load_partition(k)["fedpers_row"][:], dtype=int)] = k
+    return owner

@@ -70,6 +70,37 @@ def test_a_partitioner_of_flwr_datasets_deals(table):
             partitioner_options=options)  # fmt: skip
 
 
+def dealt(folder, run_seed, name, **options):
+    keys = {"partition": "natural", "num_clients": None, "partitioner": name, "partitioner_options": options}
+    return load_federation(DataConfig(name=str(folder), library="huggingface", **keys), run_seed)
+
+
+def rows(federation):
+    """The rows of each client, by their first value, in any order."""
+    clients = [federation.client(k) for k in range(federation.num_clients)]
+    return [sorted(v for s in (c.train, c.valid, c.test) for v in s.x[:, 0].tolist()) for c in clients]
+
+
+def test_a_partitioner_draws_by_the_seed_of_the_run(table):
+    pytest.importorskip("flwr_datasets")
+    name, keys = "PathologicalPartitioner", {"num_partitions": 4, "partition_by": "label"}
+    keys["num_classes_per_partition"] = 2
+    found = [rows(dealt(table[0], run, name, **keys)) for run in (0, 0, 1, 2)]
+    assert found[0] == found[1] and found[0] != found[2] != found[3] != found[0]
+    assert rows(dealt(table[0], 1, name, **keys, seed=None)) == found[2]
+    given = [rows(dealt(table[0], run, name, **keys, seed=7)) for run in (0, 1)]
+    assert given[0] == given[1]  # the arguments' seed comes first
+    assert dealt(table[0], 0, "IidPartitioner", num_partitions=4).num_clients == 4  # it takes no seed
+
+
+def test_rows_that_a_partitioner_drops_are_counted(table):
+    pytest.importorskip("flwr_datasets")
+    federation = dealt(table[0], 0, "SizePartitioner", partition_sizes=[10, 12])
+    assert [len(mine) for mine in rows(federation)] == [10, 12]
+    assert "data.partitioner=SizePartitioner gives 18 of 40 rows to no client" in federation.notes
+    assert not any("no client" in n for n in dealt(table[0], 0, "IidPartitioner", num_partitions=4).notes)
+
+
 def test_splits_and_images_of_hugging_face(tmp_path):
     datasets = pytest.importorskip("datasets")
     from PIL import Image
