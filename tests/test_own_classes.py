@@ -130,6 +130,6 @@ def test_heads_of_own_classes_need_classes_and_a_bias(name):
 
 
 def test_a_personal_body_has_no_classes_to_cut():
-    strategy, own = run("fedalt", own_classes=True, personal="body")
-    assert strategy.state.part["head.weight"].all()
-    assert all("head.weight" not in o for o in own.values())
+    """The head is shared then: a setting without effect is refused."""
+    with pytest.raises(ConfigError, match="needs a head that is each client's own; set it false"):
+        run("fedalt", own_classes=True, personal="body")

@@ -40,7 +40,7 @@ def descend(
     pulls = near.lam != 0 and near.cbar.keys() == params.keys()  # else autograd says what is wrong
     loss = near.loss if pulls else loss
     w = {k: layout(t).requires_grad_(gradient is None) for k, t in params.items()}
-    v = {"w": w} | {k: {n: layout(t) for n, t in getattr(opt, k).items()} for k in steps.keeps}
+    v = {"w": w} | {k: {n: layout(getattr(opt, k)[n]) for n in params} for k in steps.keeps}
     if pulls:  # ū is read once: reading a number off a GPU waits for it
         v["c"] = {k: layout(near.cbar[k]) for k in params}
         pull = (1.0, "g"), (near.lam * float(near.ubar), "w"), (-near.lam, "c")
