@@ -5,6 +5,7 @@ import copy
 import json
 import random
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,8 @@ def mutant(valid: RecordDict, rng: random.Random) -> RecordDict:
     )
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(
-            KeyError, IndexError, ValueError, TypeError, OverflowError
-        ):  # nothing left to change there
+            KeyError, IndexError, ValueError, TypeError, OverflowError, SyntaxError, TokenError
+        ):  # nothing left to change there, or NumPy cannot read what is mutated already
             rng.choice([_header, _header, _skeleton, _arrays, _arrays, _records])(content, rng)
     return content
 
