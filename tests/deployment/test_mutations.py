@@ -34,7 +34,8 @@ ORDER = Order(RUN, 0, Recall(None, None), 60.0)
 FIELDS = ("work", "forwards", "head_steps", "num", "version", "reinitialised", "skeleton", "arrays", "config",
           "Weights", "Importance", "LocalModel", "BodyGradient", "Assessed", "test_", "valid_", "num_train",
           "num_test", "num_valid", "left_out", "columns", "sums", "squares", "label_counts", "client", "more",
-          "own_loss", "evaluation", "its record", "policy", "fedpers", "is no field of this answer")  # fmt: skip
+          "own_loss", "evaluation", "its record", "policy", "fedpers",
+          "is no field of this answer")  # fmt: skip
 
 
 class Case:
@@ -184,7 +185,7 @@ def test_a_mutated_answer_to_the_roll_call_is_refused_or_equal_to_a_valid_one(
     assert seen["refused"] > 140
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_ten_thousand_mutants(tmp_path: Path, quiet: None) -> None:
     seen = Counter[str]()
     for i, case in enumerate(CASES):
