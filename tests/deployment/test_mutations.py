@@ -34,8 +34,7 @@ ORDER = Order(RUN, 0, Recall(None, None), 60.0)
 FIELDS = ("work", "forwards", "head_steps", "num", "version", "reinitialised", "skeleton", "arrays", "config",
           "Weights", "Importance", "LocalModel", "BodyGradient", "Assessed", "test_", "valid_", "num_train",
           "num_test", "num_valid", "left_out", "columns", "sums", "squares", "label_counts", "client", "more",
-          "own_loss", "evaluation", "its record", "policy", "fedpers",
-          "is no field of this answer")  # fmt: skip
+          "own_loss", "evaluation", "its record", "policy", "fedpers")  # fmt: skip
 
 
 class Case:
