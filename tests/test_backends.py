@@ -59,3 +59,11 @@ def test_the_command_ends_at_once_with_one_message(tmp_path, word):
     assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
     assert re.search(rf"fedpers: error: {word.partition('=')[0]}=", done.stderr)
     assert time.monotonic() - began < 200
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1"])
+def test_ray_is_not_asked_about_an_address_where_nobody_listens(monkeypatch, address):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray waits for minutes"))
+    with pytest.raises(ConfigError, match="no Ray cluster there"):
+        resources_there(address)

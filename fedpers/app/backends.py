@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,7 @@ def resources_there(address: str | None) -> list[Mapping[str, float]]:
     if not address:
         return [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}]
     try:
+        _knock(address)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:  # ConnectionError, ValueError, RuntimeError: what Ray thinks of an address
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -117,6 +119,13 @@ def resources_there(address: str | None) -> list[Mapping[str, float]]:
         return [node["Resources"] for node in ray.nodes() if node["Alive"]]
     finally:
         ray.shutdown()
+
+
+def _knock(address: str, patience: float = 10.0) -> None:
+    """Raise OSError where nobody listens: Ray itself asks again and again, for minutes on a busy machine."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), patience).close()
 
 
 def check_resources(engine: EngineConfig, machines: Sequence[Mapping[str, float]]) -> None:
