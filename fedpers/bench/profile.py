@@ -41,7 +41,6 @@ PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call", "_assess"),
-    "kernels/shares.py": ("_mixtures", "_slopes", "_shares"),
     "kernels/uniform.py": ("_by_kernel",),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (

@@ -20,7 +20,6 @@ from fedpers.core.rng import Stream
 from fedpers.core.vmap import all_at_once, shared
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.learning.gradients import grad
-from fedpers.learning.kernels.shares import mixtures_of, shared_out, slopes_of
 from fedpers.learning.local_training import minimise_paced
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import Model
@@ -92,8 +91,7 @@ class Mixture:
 
     def mix(self, theta: Params, c: Tensor) -> Params:
         """One model: Σ_k c_k θ_k and the shared part."""
-        names = self._canonical(theta)
-        return theta | dict(zip(names, mixtures_of([theta[n] for n in names], c), strict=True))
+        return theta | {n: torch.tensordot(c.to(theta[n]), theta[n], dims=1) for n in self._canonical(theta)}
 
     def _canonical(self, theta: Params) -> list[str]:
         return [n for n in theta if self.is_canonical(n)]
@@ -127,8 +125,8 @@ class Mixture:
         if not self.one_pass:
             return grad(self.loss, argnums=2)(theta, data, c)
         g = grad(self.model.loss)(self.mix(theta, c), data)  # ∂/∂c_k = ⟨θ_k, g⟩
-        names = self._canonical(theta)
-        return slopes_of([theta[n] for n in names], [g[n] for n in names]).to(c)
+        slopes = [theta[n].flatten(1) @ g[n].flatten() for n in self._canonical(theta)]
+        return torch.stack(slopes).sum(0).to(c)
 
     def settle(self, theta: Params, data: Data, c: Tensor, steps: int, eta: float, floor: float) -> Tensor:
         """The membership after mirror steps on all of `data`; the models are frozen."""
@@ -183,14 +181,20 @@ class MixedLoss:
         w_E, m_E, weight = done
         if opt.m or cfg.weight_decay:
             steps = all_at_once(lambda w: (w.sum(-1) > 0).sum(-1), weight)
-            powers = _drift(cfg, lr, data, steps)
+            powers = _drift(cfg, lr, data, steps).to(like)
         else:  # nothing moves but by gradients, whose number nobody asks for
-            powers = _powers(lr, 0.0, 0.0, 0)[0].to(like.device)
-        kinds = ((theta, w_E), (opt.m, m_E))[: 1 + bool(opt.m)]
-        before, after = ([[v[n] for n in mixed] for v in each] for each in zip(*kinds, strict=True))
-        for (_, end), moved in zip(kinds, shared_out(before, self.c, powers, after), strict=True):
-            end |= zip(mixed, moved, strict=True)
+            powers = torch.eye(2, dtype=like.dtype, device=like.device)
+        kinds = ((theta, w, w_E), (opt.m, moments, m_E))[: 1 + bool(opt.m)]
+        for (_, _, end), row in zip(kinds, powers, strict=False):
+            end |= {n: self._shared_out(n, row, kinds, end[n], rate) for n in mixed}
         return w_E, OptimizerState(opt.step + steps, m_E, {}) if opt.m else opt
+
+    def _shared_out(self, name: str, row: Tensor, kinds: Sequence[Any], end: Tensor, rate: Tensor) -> Tensor:
+        """Σ row·(θ_k, m_k) + c_k z [K, ...], where z is what `end` has beyond its own such sum."""
+        terms = [(factor, kind[name], own[name]) for factor, (kind, own, _) in zip(row, kinds, strict=False)]
+        z = (end - sum(factor * own for factor, _, own in terms)) / rate.to(end)
+        c = self.c.to(end).reshape(-1, *[1] * end.dim())
+        return sum((factor * kind for factor, kind, _ in terms), c * z)
 
 
 def _drift(cfg: LocalConfig, lr: float, data: Data, steps: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from fedpers.core.compiled import SHARED, compiled
 HEADERS = (
     "native convolve network products softmax derivatives score extra passes features batch motion recur"
 )
-CODE = "native couple joint shares recur sweep assess uniform linear pooled"
+CODE = "native couple joint recur sweep assess uniform linear pooled"
 SOURCES = [SHARED] + [
     Path(__file__).with_name(f"{name}.{kind}")
     for kind, names in (("h", HEADERS), ("c", CODE))
