@@ -11,6 +11,7 @@ from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import center_losses
 from fedpers.families.disclosures import COMPONENTS
 from fedpers.families.mixtures.em import fit_weights, responsibilities
+from fedpers.families.starts import Start
 from fedpers.learning.mixing import mixture
 from fedpers.learning.weighed import Weighed
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
@@ -21,6 +22,7 @@ class FedEMConfig:
     """Hyper-parameters of FedEM."""
 
     num_components: int = 3               # M
+    start: Start = "seeds"                # how the components start apart
     local: LocalConfig = field(default_factory=LocalConfig)
     tell_weights: bool = False            # clients send π_t, which is kept in arrays.npz
     predict: Literal["mixture", "component"] = "mixture"  # component: the one of largest π_tm

@@ -11,6 +11,7 @@ from fedpers.families.clustered.centers import nearest_shares, own_blend
 from fedpers.families.clustered.least_squares import least_squares
 from fedpers.families.clustered.messages import Centers
 from fedpers.families.disclosures import CENTERS
+from fedpers.families.starts import Start
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import soft_proximal
 from fedpers.learning.optimizers import init_optimizer
@@ -22,6 +23,7 @@ class FedSoftConfig:
     """Hyper-parameters of FedSoft, with the paper's letters."""
 
     S: int = 2                                           # S: number of clusters
+    start: Start = "seeds"                               # how the centers start apart
     K: int | None = None                                 # K: drawn for each cluster; null: 60% of N
     tau: int = 2                                         # τ: rounds between two estimations of u
     sigma: float = 1e-4                                  # σ: least importance weight

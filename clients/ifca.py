@@ -10,6 +10,7 @@ from fedpers.core.bounds import bounds
 from fedpers.families.clustered.centers import nearest_center, pick
 from fedpers.families.clustered.messages import Centers
 from fedpers.families.disclosures import CLUSTER
+from fedpers.families.starts import Start
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, grad, minimise, record
 
 
@@ -21,6 +22,7 @@ class IFCAConfig:
     averaging: Literal["model", "gradient"] = "model"
     gamma: float = 0.1                                   # γ: server's rate, averaging=gradient
     weighting: Literal["uniform", "samples"] = "uniform"
+    start: Start = "seeds"                               # how the models start apart
     local: LocalConfig = field(default_factory=LocalConfig)      # averaging=model: τ steps, γ
 
     def check(self) -> list[str]:

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.fedem import Components, FedEMConfig, ForNewcomer, Weighted
-from fedpers.families.clustered.centers import new_centers
 from fedpers.families.mixtures.simplex import with_rows
+from fedpers.families.starts import refuse_equal, started
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -47,9 +47,11 @@ class FedEM(PersonalizedStrategy):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The first component is the model's initial one, the others have seeds of their own."""
-        others = new_centers(self.model, self.config.num_components - 1, params, rng)
         M = self.config.num_components
-        return State((params, *others), torch.full((len(roster.ids), M), 1 / M, dtype=torch.float64))
+        seeds = rng.integers(2**31 - 1, size=M - 1)
+        thetas = params, *(started(self.model, params, int(s), self.config.start) for s in seeds)
+        refuse_equal(thetas, f"method.num_components={M} components")
+        return State(thetas, torch.full((len(roster.ids), M), 1 / M, dtype=torch.float64))
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""

@@ -67,7 +67,7 @@ class FedSoft(PersonalizedStrategy):
         if h.sampling == "without_replacement":
             flattening(self._K(N), N)
         u = torch.full((N, h.S), 1 / h.S, dtype=torch.float64)
-        return State(new_centers(self.model, h.S, params, rng), u, roster.num_examples)
+        return State(new_centers(self.model, h.S, params, rng, h.start), u, roster.num_examples)
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1, whose t is our t - 1."""

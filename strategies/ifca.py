@@ -48,7 +48,7 @@ class IFCA(PersonalizedStrategy):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Cluster models from a seed each."""
-        centers = new_centers(self.model, self.config.S, params, rng)
+        centers = new_centers(self.model, self.config.S, params, rng, self.config.start)
         shares = torch.full((len(roster.ids), self.config.S), 1 / self.config.S)
         return State(centers, shares.double())
 

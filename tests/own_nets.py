@@ -278,3 +278,26 @@ class FrozenDigits(nn.Module):
 
     def forward(self, x):
         return self.fc(torch.relu(self.base(x.flatten(1))))
+
+
+class Pretrained(Plain):
+    """The same numbers, head too, whatever torch's generator says."""
+
+    def __init__(self, num_classes=3):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            super().__init__(num_classes)
+
+
+class PretrainedLora(Pretrained):
+    """Adapters, named as others name them, beside a frozen layer."""
+
+    def __init__(self, num_classes=3):
+        super().__init__(num_classes)
+        self.hidden.requires_grad_(False)
+        self.lora_A = nn.Parameter(torch.full((2, 16), 0.1))
+        self.lora_B = nn.Parameter(torch.zeros(8, 2))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.out(torch.tanh(self.hidden(x) + x @ self.lora_A.T @ self.lora_B.T))

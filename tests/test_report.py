@@ -215,6 +215,16 @@ def test_runs_that_do_not_count_are_listed(tmp_path, capsys):
         assert "60.00" in text
 
 
+def test_what_is_trained_is_told_where_some_is_frozen(tmp_path):
+    run = make(tmp_path / "a")
+    summary = json.loads((run / "summary.json").read_text())
+    for trains, text in (((50, 310), "mlp, trains 50 of 310 entries"), ((310, 310), "mlp")):
+        summary["trains"] = dict(zip(("entries", "of"), trains, strict=True))
+        (run / "summary.json").write_text(json.dumps(summary))
+        (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))
+        assert dict(view(comparison, [], tmp_path)["facts"])["model"] == text
+
+
 def test_the_documents(tmp_path):
     for seed in (0, 1):
         make(tmp_path / "a, b" / f"{seed}", seed=seed, accuracy=(0.1, 0.5), paper=PAPER, best=0.5 + seed / 10)

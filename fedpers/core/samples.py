@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.pytree import record
+from fedpers.core.vmap import readable
 
 
 @record("core.Data")
@@ -74,7 +75,18 @@ class Data:
     def take(self, index: Tensor, weight: Tensor) -> list["Data"]:
         """Batches of rows index [S, B]; `weight` [S, B] becomes their mask."""
         x, y = (t[index.reshape(-1)].unflatten(0, index.shape) for t in (self.x, self.y))
-        return [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
+        steps = [Data(*row) for row in zip(x.unbind(0), y.unbind(0), weight.unbind(0), strict=True)]
+        return _without_padding(steps, weight) if weight.is_cpu and readable(weight) else steps
+
+
+def _without_padding(steps: list[Data], weight: Tensor) -> list[Data]:
+    """The batches without their rows of weight 0, unless there is no other: one client alone needs none."""
+    found = list(steps)
+    for i, count in enumerate((weight > 0).sum(-1).tolist()):
+        if 0 < count < weight.shape[-1]:
+            own = weight[i] > 0
+            found[i] = Data(steps[i].x[own], steps[i].y[own], steps[i].mask[own])
+    return found
 
 
 class Part(Data):

@@ -98,3 +98,10 @@ class ChunkSize:
 def _counts_for(candidate: int, size: int) -> bool:
     """Whether what a chunk of `size` clients took says what the candidate takes."""
     return LEAST * candidate < size <= 2 * LEAST * candidate
+
+
+def without_rest(waiting: int, size: int, limit: int) -> int:
+    """The size of the next chunk, so that no single client is left, who would be computed twice."""
+    if waiting != size + 1 or size == 1:
+        return size
+    return size - 1 if size > 2 else min(waiting, limit)

@@ -9,6 +9,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from fedpers.core.data import ClientData
 from fedpers.core.memory import keep_freed
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.work import work_of
-from fedpers.engines.chunk_size import ChunkSize
+from fedpers.engines.chunk_size import ChunkSize, without_rest
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.processor import arithmetic, free_mb
 from fedpers.engines.stack import Sizes, run_chunk
@@ -34,6 +35,7 @@ TOGETHER = 1024  # states that are read in one call
 CACHED = 2**18  # bytes of a model up to which steps element by element are faster in stacks
 NOTHING = [None], spec_of([None], None)  # leaves and spec of the state of most clients: they have none
 SLOWER = "a stack of convolutions, each client's own, is slower on a CPU"
+HUGE = "a stack of two such models is more than its memory (engine.memory_mb)"
 LARGE = "steps element by element are slower in stacks of such models on a CPU"
 
 
@@ -215,7 +217,7 @@ class Runner:
     def _loop(
         self, population: Population, key: Any, jobs: list[Job], shared: bool
     ) -> Iterator[tuple[int, Any]]:
-        yield from zip((job.place for job in jobs), _one_by_one(population, jobs), strict=True)
+        yield from zip((job.place for job in jobs), self._one_by_one(population, jobs), strict=True)
 
     def _stacks(
         self, population: Population, key: Key, jobs: list[Job], shared: bool
@@ -228,23 +230,26 @@ class Runner:
             name = f"{kind[0]} {kind[1].__name__}"
             tuner = self._tuners[kind] = ChunkSize(name, measures=population.device == "cpu")
         limit = self._limit(population, key)
-        how = self.config.precision, self.config.convolution, population.device, self.recorder
+        if limit == 1:
+            self._say(HUGE)
+            yield from self._loop(population, key, jobs, shared)
+            return
         while jobs:
-            size = self.config.chunk or tuner.size(len(jobs), limit)
+            size = without_rest(len(jobs), self.config.chunk or tuner.size(len(jobs), limit), limit)
             chunk, jobs = jobs[:size], jobs[size:]
             began = time.process_time()  # of this process, which others do not disturb; not read on a GPU
             try:
-                with arithmetic(*how), barred(key.bars):
+                with self._arithmetic(population.device), barred(key.bars):
                     found, states = run_chunk(population, chunk, sizes, structure, self.scratch, shared)
             except ConvolutionBarred:
                 self._say(SLOWER)
                 self.looped.add(kind)
-                found = _one_by_one(population, chunk)
+                found = self._one_by_one(population, chunk)
             except torch.OutOfMemoryError:
-                found = _one_by_one(population, chunk)
+                found = self._one_by_one(population, chunk)
                 tuner.limit = max(size // 2, 1)
             except Exception as error:
-                found = _one_by_one(population, chunk)
+                found = self._one_by_one(population, chunk)
                 self._learn(kind, error, found)
             else:
                 order = chunk[0].request.order
@@ -253,6 +258,14 @@ class Runner:
                 tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
                 population.keep([job.request for job in chunk], states)  # no matter of a chunk's size
             yield from zip((job.place for job in chunk), found, strict=True)
+
+    def _one_by_one(self, population: Population, jobs: Sequence[Job]) -> list[Any]:
+        """The answers of clients that run alone."""
+        with self._arithmetic(population.device):
+            return [population.one(job.request, job.state) for job in jobs]
+
+    def _arithmetic(self, device: str) -> AbstractContextManager[None]:
+        return arithmetic(self.config.precision, self.config.convolution, device, self.recorder)
 
     def _learn(self, kind: Any, error: Exception, found: list[Any]) -> None:
         """A stack failed though no client did: this kind of request is looped from now on."""
@@ -275,21 +288,9 @@ def _flat(tree: Any) -> tuple[list[Any], TreeSpec]:
     return leaves, spec_of(leaves, structure)
 
 
-def _one_by_one(population: Population, jobs: Sequence[Job]) -> list[Any]:
-    """The answers of clients that run alone."""
-    return [population.one(job.request, job.state) for job in jobs]
-
-
 def _states(population: Population, wanted: Sequence[tuple[int, tuple[int, int]]]) -> Sequence[Any]:
     """The clients' states before their exchange (round, exchange); UNREAD where one cannot be read."""
     try:
         return population.states(wanted)
     except Exception:
-        return [_state(population, *one) for one in wanted]
-
-
-def _state(population: Population, k: int, when: tuple[int, int]) -> Any:
-    try:
-        return population.state(k, when)
-    except Exception:  # the loop finds out why
-        return UNREAD
+        return [UNREAD] if len(wanted) == 1 else [_states(population, [one])[0] for one in wanted]

@@ -11,18 +11,23 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, combine, weighted_mean
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
+from fedpers.families.starts import Start, refuse_equal, started
 from fedpers.learning.kernels.scoring import mean_losses_of, sample_losses_of
 from fedpers.learning.model import Model
 
 
-def new_centers(model: Model, count: int, like: Params, rng: np.random.Generator) -> tuple[Params, ...]:
-    """`count` independent initialisations, each from a seed of its own; dtype and device of `like`.
+def new_centers(
+    model: Model, count: int, like: Params, rng: np.random.Generator, start: Start = "seeds"
+) -> tuple[Params, ...]:
+    """`count` models that start apart, each from a seed of its own; dtype and device of `like`.
 
-    Equal centers would never part: every sample is then nearest to the first of them.
+    Raises:
+        ConfigError: all are equal; they would never part, every sample is nearest to the first of them.
     """
     seeds = rng.integers(2**31 - 1, size=count)
-    fresh = (model.init_trained(int(seed)) for seed in seeds)
-    return tuple({k: v.to(like[k]) for k, v in center.items()} for center in fresh)
+    centers = tuple([started(model, like, int(seed), start) for seed in seeds])
+    refuse_equal(centers, f"{count} centers")
+    return centers
 
 
 def center_losses(model: Model, centers: Sequence[Params], data: Data) -> Tensor:

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import all_at_once, shared
 from fedpers.families.mixtures.simplex import mirror_step
+from fedpers.families.starts import Start, refuse_equal, started
 from fedpers.learning.gradients import grad
 from fedpers.learning.local_training import minimise_paced
 from fedpers.learning.losses import Loss
@@ -59,21 +59,17 @@ class Mixture:
 
     # ---- parameters -----------------------------------------------------------------------------
 
-    def start(self, params: Params, K: int, rng: np.random.Generator) -> Params:
+    def start(self, params: Params, K: int, rng: np.random.Generator, start: Start = "seeds") -> Params:
         """theta of K models that start apart; `params` are the first and what is shared.
 
         Raises:
             ConfigError: they start alike; memberships would stay uniform and the models equal.
         """
-        models = [params]
-        for _ in range(K - 1):
-            fresh = self.model.init_trained(int(rng.integers(2**31)))
-            models.append({n: v.to(params[n]) for n, v in fresh.items()})
-        theta = self.stack(models)
-        stacks = [v for n, v in theta.items() if self.is_canonical(n)]
-        if K > 1 and all(torch.equal(v, v[:1].expand_as(v)) for v in stacks):
-            raise ConfigError("canonical models that start alike stay alike: model.init=default")
-        return theta
+        seeds = [int(rng.integers(2**31)) for _ in range(K - 1)]
+        models = [params, *(started(self.model, params, s, start) for s in seeds)]
+        own = [{n: v for n, v in m.items() if self.is_canonical(n)} for m in models]
+        refuse_equal(own, f"method.num_canonical={K} canonical models")
+        return self.stack(models)
 
     def stack(self, models: Sequence[Params]) -> Params:
         """theta of K models; what is shared is that of the first."""

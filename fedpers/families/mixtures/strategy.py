@@ -45,7 +45,7 @@ class MixtureStrategy(PersonalizedStrategy, ABC):
         if self.config.algorithm == "rbcd" and self.num_sampled < N:
             raise ConfigError("method.algorithm=rbcd needs all clients: clients_per_round=null")
         C = torch.full((N, K), 1 / K, dtype=torch.float64, device=self.plan.device)
-        return State(self.mixture.start(params, K, rng), C)
+        return State(self.mixture.start(params, K, rng, self.config.start), C)
 
     def measure(self, s: State, eta_2: float) -> Round:
         """Note how far from stationary the state is (column stationarity); nothing if a client failed.

@@ -105,12 +105,19 @@ def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> list[tuple[str,
     seeds = sorted({seed_of(run) for run in runs})
     return [
         ("data", str(flat["data.name"])),
-        ("model", str(flat["model.name"])),
+        ("model", str(flat["model.name"]) + _trained(runs[0])),
         ("clients", f"{flat.get('data.num_clients', '?')}, {per_round} a round"),
         ("rounds", str(flat.get("rounds", "?"))),
         ("seeds", ", ".join(map(str, seeds))),
         ("runs", str(len(runs))),
     ]
+
+
+def _trained(run: StoredRun) -> str:
+    """How many of the entries are trained, if some are frozen."""
+    found = run.summary.get("trains") or {"entries": 0, "of": 0}
+    frozen = found["entries"] < found["of"]
+    return f", trains {found['entries']:,} of {found['of']:,} entries" if frozen else ""
 
 
 def _shared(runs: Sequence[StoredRun]) -> list[tuple[str, str]]:
