@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedpers.core.bounds import bounds
-from fedpers.core.params import split
 from fedpers.families.disclosures import BODY
 from fedpers.families.global_model.fine_tuning import fine_tune, tuning
+from fedpers.families.split_models.parts import Part, cut
 from fedpers.learning.losses import Frozen
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, minimise, record
 
@@ -17,9 +17,10 @@ class FedBABUConfig:
 
     head_init: Literal["default", "orthogonal"] = "default"
     finetune_epochs: int = 5              # τ_f: local epochs before a client predicts
-    finetune: Literal["full", "head", "body"] = "full"           # what they train
+    finetune: Literal["full", "head", "body"] = "full"           # what they train: all, the personal part
     finetune_lr: float = 0.0              # at which rate; 0: at local.lr, of that round
     local: LocalConfig = field(default_factory=LocalConfig)
+    personal: Part = "head"               # what stays as it was drawn until a client fine-tunes
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -66,9 +67,8 @@ class FedBABUClient(PersonalizedClient):
         """Fine-tuning of the whole model, its head or its body."""
         h, whole = self.config, shared.theta | shared.head
         cfg = tuning(h.local, h.finetune_epochs, h.finetune_lr)
-        tuned = fine_tune(self.model, whole, h.finetune, data, rng, cfg)                 # [C3]
-        head, theta = split(tuned, self.model.is_head)
-        return BodyAndHead(theta, head), None
+        tuned = fine_tune(self.model, whole, h.finetune, data, rng, cfg, h.personal)     # [C3]
+        return BodyAndHead(*cut(self.model, tuned, h.personal)), None
 
     def local_model(self, order: BodyAndHead, reply: TrainedBody) -> BodyAndHead:
         """A participant predicts with the body it has just trained."""

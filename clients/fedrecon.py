@@ -6,7 +6,9 @@ from typing import Any, Literal
 from fedpers.core.params import sub
 from fedpers.families.disclosures import BODY_CHANGE
 from fedpers.families.split_models.client import SharedPart
-from fedpers.families.split_models.heads import HeadInit, first_head, fit_head
+from fedpers.families.split_models.heads import HeadInit
+from fedpers.families.split_models.own import first_parts, fit_own
+from fedpers.families.split_models.parts import Part
 from fedpers.method import (
     Data,
     Frozen,
@@ -32,6 +34,7 @@ class FedReconConfig:
     rho: float = 1.0                                             # η_s: server rate
     head_init: HeadInit = "default"                              # heads are drawn one a client
     own_classes: bool = False                                    # heads of the client's classes alone
+    personal: Part = "head"                                      # what l_i is
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
@@ -61,9 +64,9 @@ class FedReconClient(PersonalizedClient):
     private = ("head",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """Each client's first head."""
-        head = first_head(self.model, params, data, rng, self.config.head_init, self.config.own_classes)
-        return ClientState(head, head)
+        """Each client's first own part."""
+        (own,) = first_parts(self.model, params, [data], [rng], self.config)
+        return ClientState(own, own)
 
     def answer(
         self, order: SharedPart, state: ClientState, data: Data, rng: Stream
@@ -76,7 +79,7 @@ class FedReconClient(PersonalizedClient):
 
     def _reconstruct(self, g: Params, state: ClientState, data: Data, rng: Stream) -> Params:
         start = state.initial if self.config.start == "initial" else state.head          # [C1]
-        return fit_head(self.model, g, start, data, rng, self.config.head)               # [C2]
+        return fit_own(self.model, g, start, data, rng, self.config.head)               # [C2]
 
     def personal(self, shared: SharedPart, state: ClientState) -> Params:
         """The body under the client's head."""
@@ -95,5 +98,8 @@ class FedReconClient(PersonalizedClient):
         return shared, ClientState(state.initial, head)
 
     def work(self, order: Any, n: int) -> Work:
-        """The body's gradients; the features of the head's training are computed once."""
-        return Work(self.config.body.work(n), forwards=n, head_steps=self.config.head.work(n))
+        """The body's gradients; the features of a head's training are computed once, of other parts not."""
+        own, shared = self.config.head.work(n), self.config.body.work(n)
+        if self.config.personal == "head":
+            return Work(shared, forwards=n, head_steps=own)
+        return Work(own + shared)

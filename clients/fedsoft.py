@@ -23,7 +23,6 @@ class FedSoftConfig:
     """Hyper-parameters of FedSoft, with the paper's letters."""
 
     S: int = 2                                           # S: number of clusters
-    start: Start = "seeds"                               # how the centers start apart
     K: int | None = None                                 # K: drawn for each cluster; null: 60% of N
     tau: int = 2                                         # τ: rounds between two estimations of u
     sigma: float = 1e-4                                  # σ: least importance weight
@@ -34,6 +33,7 @@ class FedSoftConfig:
     optimizer_state: Literal["persist", "reset"] = "persist"
     sampling: Literal["without_replacement", "with_replacement", "full"] = "without_replacement"
     predict: Literal["own", "solved", "center", "mix"] = "own"   # solved: w_k after one more solve
+    start: Start = "seeds"                               # how the centers start apart
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""

@@ -5,8 +5,9 @@ from typing import Any, Literal
 
 from fedpers.core.params import add, split
 from fedpers.families.disclosures import BODY_GRADIENT
-from fedpers.families.split_models.heads import HeadInit, first_head, head_steps, steps_and_gradient
-from fedpers.learning.features import Features
+from fedpers.families.split_models.heads import HeadInit
+from fedpers.families.split_models.own import first_parts, own_steps, own_steps_and_gradient
+from fedpers.families.split_models.parts import Part
 from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, bounds, record
 
 
@@ -24,10 +25,14 @@ class PFLEGOConfig:
     own_classes: bool = False                           # heads of K_i rows, of the client's classes
     report: bool = False                                # clients tell losses around their head steps
     adapt_steps: int = 200                              # head steps before a client predicts
+    personal: Part = "head"                             # what W_i is
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
-        return bounds(self, tau=(1, None), beta=(0, None), rho=(0, None), adapt_steps=(0, None))
+        found = bounds(self, tau=(1, None), beta=(0, None), rho=(0, None), adapt_steps=(0, None))
+        if self.report and self.personal != "head":
+            found.append("report=true: tells of heads, so it needs personal=head")
+        return found
 
 
 @record
@@ -63,19 +68,17 @@ class PFLEGOClient(PersonalizedClient):
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """A head of its own for every client, the same whenever it is first visited."""
-        h = self.config
-        return ClientState(first_head(self.model, params, data, rng, h.head_init, h.own_classes))
+        return ClientState(*first_parts(self.model, params, [data], [rng], self.config))
 
     def answer(
         self, order: TakeSteps, state: ClientState, data: Data, rng: Stream
     ) -> tuple[BodyGradient, ClientState]:
         """τ-1 gradient steps on the head alone, then one on head and body jointly."""
         h, theta = self.config, order.theta
-        F = Features(self.model, theta, data)                                            # [C1]
-        head, g, told = steps_and_gradient(                                              # [C2] [C3]
-            F, state.head, rng, h.beta, h.tau - 1, h.report
+        head, g, told = own_steps_and_gradient(                                     # [C1] [C2] [C3]
+            self.model, theta, state.head, data, rng, h.beta, h.tau - 1, h.report
         )
-        g_head, g_theta = split(g, self.model.is_head)
+        g_head, g_theta = split(g, head.__contains__)
         alpha = data.num / order.num_total if h.head_step == "exact" else 1.0
         head = add(head, g_head, -h.rho * order.ratio * alpha)                           # [C4]
         return BodyGradient(g_theta, told), ClientState(head)                                # [C5]
@@ -89,8 +92,8 @@ class PFLEGOClient(PersonalizedClient):
         self, shared: TakeSteps, state: ClientState, data: Data, rng: Stream
     ) -> tuple[TakeSteps, ClientState]:
         """Head steps on the training data, as in a round; nothing is kept."""
-        h, F = self.config, Features(self.model, shared.theta, data)
-        return shared, ClientState(head_steps(F, state.head, rng, h.beta, h.adapt_steps))
+        h, model, head = self.config, self.model, state.head
+        return shared, ClientState(own_steps(model, shared.theta, head, data, rng, h.beta, h.adapt_steps))
 
     @classmethod
     def exposed(cls, config: PFLEGOConfig) -> list[str]:
@@ -102,6 +105,11 @@ class PFLEGOClient(PersonalizedClient):
         return shared.theta | state.head
 
     def work(self, order: Any, n: int) -> Work:
-        """One gradient of the whole model a sample, whatever τ; head steps need one more pass forward."""
+        """One gradient of the whole model a sample, whatever τ; head steps need one more pass forward.
+
+        Steps on another part are gradients of the whole model.
+        """
         steps, report = self.config.tau - 1, self.config.report
+        if self.config.personal != "head":
+            return Work(n + steps * n)
         return Work(n, forwards=n if steps or report else 0, head_steps=steps * n)

@@ -27,7 +27,6 @@ class PPFLConfig:
     algorithm: Literal["alternating", "rbcd"] = "alternating"       # Algorithm 3 or 1
     num_canonical: int = 3                                          # K: canonical models
     canonical: Literal["head", "model"] = "head"                    # what there are K of
-    start: Start = "seeds"                                          # how they start apart
     arch: Literal["output", "parameter"] = "parameter"              # what is mixed: PPFL1 or PPFL2
     glm_mix: Literal["logit", "prob"] = "logit"                     # PPFL1: before or after link
     eta_2: float = 0.5                                              # η_2: rate of the mirror step
@@ -43,6 +42,7 @@ class PPFLConfig:
     new_steps: int = 50                                             # mirror steps of a new client
     finetune_steps: int = 0                                         # of others, before they predict
     local: LocalConfig = field(default_factory=LocalConfig)         # E steps at rate η_1, batch ξ
+    start: Start = "seeds"                                          # how they start apart
 
     def check(self) -> list[str]:
         """The problems with these values, one line each."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedpers.clients.fedbabu import BodyAndHead, FedBABUConfig
-from fedpers.core.params import split
+from fedpers.families.split_models.parts import check_part, cut
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
@@ -32,9 +32,10 @@ class FedBABU(PersonalizedStrategy):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> BodyAndHead:
         """The model's initial body and head, or a head with orthogonal rows."""
-        head, theta = split(params, self.model.is_head)
+        check_part(self.model, params, "method.personal", self.config.personal)
+        theta, head = cut(self.model, params, self.config.personal)
         if self.config.head_init == "orthogonal":
-            head = {k: _orthogonal(v, rng) for k, v in head.items()}
+            head = {k: _orthogonal(v, rng) if self.model.is_head(k) else v for k, v in head.items()}
         return BodyAndHead(theta, head)                                                  # [S1]
 
     def round(self, s: BodyAndHead, t: int, rng: np.random.Generator) -> Round:

@@ -9,8 +9,7 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
 from fedpers.families.disclosures import PART
-from fedpers.families.split_models.heads import HeadInit, first_heads
-from fedpers.families.split_models.parts import cut
+from fedpers.families.split_models.own import first_parts
 from fedpers.flower.client import PersonalizedClient
 
 
@@ -46,13 +45,7 @@ class SplitClient(PersonalizedClient, ABC):
 
     def initial_states(self, params: Params, data: Sequence[Data], rngs: Sequence[Stream]) -> list[OwnPart]:
         """Heads are drawn together."""
-        own = cut(self.model, params, self.config.personal)[1]
-        how: HeadInit = getattr(self.config, "head_init", "common")
-        if not any(map(self.model.is_head, own)):
-            return [OwnPart(own)] * len(rngs)
-        own_classes = getattr(self.config, "own_classes", False)
-        heads = first_heads(self.model, params, data, rngs, how, own_classes)
-        return [OwnPart(own | {k: v for k, v in head.items() if k in own}) for head in heads]
+        return list(map(OwnPart, first_parts(self.model, params, data, rngs, self.config)))
 
     def answer(
         self, order: SharedPart, state: OwnPart, data: Data, rng: Stream

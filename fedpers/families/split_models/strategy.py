@@ -9,14 +9,34 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import ConfigError
-from fedpers.core.params import Params, split
+from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.families.split_models.client import SharedPart
 from fedpers.families.split_models.heads import check_heads
 from fedpers.families.split_models.parts import check_part, cut
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import PersonalizedStrategy, Round
+from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
+
+
+def shared_part(model: Model, params: Params, config: Any, key: str) -> Params:
+    """What of the initial model is shared.
+
+    Args:
+        config: `personal`, the clients' own `Part`; maybe `own_classes`.
+        key: what the configuration calls `personal`.
+
+    Raises:
+        ConfigError: there is no such part, or it holds no head of which classes could be left out.
+    """
+    check_part(model, params, f"method.{key}", config.personal)
+    shared, own = cut(model, params, config.personal)
+    own_classes = getattr(config, "own_classes", False)
+    check_heads(model, own_classes)
+    if own_classes and not all(k in own for k in params if model.is_head(k)):
+        raise ConfigError("method.own_classes=true: needs a head that is each client's own; set it false")
+    return shared
 
 
 class SplitStrategy(PersonalizedStrategy, ABC):
@@ -28,13 +48,7 @@ class SplitStrategy(PersonalizedStrategy, ABC):
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> SharedPart:
         """The shared part of the initial model."""
-        check_part(self.model, params, f"method.{self.part_key}", self.config.personal)
-        shared, own = cut(self.model, params, self.config.personal)
-        own_classes = getattr(self.config, "own_classes", False)
-        check_heads(self.model, own_classes)
-        if own_classes and not all(k in own for k in params if self.model.is_head(k)):
-            raise ConfigError("method.own_classes=true: needs a head that is each client's own; set it false")
-        return SharedPart(shared)
+        return SharedPart(shared_part(self.model, params, self.config, self.part_key))
 
     def weight(self, k: int) -> float:
         """Client k's weight in the mean: its number of samples."""
@@ -64,12 +78,11 @@ class DescendingBody:
 class BodyDescentStrategy(PersonalizedStrategy, ABC):
     """Moves the shared body along gradients that clients send; heads stay where they are."""
 
-    config: Any  # `rho`, `server_optimizer`, `own_classes`
+    config: Any  # `personal`, `rho`, `server_optimizer`, `own_classes`
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> DescendingBody:
-        """The model's initial body."""
-        check_heads(self.model, self.config.own_classes)
-        body = split(params, self.model.is_head)[1]
+        """The shared part of the initial model."""
+        body = shared_part(self.model, params, self.config, "personal")
         never = torch.zeros(len(roster.ids), dtype=torch.int64, device=self.plan.device)
         return DescendingBody(body, init_optimizer(body, self._optimizer), never)
 
