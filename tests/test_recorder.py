@@ -1,5 +1,6 @@
 """The run directory: what is in it, after a whole run, after a kill, after resuming."""
 
+import dataclasses
 import json
 import math
 import re
@@ -7,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.event_file_writer import AtomicCounter
@@ -129,6 +131,17 @@ def test_clients_csv(out):
     rows, columns = files.read_csv(out / "clients.csv")
     assert columns[:5] == ["partition_id", "num_train", "num_test", "loss", "accuracy"]
     assert [tuple(r.values())[:5] for r in rows] == [(0, 4, 1, 1.0, 0.4), (1, 6, 3, 2.0, 0.0)]
+
+
+def test_clients_csv_has_their_names(tmp_path):
+    """Last, as text whatever they look like; a comma, quotation marks and a line break are part of a name."""
+    names = ("007", 'A, "B"\nC')
+    recorder = Recorder(tmp_path, CONFIG, dataclasses.replace(FEDERATION, clients=names))
+    play(recorder, [1])
+    recorder.close()
+    rows, columns = files.read_csv(tmp_path / "clients.csv")
+    assert columns[-1] == "name" and tuple(r["name"] for r in rows) == names
+    assert pd.read_csv(tmp_path / "clients.csv", dtype={"name": str})["name"].tolist() == list(names)
 
 
 def test_arrays_npz_has_the_history_and_the_truth(out):

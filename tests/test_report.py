@@ -79,6 +79,51 @@ def test_clients_hurt_are_counted_by_seed_and_partition_id(tmp_path):
     assert found.client_spread == pytest.approx(0.125)  # 0.25 in seed 0, 0 in seed 1
 
 
+def hospitals(root: Path, names=("Ahus, Oslo", "007", 'Ng\u1eef "B"')) -> Path:
+    """Two methods on two seeds; in seed 1 the clients have other partition ids."""
+    accuracy = {"local": ((0.5, 0.6, 0.7), (0.5, 0.6, 0.9)), "fedavg": ((0.7, 0.7, 0.7), (0.6, 0.8, 0.8))}
+    for method, seeds in accuracy.items():
+        for seed, values in enumerate(seeds):
+            run = make(root / f"{method}{seed}", method, seed)
+            order = list(range(3)) if seed == 0 else [2, 0, 1]
+            rows = [{"partition_id": i, "accuracy": values[k], "name": names[k]} for i, k in enumerate(order)]
+            files.replace_csv(run / "clients.csv", rows, list(rows[0]))
+    return root
+
+
+def test_a_table_of_clients_by_name(tmp_path):
+    """By name, not by partition id. Gains .2, .1, 0 and .1, .2, -.1: seeds' means .1 and .0667, p by hand."""
+    (comparison,) = compare(*group_by_setting(find_runs([hospitals(tmp_path)])))
+    shown = view(comparison, [], tmp_path)
+    _, gains, each = shown["tables"]
+    t = ((0.1 + 0.2 / 3) / 2) / ((0.1 - 0.2 / 3) / 2)  # mean / (standard deviation / sqrt 2) of two means
+    p = 1 - 2 * math.atan(t) / math.pi
+    assert gains.rows[0][:3] == ["fedavg", "6", "+8.33"] and gains.rows[0][4] == f"{p:.2g}"
+    assert gains.rows[0][5:] == ["67%", "17%"]
+    assert each.columns == ("client", "fedavg", "local")
+    assert {r[0]: r[1:] for r in each.rows} == {
+        "Ahus, Oslo": ["65.00", "50.00"],
+        "007": ["75.00", "60.00"],
+        'Ng\u1eef "B"': ["75.00", "80.00"],
+    }
+    assert "Ahus, Oslo" in {d.get("called") for d in shown["data"]["clients"]}
+
+
+def test_all_clients_are_in_a_file_of_the_report(tmp_path):
+    assert main(["report", str(hospitals(tmp_path))]) == 0
+    (path,) = (tmp_path / "report").glob("*-clients.csv")
+    rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
+    assert len(rows) == 12
+    (row,) = [r for r in rows if (r["method"], r["seed"], r["name"]) == ("fedavg", "1", "007")]
+    assert float(row["accuracy"]) == 0.8 and float(row["gain"]) == pytest.approx(0.2)
+
+
+def test_clients_without_names_have_no_table_of_their_own(tmp_path):
+    """Another seed may have dealt others: client 0 of one seed is not client 0 of the next."""
+    (comparison,) = compare(*group_by_setting(find_runs([hospitals(tmp_path, names=("", "", ""))])))
+    assert len(view(comparison, [], tmp_path)["tables"]) == 2
+
+
 def test_other_overrides_make_groups_and_settings(tmp_path):
     make(tmp_path / "a", lr=0.1, engine={"name": "ray"})
     make(tmp_path / "b", lr=0.2, engine={"name": "ray"})
@@ -141,13 +186,19 @@ def test_who_is_beaten_is_named_with_its_gap_where_the_first_place_is_open(tmp_p
     }
     said = [part.replace("\N{NO-BREAK SPACE}", " ") for part in verdict(tmp_path, **five)]
     assert said[0] == "a is ahead of c on these 5 seeds"
-    assert "Not settled: b (0.20 points below, p 1)." in said[1]
+    assert "Not settled: b (0.20 points below, p 1). If gap and spread stay as they are, more than" in said[1]
     assert "Worse than a: c (40.40 points below, p " in said[1]
+
+
+def test_how_many_seeds_would_settle_it_is_said(tmp_path):
+    """Gaps -.05, .35: d = .15 / .2828 = .53; (1.96 + .84)² / d² + 1.96² / 2 = 29.8, two-sided 5 %."""
+    said = verdict(tmp_path, local=(0.5, 0.5), fedavg=(0.45, 0.85))
+    assert said[1].endswith("If gap and spread stay as they are, 30 seeds would settle local.")
 
 
 def test_a_sentence_names_few(tmp_path):
     said = verdict(tmp_path, **{f"m{i}": (0.5 + i / 100, 0.6 - i / 100) for i in range(9)})
-    assert said[1].count("points below") == 4 and said[1].rstrip(".").endswith("and 4 others")
+    assert said[1].count("points below") == 4 and "and 4 others. " in said[1]
 
 
 def test_one_seed_names_no_winner(tmp_path):

@@ -15,6 +15,8 @@ import numpy as np
 from fedpers.core.errors import FedpersError
 
 CsvRow = dict[str, Any]  # {column: value}; a column without a value is absent
+TEXTS = ("name", "split")  # columns that hold no numbers, whatever they look like
+SPECIAL = set(',"\r\n')  # what a cell with quotation marks around it may hold
 
 
 @contextmanager
@@ -83,14 +85,17 @@ def append_csv(path: Path, rows: Iterable[CsvRow], columns: Sequence[str]) -> No
 
 
 def read_csv(path: Path) -> tuple[list[CsvRow], list[str]]:
-    """(rows, columns) of a table: numbers as int or float, empty cells left out.
+    """(rows, columns) of a table: numbers as int or float but in TEXTS, empty cells left out.
 
     A last line that was cut off when its writer was killed is dropped.
     """
     text = path.read_text(encoding="utf-8")
-    columns, *lines = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[]]
+    columns, *lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))) or [[]]
     whole = [cells for cells in lines if len(cells) == len(columns)]
-    return [{k: _number(v) for k, v in zip(columns, cells, strict=True) if v} for cells in whole], columns
+    return [
+        {k: v if k in TEXTS else _number(v) for k, v in zip(columns, cells, strict=True) if v}
+        for cells in whole
+    ], columns
 
 
 def _lines(rows: Iterable[CsvRow], columns: Sequence[str]) -> str:
@@ -100,7 +105,10 @@ def _lines(rows: Iterable[CsvRow], columns: Sequence[str]) -> str:
 def _cell(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return repr(float(value)) if isinstance(value, (float, np.floating)) else str(value)
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    text = str(value)
+    return '"' + text.replace('"', '""') + '"' if SPECIAL & set(text) else text
 
 
 def _number(text: str) -> Any:

@@ -177,7 +177,7 @@ def _wait_for_a_later_name(out: Path) -> None:
 def _client_table(
     clients: Mapping[str, np.ndarray], federation: Federation
 ) -> tuple[list[CsvRow], list[str]]:
-    """(rows, columns) of clients.csv: the test split's columns without a prefix, then the others."""
+    """(rows, columns) of clients.csv: the test split's columns without a prefix, the others, then names."""
     ids = np.asarray(clients["partition_id"]).astype(int)
     table = {
         "partition_id": ids,
@@ -190,5 +190,7 @@ def _client_table(
         short = name.removeprefix("test_")
         if name not in ("partition_id", "test_num") and short not in table:
             table[short] = values.astype(int) if name.endswith("_num") else values
+    if federation.clients:
+        table["name"] = np.asarray(federation.clients)[ids]
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
     return rows, list(table)

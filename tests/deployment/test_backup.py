@@ -11,7 +11,7 @@ from fedpers.app import deployed
 from fedpers.app.run import execute as run_inside
 from fedpers.core.errors import FedpersError
 from fedpers.deploy import device_grid, resident, roll_call
-from tests.deployment.fake_link import Link, assert_equal_states, configs, looped, on_devices
+from tests.deployment.fake_link import Link, assert_equal_states, clients_of, configs, looped, on_devices
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_run_goes_on_elsewhere_from_copies_of_its_folder_and_the_devices_state
     shutil.rmtree(first)
     out = go_on(second, outside)
     assert_equal_states(tmp_path / "inside", out)
-    assert (tmp_path / "inside" / "clients.csv").read_bytes() == (out / "clients.csv").read_bytes()
+    assert clients_of(tmp_path / "inside") == clients_of(out)
 
 
 def test_without_the_devices_states_each_says_what_it_has_lost(tmp_path: Path) -> None:

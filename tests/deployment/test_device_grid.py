@@ -14,7 +14,15 @@ from fedpers.app.run import execute as run_inside
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.deploy import device_grid
 from tests.deployment import fake_link
-from tests.deployment.fake_link import Link, assert_equal_states, column, configs, looped, with_nan
+from tests.deployment.fake_link import (
+    Link,
+    assert_equal_states,
+    clients_of,
+    column,
+    configs,
+    looped,
+    with_nan,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +42,7 @@ def test_devices_give_the_bits_of_a_run_in_process(tmp_path: Path, method: str) 
     run_inside(looped(inside), tmp_path / "loop")
     out, _ = on_devices(tmp_path, outside)
     assert_equal_states(tmp_path / "loop", out)
-    assert (tmp_path / "loop" / "clients.csv").read_bytes() == (out / "clients.csv").read_bytes()
+    assert clients_of(tmp_path / "loop") == clients_of(out)
     assert json.loads((out / "summary.json").read_text())["engine"] == "deployment"
 
 
@@ -87,7 +95,7 @@ def test_a_crashed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     out = tmp_path / "devices"
     deployed.run(dataclasses.replace(outside, resume=str(out)), out, Link(tmp_path, outside))  # type: ignore[arg-type]
     assert_equal_states(tmp_path / "inside", out)
-    assert (tmp_path / "inside" / "clients.csv").read_bytes() == (out / "clients.csv").read_bytes()
+    assert clients_of(tmp_path / "inside") == clients_of(out)
 
 
 def test_a_second_run_of_the_same_configuration_starts_anew(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_a_second_run_of_the_same_configuration_starts_anew(tmp_path: Path) -> N
     run_inside(looped(inside), tmp_path / "inside")
     on_devices(tmp_path, outside, out="first")
     out, _ = on_devices(tmp_path, outside, out="second")
-    assert (tmp_path / "inside" / "clients.csv").read_bytes() == (out / "clients.csv").read_bytes()
+    assert clients_of(tmp_path / "inside") == clients_of(out)
 
 
 def test_a_node_that_went_away_in_the_roll_call_is_asked_again(tmp_path: Path) -> None:

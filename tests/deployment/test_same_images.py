@@ -7,7 +7,7 @@ from fedpers.app import deployed
 from fedpers.app.run import execute
 from fedpers.config.compose import load
 from fedpers.deploy import device_grid
-from tests.deployment.fake_link import Link, looped
+from tests.deployment.fake_link import Link, clients_of, looped
 
 
 def test_images_from_files_are_the_same_run_on_devices(tmp_path, monkeypatch):
@@ -36,5 +36,5 @@ def test_images_from_files_are_the_same_run_on_devices(tmp_path, monkeypatch):
     )
     (tmp_path / "out" / ".hydra").mkdir(parents=True)
     deployed.run(cfg, tmp_path / "out", Link(tmp_path, cfg, data=tmp_path / "data"))
-    ours, theirs = ((tmp_path / f / "clients.csv").read_bytes() for f in ("inside", "out"))
+    ours, theirs = (clients_of(tmp_path / f) for f in ("inside", "out"))
     assert ours == theirs

@@ -10,7 +10,7 @@ import numpy as np
 from fedpers.results.plots import style
 from fedpers.results.plots.curves import series
 from fedpers.results.report.runs import SeedGroup, StoredRun
-from fedpers.results.report.standings import Comparison, Standing
+from fedpers.results.report.standings import Comparison, Standing, client_names, seed_of
 
 COSTS = {"bytes": ("bytes_up", "bytes_down"), "gradients": ("gradient_evals",), "seconds": ("seconds",)}
 CURVES = ("accuracy", "worst_decile", "loss")
@@ -72,11 +72,13 @@ def costs(run: StoredRun) -> dict[int, dict[str, float]]:
 def client_dots(standing: Standing, local: Standing | None) -> list[dict[str, Any]]:
     """A dot a client and seed: its accuracy, and how much that is above its local training."""
     reference: Mapping[int, Mapping[int, float]] = {} if local in (None, standing) else local.per_client
+    called = {seed_of(run): client_names(run) for run in standing.group.runs}
     dots = [
         {
             "name": standing.name,
             "seed": seed,
             "client": k,
+            **({"called": names[k]} if (names := called.get(seed)) else {}),
             "accuracy": round(value, 4),
             "gain": _known(value - reference.get(seed, {}).get(k, math.nan)),
         }

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedpers.results.report import statistics
+from fedpers.results.report.paired_tests import NO_DIFFERENCE, Difference, ranks, signs
 from fedpers.results.report.screen import ReportTable
 from fedpers.results.report.standings import REFERENCES, Comparison, Standing
-from fedpers.results.report.tables import count, spread
+from fedpers.results.report.tables import count, interval, signed, spread
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,33 @@ def ranking(comparison: Comparison, colours: Sequence[str], scale: float) -> dic
     return {"columns": columns, "standings": rows, "ranking": ReportTable(comparison.name, names, texts)}
 
 
+def pairwise(comparison: Comparison) -> list[ReportTable]:
+    """Every other method beside the first by three tests; empty of one seed or one method."""
+    first, *others = comparison.rows
+    rows = [_three(comparison, s, len(others)) for s in others]
+    columns = ("", "seeds", "mean gap", "95 % interval", "p (t)", "won", "p (signs)")
+    columns += ("median gap", "95 % interval", "p (ranks)")
+    title = f"{first.name} minus each other method, paired by seed; tests by t, by signs, by signed ranks"
+    known = [row for row in rows if row]
+    return [ReportTable(title, columns, known)] if known else []
+
+
+def _three(comparison: Comparison, other: Standing, family: int) -> list[str]:
+    found = statistics.gaps(comparison.rows[0].scores, other.scores)
+    scale, sign = (100.0, 1) if comparison.larger_is_better else (1.0, -1)
+    if len(found) < 2 or not np.isfinite(found).all():
+        return []
+    t, by_sign, by_rank = statistics.difference_of(found, family), signs(found, family), ranks(found, family)
+    student = [signed(float(found.mean()), scale), *_shown(t, scale)] if t.test == "t" else ["-", "-", "-"]
+    won = f"{int((sign * found > 0).sum())} of {len(found)}"
+    rest = [signed(by_rank.gap, scale), *_shown(by_rank, scale)]
+    return [other.name, str(len(found)), *student, won, f"{by_sign.p:.2g}", *rest]
+
+
+def _shown(d: Difference, scale: float) -> tuple[str, str]:
+    return interval(d, scale), f"{d.p:.2g}"
+
+
 def row(s: Standing) -> dict[str, Any]:
     """A standing as plain numbers, for CSV."""
     found = {
@@ -76,10 +104,11 @@ def row(s: Standing) -> dict[str, Any]:
     }
     found["std"] = float(np.std(list(s.scores.values()), ddof=1)) if len(s.scores) > 1 else math.nan
     for reference in REFERENCES:
-        d = s.to.get(reference) or statistics.NO_DIFFERENCE
+        d = s.to.get(reference) or NO_DIFFERENCE
         found |= {f"{reference}_{k}": v for k, v in asdict(d).items()}
-        found[f"{reference}_p_holm"] = s.corrected.get(reference, math.nan)
     found |= {k: getattr(s.clients, k) if s.clients else math.nan for k in ("gained", "hurt")}
+    gain = s.clients.gain if s.clients else NO_DIFFERENCE
+    found |= {f"client_{k}": v for k, v in asdict(gain).items()}
     return found | {"worst_decile": s.worst_decile, "client_std": s.client_spread}
 
 
@@ -87,19 +116,12 @@ def _difference(s: Standing, reference: str, comparison: Comparison, scale: floa
     d = s.to.get(reference)
     if d is None:
         return Cell("-")
-    digits = 2 if scale == 100 else 4
-    text, *ends = [_signed(scale * x, digits) for x in (d.mean, d.low, d.high)]
+    text = signed(d.gap, scale)
     if math.isnan(d.p):
         return Cell(text, "one seed")
-    p = s.corrected[reference]
-    sure = p < 1 - statistics.LEVEL
-    better = (d.mean > 0) == comparison.larger_is_better
-    interval = "equal on all seeds" if math.isnan(d.low) else " … ".join(ends)
-    return Cell(text, f"{interval}, p {p:.2g}", ("better" if better else "worse") if sure else "")
-
-
-def _signed(x: float, digits: int) -> str:
-    return f"{x:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    better = (d.gap > 0) == comparison.larger_is_better
+    detail = f"{interval(d, scale)}, p {d.p:.2g}" + (" by signs" if d.test == "signs" else "")
+    return Cell(text, detail, ("better" if better else "worse") if d.sure else "")
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedpers.results import files
 from fedpers.results.report import statistics
+from fedpers.results.report.paired_tests import Difference
 from fedpers.results.report.runs import SeedGroup, Setting, StoredRun, conditions
-from fedpers.results.report.statistics import Clients, Difference, Scores
+from fedpers.results.report.statistics import Clients, Scores
 
 REFERENCES = ("local", "fedavg")
 
@@ -23,7 +24,6 @@ class Standing:
     scores: Scores  # seed -> the metric that ranks
     rank: int = 0
     to: dict[str, Difference | None] = field(default_factory=dict)  # by reference
-    corrected: dict[str, float] = field(default_factory=dict)  # p-values, by reference
     clients: Clients | None = None  # against local training
 
     @property
@@ -110,18 +110,15 @@ def _scores(group: SeedGroup, metric: str, chosen: bool) -> Scores:
 
 
 def _refer(comparison: Comparison, method: str) -> None:
-    """Fill in the differences to a reference; its family for Holm's correction is all other rows."""
+    """Fill in the differences to a reference; those of all other rows are one family."""
     reference = comparison.reference(method)
     if reference is None:
         return
     others = [s for s in comparison.rows if s is not reference]
     for s in others:
-        s.to[method] = statistics.paired(s.scores, reference.scores)
+        s.to[method] = statistics.paired(s.scores, reference.scores, len(others))
         if method == "local":
-            s.clients = statistics.clients(s.per_client, reference.per_client)
-    found = [d.p if (d := s.to[method]) else math.nan for s in others]
-    for s, p in zip(others, statistics.holm(found), strict=True):
-        s.corrected[method] = p
+            s.clients = statistics.clients(s.per_client, reference.per_client, len(others))
 
 
 def seed_of(run: StoredRun) -> int:
@@ -129,8 +126,17 @@ def seed_of(run: StoredRun) -> int:
     return int(run.config.get("seed", 0))
 
 
-def client_accuracy(run: StoredRun) -> dict[int, float]:
-    """{partition id: test accuracy} of clients.csv, which has the last evaluation."""
+def client_rows(run: StoredRun) -> list[files.CsvRow]:
+    """The rows of clients.csv, which has the last evaluation."""
     path = run.path / "clients.csv"
-    rows = files.read_csv(path)[0] if path.is_file() else []
-    return {r["partition_id"]: float(r["accuracy"]) for r in rows if "accuracy" in r}
+    return files.read_csv(path)[0] if path.is_file() else []
+
+
+def client_accuracy(run: StoredRun) -> dict[int, float]:
+    """{partition id: test accuracy}; empty where clients have none."""
+    return {r["partition_id"]: float(r["accuracy"]) for r in client_rows(run) if "accuracy" in r}
+
+
+def client_names(run: StoredRun) -> dict[int, str]:
+    """{partition id: what the data calls the client}; empty where it has no names."""
+    return {r["partition_id"]: r["name"] for r in client_rows(run) if "name" in r}

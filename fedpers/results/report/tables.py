@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpers.results.report.paired_tests import Difference
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import SeedGroup, Setting
 from fedpers.results.report.screen import ReportTable
@@ -23,6 +24,22 @@ def spread(values: Sequence[float], scale: float = 1.0) -> str:
     digits = 2 if scale == 100 else 4
     text = f"{scale * known.mean():.{digits}f}"
     return f"{text} ± {scale * known.std(ddof=1):.{digits}f}" if len(known) > 1 else text
+
+
+def signed(x: float, scale: float = 1.0) -> str:
+    """A difference with its sign, times `scale`.
+
+    >>> signed(-0.015, 100)
+    '−1.50'
+    """
+    return f"{scale * x:+.{2 if scale == 100 else 4}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def interval(d: Difference, scale: float = 1.0) -> str:
+    """Both ends of a difference's interval; so few seeds that the test rejects nothing give none."""
+    if math.isinf(d.low) and math.isinf(d.high):
+        return "no interval"
+    return " … ".join(signed(x, scale) for x in (d.low, d.high))
 
 
 def count(group: SeedGroup) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fedpers.results.report import client_tables
 from fedpers.results.report.figures import figures
-from fedpers.results.report.ranking import ranking, row
+from fedpers.results.report.ranking import pairwise, ranking, row
 from fedpers.results.report.record import command
 from fedpers.results.report.runs import IGNORED, StoredRun
 from fedpers.results.report.screen import ReportTable
@@ -23,8 +24,9 @@ CHOSEN = "Test {metric} in the round that the validation split chose"
 LAST = "Test {metric} after the last round, for some run has no validation split that could choose"
 RANKING = (
     "{which}: mean ± standard deviation over seeds, a tick a seed. Differences are paired by seed: mean, "
-    "95 % interval, p of a t test (Holm's correction). Clients hurt have a lower accuracy than under local "
-    "training; they, the worst tenth and the spread over clients are those after the last round."
+    "95 % interval and p of a t test, both for all comparisons of a column together (Bonferroni). Clients "
+    "hurt have a lower accuracy than under local training; they, the worst tenth and the spread over clients "
+    "are those after the last round."
 )
 CURVES = (
     "Mean over seeds, shaded one standard deviation. Choose what the budget is; click a method to hide it."
@@ -51,7 +53,7 @@ def view(comparison: Comparison, tables: Sequence[ReportTable], folder: Path) ->
         "metrics": [(m, METRICS[m]) for m in data["metrics"]],
         "axes": [(k, v) for k, v in AXES.items() if k == "round" or any(p.get(k) for p in data["curves"])],
         "clients_note": clients_note(comparison),
-        "tables": tables,
+        "tables": [*pairwise(comparison), *client_tables.tables(comparison), *tables],
         "hyper": hyper_table(comparison),
         "shared": _shared(runs),
         "pictures": _pictures(comparison),
@@ -59,6 +61,7 @@ def view(comparison: Comparison, tables: Sequence[ReportTable], folder: Path) ->
         "score": comparison.metric + (" %" if scale == 100 else ""),
         "runs": [_run(comparison, run, folder, scale) for run in runs],
         "records": [row(s) for s in comparison.rows],
+        "client_records": client_tables.records(comparison),
         "data": data,
     }
 

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from fedpers.results.report import statistics
+from fedpers.results.report.paired_tests import MOST_SEEDS, seeds_needed
 from fedpers.results.report.runs import StoredRun
 from fedpers.results.report.standings import Comparison
 
@@ -22,7 +24,9 @@ def sentence(comparison: Comparison) -> tuple[str, str]:
     worse = f"Worse than {top}: {listed([behind[name] for name in v.worse])}." if v.worse else ""
     if v.decided:
         return f"{top} is best on these {v.seeds} seeds", f"Its {score} is above every other's. {worse}"
-    open_ = f"Not settled: {listed([behind[name] for name in v.alike[1:]])}. {worse}".strip()
+    open_ = (
+        f"Not settled: {listed([behind[name] for name in v.alike[1:]])}.{_more(comparison)} {worse}".strip()
+    )
     if v.seeds < 2:
         return f"One seed is too few to compare: {top} has the best {score}", open_
     best = f"{top} has the best mean ({score})"
@@ -31,6 +35,17 @@ def sentence(comparison: Comparison) -> tuple[str, str]:
     few = "are too few" if v.seeds < FEW else "do not settle the first place"
     next_ = behind[v.alike[1]].replace(" (", " is ", 1).removesuffix(")")
     return f"{v.seeds} seeds {few}: {next_}", f"{best}. {open_}"
+
+
+def _more(comparison: Comparison) -> str:
+    """How many seeds would settle the first place."""
+    rows, v = {s.name: s for s in comparison.rows}, comparison.verdict
+    if v.seeds < 2 or len(v.alike) < 2:
+        return ""
+    gaps = statistics.gaps(rows[v.alike[0]].scores, rows[v.alike[1]].scores)
+    n = seeds_needed(gaps, len(rows) - 1)
+    many = f"more than {MOST_SEEDS}" if n is None else str(n)
+    return f" If gap and spread stay as they are, {many} seeds would settle {v.alike[1]}."
 
 
 def _gap(comparison: Comparison, top: str, name: str) -> str:

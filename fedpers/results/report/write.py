@@ -47,6 +47,9 @@ def write_report(
     for part in parts:
         texts[folder / "report" / f"{part['id']}.tex"] = document.latex(**part)
         texts[folder / "report" / f"{part['id']}.csv"] = document.table_csv(part["records"])
+        if part["client_records"]:
+            clients = folder / "report" / f"{part['id']}-clients.csv"
+            texts[clients] = document.table_csv(part["client_records"])
     written.write(texts)
     screen.show(parts, content["left_out"])
     Console().print(f"{page}", highlight=False, soft_wrap=True)
