@@ -79,10 +79,8 @@ class Reader:
         said, arrays = opened(message)
         check(self._fields(asked), said)
         body = _body(said[SKELETON], arrays, self.device)
-        if asked.header.kind == "evaluate":
-            self._check_evaluation(body, asked)
-        else:
-            self._check_reply(body, asked, inspector)
+        evaluates = asked.header.kind == "evaluate"
+        body = self._evaluation(body, asked) if evaluates else self._reply(body, asked, inspector)
         version = None if said["version"] == NONE else (said["version"][0], said["version"][1])
         cost = {name: said[name] for name in COST}
         return Taken(Answer(body, said["num"], **cost), version, bool(said["reinitialised"]), said["policy"])
@@ -102,33 +100,42 @@ class Reader:
             SKELETON: Field(str),
         }
 
-    def _check_reply(self, body: Any, asked: Asked, inspector: Inspector) -> None:
+    def _reply(self, body: Any, asked: Asked, inspector: Inspector) -> Any:
         example = self.rehearsal.example(asked.order, asked.header)
         wrapped = isinstance(body, Assessed)
-        if wrapped:
-            names = example.metrics if isinstance(example, Assessed) else body.metrics
-            self._check_columns(names, body.metrics, asked.facts)
-            body = body.reply
-        if example is not None:
-            if isinstance(example, Assessed) != wrapped:
-                raise Refused("its reply comes " + ("with" if wrapped else "without") + " an evaluation")
+        if example is not None and isinstance(example, Assessed) != wrapped:
+            raise Refused("its reply comes " + ("with" if wrapped else "without") + " an evaluation")
+        if not wrapped:
+            self._check_reply(example, body, asked, inspector)
+            return body
+        names = body.metrics if example is None else example.metrics
+        columns = self._columns(names, body.metrics, asked.facts)
+        self._check_reply(getattr(example, "reply", None), body.reply, asked, inspector)
+        return Assessed(body.reply, columns)
+
+    def _check_reply(self, form: Any, body: Any, asked: Asked, inspector: Inspector) -> None:
+        """`form` is what the rehearsal gives, None if it failed."""
+        if form is not None:
             limits = {"samples": float(asked.facts.num_train), "clients": asked.num_clients - 1.0}
-            form = example.reply if isinstance(example, Assessed) else example
-            _refuse(unlike(form, body, type(body).__name__, limits))
+            _refuse(unlike(form, body, type(form).__name__, limits))
         if any(getattr(x, "is_complex", bool)() for x in leaves(body)):
             raise Refused(f"{type(body).__name__} holds complex numbers")
         _refuse(inspector.look(asked.order, body)[0])
 
-    def _check_evaluation(self, body: Any, asked: Asked) -> None:
+    def _evaluation(self, body: Any, asked: Asked) -> dict[str, Any]:
         example = self.rehearsal.example(asked.order, asked.header)
-        self._check_columns(body if example is None else example, body, asked.facts)
+        return self._columns(body if example is None else example, body, asked.facts)
 
-    def _check_columns(self, names: Any, body: Any, facts: Facts) -> None:
-        """Those of an evaluation; of a split without samples there are no numbers."""
+    def _columns(self, names: Any, body: Any, facts: Facts) -> dict[str, Any]:
+        """Those of an evaluation, in the order of `names`: tables of clients begin with the first one's.
+
+        Of a split without samples there are no numbers.
+        """
         if not isinstance(body, dict) or not isinstance(names, dict):
             raise Refused(f"the evaluation is a {type(body).__name__}, expected columns")
         empty = body.get("valid_num") == 0
         check({name: self._column(name, facts, empty) for name in map(str, names)}, body)
+        return {name: body[name] for name in names}
 
     def _column(self, name: str, facts: Facts, no_valid: bool) -> Field:
         split, _, quantity = name.removesuffix("_before").partition("_")
@@ -220,8 +227,8 @@ def opened(message: Message) -> tuple[dict[str, Any], list[np.ndarray]]:
     for name, kind in ((ARRAYS, ArrayRecord), (CONFIG, ConfigRecord)):
         if not isinstance(content.get(name), kind):
             raise Refused(f"{name} is missing")
-    if len(content) > 2:
-        raise Refused(f"{show(sorted(content))} are its records, expected {ARRAYS} and {CONFIG}")
+    if more := sorted(content.keys() - {ARRAYS, CONFIG}):
+        raise Refused(f"{show(more[0])} is no field of this answer, expected {ARRAYS}, {CONFIG}")
     arrays: ArrayRecord = content[ARRAYS]  # type: ignore[assignment]
     plain: ConfigRecord = content[CONFIG]  # type: ignore[assignment]
     return dict(plain), [_numpy(f"{ARRAYS}[{name}]", a) for name, a in arrays.items()]

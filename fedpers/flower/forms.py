@@ -100,7 +100,9 @@ def misfit(declared: Mapping[str, Field], got: Mapping[str, Any]) -> str | None:
         if (fault := field.fault(name, got[name])) is not None:
             return fault
     unknown = [name for name in got if name not in declared]
-    return f"{show(unknown[0])} is no field of this answer" if unknown else None
+    return (
+        f"{show(unknown[0])} is no field of this answer, expected {', '.join(declared)}" if unknown else None
+    )
 
 
 # ---- bodies -------------------------------------------------------------------------------------

@@ -98,8 +98,7 @@ def _skeleton(content: RecordDict, rng: random.Random) -> None:
         config["skeleton"] = "".join(letters)
         return
     tree = json.loads(text)
-    parts = _parts(tree)
-    part = rng.choice(parts)
+    part = rng.choice(parts(tree))
     if "d" in part and rng.randrange(2):
         what = rng.randrange(4)
         if what == 0:
@@ -120,12 +119,12 @@ def _skeleton(content: RecordDict, rng: random.Random) -> None:
     config["skeleton"] = json.dumps(tree)
 
 
-def _parts(node: Any) -> list[dict[str, Any]]:
+def parts(node: Any) -> list[dict[str, Any]]:
     """The nodes of a skeleton."""
     if isinstance(node, dict):
         mine = [node] if node.keys() & {"t", "v", "d", "l", "r"} else []
-        return mine + [p for v in node.values() for p in _parts(v)]
-    return [p for v in node for p in _parts(v)] if isinstance(node, list) else []
+        return mine + [p for v in node.values() for p in parts(v)]
+    return [p for v in node for p in parts(v)] if isinstance(node, list) else []
 
 
 def _arrays(content: RecordDict, rng: random.Random) -> None:
