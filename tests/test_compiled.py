@@ -1,6 +1,8 @@
 """Kernels are compiled once, outlive a process that is killed meanwhile, and leave nothing behind."""
 
+import ctypes
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -99,3 +101,40 @@ def test_what_killed_compilers_left_is_removed(tmp_path: Path, source: Path) -> 
     compiled([source])
     names = {p.name for p in cache.iterdir()}
     assert not names & {"tmpold", "native-0.so.1.part"} and "native-0.so.2.part" in names
+
+
+V2, V3, V4 = (" ".join(sorted(parts)) for parts in reversed(module.LEVELS["x86_64"].values()))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="levels of x86-64")
+@pytest.mark.parametrize(
+    ("flags", "level"), [(V4, "v4"), (V3, "v3"), (f"{V3} avx512f", "v3"), (V2, "v2"), ("sse2", "none")]
+)
+def test_an_image_holds_a_library_for_each_level_and_the_best_that_runs_is_taken(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, flags: str, level: str
+) -> None:
+    """The code tells what it was compiled for; no compiler is left when it is used."""
+    slow_compiler(tmp_path, monkeypatch, 0.0)
+    monkeypatch.setattr(module, "PREBUILT", tmp_path / "prebuilt")
+    source.write_text(
+        "int one(void) {\n#ifdef __AVX512F__\nreturn 4;\n#elif defined(__AVX2__)\nreturn 3;\n"
+        "#elif defined(__SSE4_2__)\nreturn 2;\n#else\nreturn 1;\n#endif\n}\n"
+    )
+    assert len(module.build_portable([source])) == 3
+    monkeypatch.setattr(module, "_flags", lambda: f"flags : fpu {flags}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = module.portable([source])
+    assert (found.stem.rpartition("-")[2] if found else "none") == level
+    assert (compiled([source]) is None) == (level == "none")
+    if found and level in ("v2", "v3"):  # whether a v4 runs depends on this machine
+        assert ctypes.CDLL(str(found)).one() == int(level[1])
+
+
+def test_a_library_of_other_sources_is_not_taken(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_compiler(tmp_path, monkeypatch, 0.0)
+    monkeypatch.setattr(module, "PREBUILT", tmp_path / "prebuilt")
+    module.build_portable([source])
+    source.write_text("int one(void) { return 42; }\n")
+    assert module.portable([source]) is None and compiled([source]).one() == 42

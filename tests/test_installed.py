@@ -13,7 +13,7 @@ import pytest
 from fedpers.checks.contract import CHECKS
 from tests.test_notebook import executed
 from tests.test_observers import records
-from tests.wheels import build, copy_tree
+from tests.wheels import ROOT, build, copy_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]  # one wheel, one environment
 
@@ -215,3 +215,22 @@ def test_weights_and_biases_offline(python: Path, tmp_path: Path) -> None:
     run(python, tmp_path, code)
     (log,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     assert [float(step["test/accuracy"]) > 0 for step in records(log)["history"]] == [True, True]
+
+
+def test_an_image_uses_the_kernels_that_it_was_built_with(python: Path, tmp_path: Path) -> None:
+    """The steps of docker/Dockerfile: compiled in the first stage, used in the second, which has no compiler."""
+    assert "/bin/fedpers kernels --portable" in (ROOT / "docker" / "Dockerfile").read_text()
+    made = called(tmp_path, str(python), "-P", "-m", "fedpers", "kernels", "--portable").split()
+    code = """
+    import os
+    os.environ |= {"PATH": "/nowhere", "FEDPERS_CACHE": "cache"}
+    from fedpers.learning.kernels import library as kernels
+    assert kernels.prepare()
+    print(kernels.library()._name, kernels.sums.library()._name)
+    """
+    try:
+        used = run(python, tmp_path, code).split()
+        assert len(used) == 2 and set(used) < set(made) and not (tmp_path / "cache").exists()
+    finally:  # the other tests use this environment with kernels for this processor
+        for path in made:
+            Path(path).unlink()

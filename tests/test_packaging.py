@@ -19,7 +19,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_is_the_tree(wheel: zipfile.ZipFile) -> None:
-    kinds = ("py", "pyi", "typed", "c", "h", "j2", "css", "js", "tmpl")
+    kinds = ("py", "pyi", "typed", "c", "h", "j2", "css", "js", "tmpl", "service", "conf")
     core = [p for kind in kinds for p in (ROOT / "fedpers").rglob(f"*.{kind}")]
     expected = {p.relative_to(ROOT).as_posix() for p in core}
     for folder in INSIDE:

@@ -19,6 +19,15 @@ from torch import Tensor
 log = logging.getLogger("fedpers")
 SHARED = Path(__file__).with_name("mixtures.h")  # of all kernels
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
+PREBUILT = Path(__file__).with_name("prebuilt")  # of an image that has no compiler, see `build_portable`
+# Instruction sets that a library is built for, the best first, and what /proc/cpuinfo calls their parts.
+_V2 = frozenset(("cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"))
+_V3 = _V2 | {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+LEVELS: dict[str, dict[str, frozenset[str]]] = {
+    "x86_64": {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2},
+    "aarch64": {"armv8-a": frozenset(("asimd",))},
+}
 
 
 def compiled(sources: Sequence[Path]) -> Any:
@@ -26,11 +35,13 @@ def compiled(sources: Sequence[Path]) -> Any:
 
     None too while they are still being compiled and `patience` is over: torch takes over meanwhile.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if os.environ.get("FEDPERS_NATIVE", "1") == "0" or compiler is None:
+    if os.environ.get("FEDPERS_NATIVE", "1") == "0":
+        return None
+    ready, compiler = portable(sources), _compiler()
+    if ready is None and compiler is None:
         return None
     try:
-        path = _file(compiler, sources)
+        path = ready or _file(str(compiler), sources)
         if path is None:
             log.warning("the C kernels are still being compiled, torch is used instead")
             return None
@@ -38,6 +49,51 @@ def compiled(sources: Sequence[Path]) -> Any:
     except (OSError, subprocess.CalledProcessError) as error:
         log.info("the C kernels could not be compiled, torch is used instead: %s", error)
         return None
+
+
+def _compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def portable(sources: Sequence[Path]) -> Path | None:
+    """The library that `build_portable` made for the best instructions that this processor has; or None."""
+    for level, parts in LEVELS.get(platform.machine(), {}).items():
+        path = _portable(sources, level)
+        if path.is_file() and parts <= set(_flags().split()):
+            return path
+    return None
+
+
+def build_portable(sources: Sequence[Path]) -> list[Path]:
+    """Compile for every instruction set of this kind of processor, into PREBUILT; for images.
+
+    Raises:
+        OSError: there is no compiler.
+        subprocess.CalledProcessError: it failed.
+    """
+    PREBUILT.mkdir(exist_ok=True)
+    made = [_portable(sources, level) for level in LEVELS.get(platform.machine(), {})]
+    for path in made:
+        flags = [f"-march={path.stem.partition('.')[2]}" if f == "-march=native" else f for f in FLAGS]
+        code = [str(s) for s in sources if s.suffix == ".c"]
+        subprocess.run([_compiler() or "cc", *flags, *code, "-o", str(path), "-lm"], check=True)
+    return made
+
+
+def _portable(sources: Sequence[Path], level: str) -> Path:
+    return PREBUILT / f"{_digest(sources)}.{level}.so"
+
+
+def _digest(sources: Sequence[Path], more: str = "") -> str:
+    text = "".join(s.read_text() for s in sources) + more + platform.machine() + " ".join(FLAGS)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _flags() -> str:
+    """What the first processor can do, a line of /proc/cpuinfo."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 class Patience:
@@ -58,11 +114,7 @@ patience = Patience()
 
 def _file(compiler: str, sources: Sequence[Path]) -> Path | None:
     """The library of these sources for this processor; None if it takes longer than `patience`."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    text = "".join(s.read_text() for s in sources) + flags + platform.machine() + " ".join(FLAGS)
-    name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+    name = f"native-{_digest(sources, _flags())}.so"
     root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
     path = Path(root).expanduser() / name
     if path.exists():

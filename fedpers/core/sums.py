@@ -159,10 +159,13 @@ def _rows_known(x: Tensor, y: Tensor, M: int) -> bool:
     return plain and x.shape == (*y.shape, M) and y.dim() == 1 and known([x])
 
 
+SOURCES = [SHARED, *(Path(__file__).with_name(f"{name}.c") for name in ("sums", "seeds"))]
+
+
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled kernels; None without a compiler, or if they are switched off."""
-    return compiled([SHARED, *(Path(__file__).with_name(f"{name}.c") for name in ("sums", "seeds"))])
+    return compiled(SOURCES)
 
 
 def _is_plain(t: Tensor) -> bool:

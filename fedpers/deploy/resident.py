@@ -44,6 +44,7 @@ from fedpers.deploy.secret_noise import SecretNoise
 from fedpers.deploy.versions import mismatch
 from fedpers.engines.population import Population
 from fedpers.flower.messages import Answer, Header, Request
+from fedpers.learning.kernels.library import prepare
 from fedpers.learning.model import Model, build_model
 
 log = logging.getLogger("fedpers")
@@ -94,6 +95,7 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     files = state_of(device.data, order.run)
     seat = _seat(str(request["config"]), device.data, device.target, files, order.pipeline)
     if header["kind"] == "query":
+        prepare()  # before the first order, whose time is limited
         return _introduced(seat.facts, device, policy), []
     store = _store(device.state, device.client, order.run, seat.plan.device, device.lost_state)
     store.recall = order.recall

@@ -163,7 +163,7 @@ class Site:
         self.wait_for("superlink")
 
     def start_proxy(self) -> None:
-        conf = (ROOT / "docker" / "nginx.conf").read_text()
+        conf = (ROOT / "fedpers" / "deploy" / "files" / "nginx.conf").read_text()
         path = self.folder / "nginx.conf"
         path.write_text(
             conf.replace("/tmp/", f"{self.folder}/nginx-").replace("/run/secrets", str(self.keys))
