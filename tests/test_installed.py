@@ -218,7 +218,7 @@ def test_weights_and_biases_offline(python: Path, tmp_path: Path) -> None:
 
 
 def test_an_image_uses_the_kernels_that_it_was_built_with(python: Path, tmp_path: Path) -> None:
-    """The steps of docker/Dockerfile: compiled in the first stage, used in the second, which has no compiler."""
+    """The steps of docker/Dockerfile: compiled in its first stage, used in the second without a compiler."""
     assert "/bin/fedpers kernels --portable" in (ROOT / "docker" / "Dockerfile").read_text()
     made = called(tmp_path, str(python), "-P", "-m", "fedpers", "kernels", "--portable").split()
     code = """
