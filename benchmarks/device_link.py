@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedpers.config.compose import load
@@ -16,9 +16,10 @@ BIN, TICK = Path(sys.executable).parent, os.sysconf("SC_CLK_TCK")
 RESIDENT, NODE, SUPERLINK, SERVER_APP = (
     "fedpers.deploy.resident",
     "flower-supernode",
-    "flower-superlink",
+    "superlink",
     "flwr-serverapp",
 )
+DIGITS = ("data.input_shape=[64]", "data.num_classes=10")
 SUPEREXEC, FOLLOWER = "flower-superexec", "engine=deployment"  # an argument of `fedpers run`
 
 
@@ -32,12 +33,17 @@ def free_port() -> int:
 class Local:
     """A SuperLink and `count` devices with handwritten digits, in a folder of their own."""
 
-    def __init__(self, folder: Path, count: int, source: str = "") -> None:
-        """`source` is a "module:function" of the device's owner; else each device reads its file."""
+    def __init__(
+        self, folder: Path, count: int, source: str = "", files: Sequence[Path] = (), target: str = ""
+    ) -> None:
+        """`source` is a "module:function" of the device's owner; else each device reads its file.
+
+        `files` are the devices' own, with `target` as the column of y; left out: digits, dealt here.
+        """
         self.folder, self.count, self.port = folder, count, free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
-        cfg = load(["data=digits", f"data.num_clients={count}", "data.partition=dirichlet", "data.alpha=1.0"])
-        files = deal(cfg.data, 3, folder / "data")
+        dealt = ["data=digits", f"data.num_clients={count}", "data.partition=dirichlet", "data.alpha=1.0"]
+        files = files or deal(load(dealt).data, 3, folder / "data")
         link = [
             "--insecure",
             "--host",
@@ -47,10 +53,13 @@ class Local:
             "--database",
             str(folder / "link.db"),
         ]
-        self._start("superlink", str(BIN / SUPERLINK), *link, "--disable-runtime-dependency-installation")
+        self._start(
+            "superlink", str(BIN / "fedpers"), SUPERLINK, *link, "--disable-runtime-dependency-installation"
+        )
         self._wait()
+        target = f' target="{target}"' if target else ""
         for k, file in enumerate(files):
-            node = f'client="site-{k}" data="{source or file}" state="{folder}/state-{k}"'
+            node = f'client="site-{k}" data="{source or file}" state="{folder}/state-{k}"' + target
             words = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
             words += ["--node-config", node]
             self._start(f"site-{k}", str(BIN / NODE), *words, FEDPERS_SITE=str(file))
@@ -79,11 +88,11 @@ class Local:
                 raise RuntimeError(f"the SuperLink did not start; see {self.folder}/superlink.log")
             time.sleep(0.2)
 
-    def run(self, out: Path, *words: str) -> "subprocess.Popen[bytes]":
+    def run(self, out: Path, *words: str, shape: Sequence[str] = DIGITS) -> "subprocess.Popen[bytes]":
         """`fedpers run` on these devices."""
         fixed = ["engine=deployment", f"engine.address=127.0.0.1:{self.port}", "data=device", "seed=3"]
-        shape = ["data.input_shape=[64]", "data.num_classes=10", f"data.num_clients={self.count}"]
-        command = [sys.executable, "-m", "fedpers", "run", *fixed, *shape, f"engine.min_clients={self.count}"]
+        count = [f"data.num_clients={self.count}", f"engine.min_clients={self.count}"]
+        command = [sys.executable, "-m", "fedpers", "run", *fixed, *shape, *count]
         return subprocess.Popen([*command, *words, f"out={out}"], env=os.environ | QUIET)
 
     def pids(self, word: str) -> list[int]:

@@ -52,6 +52,11 @@ def _command(argv: list[str]) -> int:
         from fedpers.bench.main import main as bench
 
         return bench(argv[1:])
+    if argv[:1] == ["superlink"]:  # what follows is Flower's
+        from fedpers.deploy.superlink import main as superlink
+
+        superlink(argv[1:])
+        return 0
     args = parser().parse_args(argv)
     args.action(args)
     return 0

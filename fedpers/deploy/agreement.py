@@ -22,8 +22,10 @@ def agree(data: DataConfig, ledger: Ledger) -> None:
     mean, factor = _scale(data, ledger) if data.standardise else (None, None)
     task = data.task != "regression"
     classes = data.class_names or tuple(map(str, range(data.num_classes if task else 0)))
+    kinds = {facts.kind for facts in ledger.facts}
+    kind = kinds.pop() if len(kinds) == 1 else "numbers"  # each divides its own pixels
     ledger.pipeline = json.dumps(
-        Pipeline("numbers", columns, None, classes, mean, factor).plain(), allow_nan=False
+        Pipeline(kind, columns, None, classes, mean, factor).plain(), allow_nan=False
     )
 
 

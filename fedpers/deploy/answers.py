@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import FedpersError
+from fedpers.core.pipeline import KINDS
 from fedpers.core.pytree import leaves
 from fedpers.core.scores import SCORES
 from fedpers.core.serialization import unpack
@@ -174,6 +175,7 @@ def facts_of(cfg: RunConfig) -> dict[str, Field]:
         "left_out": Field(low=0, high=MOST),
         "label_counts": Field(low=0, high=MOST, length=classes),
         "columns": Field(str),
+        "kind": Field(str, among=KINDS),
         "sums": Field(float, length=sums),
         "squares": Field(float, low=0, length=sums),
         "client": Field(str, pattern=NAME),

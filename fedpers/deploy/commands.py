@@ -1,4 +1,4 @@
-"""The commands of a deployment: keys, services, kernels, and dealing data to devices."""
+"""The commands of a deployment: keys, services, kernels, SuperLink, and dealing data to devices."""
 
 import argparse
 import tempfile
@@ -11,7 +11,9 @@ from fedpers.deploy.members import Members
 
 
 def add(commands: Any) -> None:
-    """Add `keys`, `services`, `kernels` and `deal` to the command line."""
+    """Add `keys`, `services`, `superlink`, `kernels` and `deal` to the command line."""
+    superlink = "Flower's SuperLink, with room for large models; takes what flower-superlink takes"
+    commands.add_parser("superlink", add_help=False, help=superlink)
     _add_keys(commands)
     _add_services(commands)
     kernels = commands.add_parser("kernels", help="compile the kernels now, not in the first run")

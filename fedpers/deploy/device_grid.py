@@ -17,12 +17,15 @@ from flwr.serverapp import Grid
 
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import FedpersError, ReplyError
+from fedpers.core.pytree import leaves
+from fedpers.core.serialization import leaf_bytes
 from fedpers.deploy.answers import Asked, Reader, Refused, facts_of
 from fedpers.deploy.diary import Diary
 from fedpers.deploy.ledger import Ledger
 from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order
 from fedpers.deploy.roll_call import RollCall, is_gone
+from fedpers.deploy.superlink import check_size
 from fedpers.flower.messages import Answer, Header, Outcome, Request, seal
 from fedpers.flower.roster import Roster, Shifted
 from fedpers.flower.transport import DirectGrid
@@ -110,6 +113,7 @@ class DeviceGrid(DirectGrid):
         """
         began, header = time.monotonic(), requests[0].header
         orders = {r.k: r.order for r in requests}
+        check_size(max(leaf_bytes(leaves(order)) for order in {id(o): o for o in orders.values()}.values()))
         self.reader.rehearse(orders.values(), header)
         watch, inspector = Watch(dict(orders)), Inspector()
         quorum = min(len(orders), self.terms.min_replies or (len(orders) if self.strict else 1))

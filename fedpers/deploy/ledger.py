@@ -31,12 +31,13 @@ class Facts:
     columns: tuple[str, ...] = ()  # of its table, in the order of names
     sums: tuple[float, ...] = ()  # of each feature over the training samples, for data.standardise
     squares: tuple[float, ...] = ()
+    kind: str = "numbers"  # of its samples, one of pipeline.KINDS
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "Facts":
         """From the plain values of an answer to the roll call; what else it says is left aside."""
         told: dict[str, Any] = {f.name: said[f.name] for f in fields(cls)}
-        told |= {k: tuple(v) for k, v in told.items() if not isinstance(v, int)}
+        told |= {k: tuple(v) for k, v in told.items() if not isinstance(v, int | str)}
         return cls(**told)
 
 

@@ -21,7 +21,7 @@ from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import DataError
 from fedpers.core.moments import Moments
 from fedpers.core.pipeline import Pipeline
-from fedpers.core.pixels import channels_first, fitted
+from fedpers.core.pixels import channels_first, fitted, white
 from fedpers.core.tables import in_order
 from fedpers.core.targets import class_name, plain
 from fedpers.datasets.config import DataConfig
@@ -41,6 +41,7 @@ class Local(NamedTuple):
     columns: tuple[str, ...]  # names of x's columns in their order, of a table
     left_out: int  # rows without a value
     moments: Moments | None  # of the training samples, where data.standardise asks for them
+    kind: str = "numbers"  # of the samples as they are stored, one of pipeline.KINDS
 
 
 def load_local(source: str, target: str | None, cfg: DataConfig, seed: int, dtype: torch.dtype) -> ClientData:
@@ -90,7 +91,8 @@ def local(
     data = ClientData(*[_tensors(*chosen.get(name, empty), cfg.task, dtype, pipeline) for name in SPLITS])
     gone = sum(len(part.y) for part in found.values()) - sum(len(part.y) for part in kept.values())
     moments = Moments.of(chosen[TRAIN][0]) if cfg.standardise else None
-    return Local(data, columns, gone, moments)
+    kind = "tokens" if cfg.tokens else "bytes" if white(chosen[TRAIN][0]) != 1 else "numbers"
+    return Local(data, columns, gone, moments, kind)
 
 
 def _check_columns(columns: tuple[str, ...], pipeline: Pipeline, source: str) -> None:
@@ -248,6 +250,7 @@ def facts(found: Local, cfg: DataConfig) -> dict[str, Any]:
         "label_counts": labels,
         "left_out": found.left_out,
         "columns": json.dumps(found.columns),
+        "kind": found.kind,
         "sums": list(found.moments.sums if found.moments else ()),
         "squares": list(found.moments.squares if found.moments else ()),
     }

@@ -153,7 +153,7 @@ class Site:
 
     def start_server(self) -> None:
         self.start(
-            SERVER, "superlink", str(BIN / "flower-superlink"),
+            SERVER, "superlink", str(BIN / "fedpers"), "superlink",
             "--ssl-ca-certfile", str(self.keys / "ca.crt"),
             "--ssl-certfile", str(self.keys / "server.crt"),
             "--ssl-keyfile", str(self.keys / "server.key"),

@@ -39,7 +39,7 @@ def test_units_are_what_systemd_and_flower_take(units: Path) -> None:
     from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
     from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
-    server = _parse_args_run_superlink().parse_args(words_of(units / "fedpers-superlink.service")[1:])
+    server = _parse_args_run_superlink().parse_args(words_of(units / "fedpers-superlink.service")[2:])
     assert server.enable_supernode_auth and server.database == "/var/lib/fedpers/link.db"
     node = _parse_args_run_supernode().parse_args(words_of(units / "fedpers-device.service")[1:])
     told = 'client="site-a" data="/srv/my train.csv" target="y" state="/var/lib/fedpers/state"'
@@ -98,7 +98,9 @@ def test_containers_report_to_nobody() -> None:
 def test_pages_with_commands_of_flower_turn_both_off_before(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     blocks = [(m.start(), m[1]) for m in re.finditer(r"```\w*\n(.*?)```", text, re.S)]
-    command = re.compile(r"(^|\s)(flower-superlink|flower-supernode|flwr (run|list|stop)) ?", re.M)
+    command = re.compile(
+        r"(^|\s)(flower-superlink|fedpers superlink|flower-supernode|flwr (run|list|stop)) ", re.M
+    )
     for start, block in blocks:
         if (first := command.search(block)) is not None:
             before = text[:start] + block[: first.start()]
