@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fedpers.core.bounds import bounds
 from fedpers.core.params import combine, scale
 from fedpers.families.clustered.centers import nearest_shares, own_blend
 from fedpers.families.clustered.least_squares import least_squares
@@ -14,8 +13,8 @@ from fedpers.families.disclosures import CENTERS
 from fedpers.families.starts import Start
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.losses import soft_proximal
-from fedpers.learning.optimizers import init_optimizer
-from fedpers.method import Data, LocalConfig, OptimizerState, Params, PersonalizedClient, Stream, Work, record
+from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer
+from fedpers.method import Data, Params, PersonalizedClient, Stream, Work, bounds, record
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,5 @@ class FedSoftClient(PersonalizedClient):
 
     def work(self, order: Any, n: int) -> Work:
         """As many sample gradients as the local training takes; estimation takes each center's losses."""
-        if isinstance(order, Centers):
-            return Work(forwards=len(order.centers) * n)
-        return Work(self.config.local.work(n) if isinstance(order, Train) else 0)
+        steps = self.config.local.work(n) if isinstance(order, Train) else 0
+        return Work(steps, forwards=len(order.centers) * n if isinstance(order, Centers) else 0)

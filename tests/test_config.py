@@ -152,12 +152,12 @@ def test_unknown_experiment_with_and_without_plus():
         (
             "method.taw=3",
             "method.taw is unknown; did you mean method.tau? Allowed: adapt_steps, beta, head_init, "
-            "head_step, own_classes, report, rho, scale, server_optimizer, tau",
+            "head_step, own_classes, personal, report, rho, scale, server_optimizer, tau",
         ),
         (
             "+method.taw=3",
             "method.taw is unknown; did you mean method.tau? Allowed: adapt_steps, beta, head_init, "
-            "head_step, own_classes, report, rho, scale, server_optimizer, tau",
+            "head_step, own_classes, personal, report, rho, scale, server_optimizer, tau",
         ),
         ("model.hiden=[3]", "model.hiden is unknown; did you mean model.hidden? Allowed: bias, hidden, init"),
         ("data.num_clients=many", "data.num_clients=many: expected an integer or null"),

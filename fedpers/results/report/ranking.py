@@ -70,8 +70,8 @@ def pairwise(comparison: Comparison) -> list[ReportTable]:
     """Every other method beside the first by three tests; empty of one seed or one method."""
     first, *others = comparison.rows
     rows = [_three(comparison, s, len(others)) for s in others]
-    columns = ("", "seeds", "mean gap", "95 % interval", "p (t)", "won", "p (signs)")
-    columns += ("median gap", "95 % interval", "p (ranks)")
+    columns = ["", "seeds", "mean gap", "95 % interval", "p (t)", "won", "p (signs)"]
+    columns += ["median gap", "95 % interval", "p (ranks)"]
     title = f"{first.name} minus each other method, paired by seed; tests by t, by signs, by signed ranks"
     known = [row for row in rows if row]
     return [ReportTable(title, columns, known)] if known else []
