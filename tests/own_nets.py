@@ -301,3 +301,35 @@ class PretrainedLora(Pretrained):
     def forward(self, x):
         x = x.flatten(1)
         return self.out(torch.tanh(self.hidden(x) + x @ self.lora_A.T @ self.lora_B.T))
+
+
+class Dropping(Plain):
+    """Dropout twice, the second time of fewer numbers."""
+
+    def __init__(self, num_classes=3, p=0.5):
+        super().__init__(num_classes)
+        self.first, self.second = nn.Dropout(p), nn.Dropout(p)
+
+    def forward(self, x):
+        return self.out(self.second(torch.tanh(self.hidden(self.first(x.flatten(1))))))
+
+
+class Branching(Plain):
+    """Looks at values to choose its way."""
+
+    def forward(self, x):
+        return super().forward(x if float(x.sum()) > 0 else -x)
+
+
+class Encoder(nn.Module):
+    """Torch's own layer of a transformer, rows of pixels for tokens."""
+
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.fc = nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.encoder(self.embed(x[:, 0])).mean(1))

@@ -14,6 +14,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream
 from fedpers.datasets.federation import load_federation
 from fedpers.engines.population import Exact
+from fedpers.learning.draws import drawing, own_draws, steps_of
 from fedpers.learning.local_training import minimise
 from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan
@@ -46,10 +47,6 @@ def as_module(net, params, head="fc"):
     return net
 
 
-def seeded_like(rng):
-    torch.manual_seed(int(np.random.SeedSequence([*rng.key, 7]).generate_state(1, np.uint64)[0]))
-
-
 def test_training_is_the_modules_own_in_training_mode():
     """Batches of 4, 4 and 1: of one sample BatchNorm takes the statistics of all."""
     model, data, cfg = module("CNN", head="fc"), samples(8), LocalConfig(lr=0.1, epochs=2, batch_size=4)
@@ -62,9 +59,9 @@ def test_training_is_the_modules_own_in_training_mode():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     again = Stream(1, 2, 3)
     index, _ = again.schedule(8, 4, 2, 0)
-    with torch.random.fork_rng():
-        seeded_like(again)
-        for rows in index:
+    with drawing([again]):
+        own_draws(net)
+        for rows in steps_of(iter(index)):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(data.x[rows]), data.y[rows]).backward()
             optimizer.step()
@@ -136,14 +133,13 @@ def test_the_run_says_that_it_loops_and_why(caplog):
     caplog.set_level(logging.INFO, "fedpers")
     train(module("CNN"), rounds=1)
     assert reason(caplog) == [
-        "clients run one by one: the model has BatchNorm, whose statistics are each client's own and "
-        "Dropout, whose draws are each client's own"
+        "clients run one by one: the model has BatchNorm, whose statistics are each client's own"
     ]
     caplog.clear()
     train(module("Plain"), rounds=1)
     assert reason(caplog) == []  # stacked
     train(module("Functional"), rounds=1)
-    assert "vmap says" in reason(caplog)[0]  # no layer tells of its Dropout
+    assert "random draws beside nn.Dropout" in reason(caplog)[0]  # no layer tells of its Dropout
 
 
 @pytest.mark.parametrize("name", ["CNN", "Functional"])

@@ -22,6 +22,7 @@ from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.flower.privacy import Mechanism
 from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.model import initial_params
+from fedpers.learning.optimizers import LocalConfig
 from fedpers.learning.training_round import answer, own_state
 
 FEW = 8  # clients of which at most one was met before
@@ -120,6 +121,20 @@ class Population:
     def small_convs(self) -> bool:
         """Whether a kernel trains the model's convolutions."""
         return small_convs(self.client.model) is not None
+
+    def kept_bytes(self, trains: bool, sizes: Sequence[int]) -> int:
+        """What one client's step keeps of a module's layers; 0 where that is not known.
+
+        An evaluation keeps nothing for a gradient, but has a few layers at a time of all samples.
+        """
+        each = self.client.model.network.activations
+        return each * (self._step_rows(sizes[0]) if trains else max(sizes) // 8)
+
+    def _step_rows(self, n: int) -> int:
+        """Samples of the largest minibatch of a client with n samples."""
+        settings = [v for v in vars(self.client.config).values() if isinstance(v, LocalConfig)]
+        wanted = [cfg.micro_batch or cfg.batch_size or n for cfg in settings] or [n]
+        return min(n, max(wanted))
 
     def padded_sizes(self, data: ClientData) -> tuple[int, int, int]:
         """What the splits of a client are padded to in a stack."""

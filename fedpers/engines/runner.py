@@ -201,7 +201,8 @@ class Runner:
 
     def _alone(self, population: Population) -> bool:
         """Whether the model keeps its clients out of stacks."""
-        reason = population.client.model.network.alone
+        network = population.client.model.network
+        reason = network.alone or ("Dropout" if network.draws and population.device != "cpu" else "")
         if reason:
             self._say(f"the model has {reason}")
         return bool(reason)
@@ -280,7 +281,8 @@ class Runner:
         weights = key.order.nbytes + key.state.nbytes
         row = math.prod(population.federation.input_shape) * 4
         budget = (self.config.memory_mb or free_mb(population.device)) * 2**20
-        return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + 1)))
+        kept = population.kept_bytes(key.kind[0] == "train", key.sizes)
+        return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + kept + 1)))
 
 
 def _flat(tree: Any) -> tuple[list[Any], TreeSpec]:

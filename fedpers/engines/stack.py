@@ -1,6 +1,7 @@
 """One chunk of clients in one call: `answer` or `assess` under vmap."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedpers.core.vmap import Apart, numbers, over_rows
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.flower.messages import Answer, Header
+from fedpers.learning.draws import drawing
 from fedpers.learning.gradients import stacked
 from fedpers.learning.training_round import answer, own_state
 
@@ -167,7 +169,8 @@ class _Work:
         order, state = self.given.row(rows)
         train = self.blocks[0]
         rng = StackedStream(i, self.streams, train.sizes, train.size)
-        found = self._one(i, order, state, rng)
+        with drawing(self.streams, i) if self.client.model.network.draws else nullcontext():
+            found = self._one(i, order, state, rng)
         flats = [flatten(part) for part in found]
         self.specs = [spec_of(*each, numbers=False) for each in flats]
         reply, kept, metrics = ([x for x in flat if isinstance(x, Tensor)] for flat, _ in flats)

@@ -36,6 +36,8 @@ class Network(ABC):
 
     num_features: int
     alone: str = ""  # why clients run one by one; "": they may be stacked
+    draws: bool = False  # whether it has Dropout
+    activations: int = 0  # bytes a sample that a training pass keeps; 0: not known
     num_frozen: int = 0  # entries of parameters that are not trained
     tokens: bool = False  # inputs are numbers of tokens
     piecewise: bool = False  # many samples at once cost more than in turn, and give the same features

@@ -21,6 +21,8 @@ def module(
     kwargs: Options | None = None,
     trainable: Sequence[str] | None = None,
     weights: str | None = None,
+    lora: Options | None = None,
+    padding: int | None = None,
 ) -> ModuleNetwork:
     """Your own torch.nn.Module: path "package.module:Net", its last linear layer `head`, its arguments."""
     if not path:
@@ -28,7 +30,7 @@ def module(
     what = f"model.path={path}"
     given = _given(kwargs, what)
     return Recipe(
-        what, imported, (path,), given, shape, num_outputs, head or "", trainable, weights
+        what, imported, (path,), given, shape, num_outputs, head or "", trainable, weights, lora, padding
     ).network()
 
 
@@ -41,12 +43,15 @@ def torchvision(
     kwargs: Options | None = None,
     trainable: Sequence[str] | None = None,
     weights: str | None = None,
+    lora: Options | None = None,
+    padding: int | None = None,
 ) -> ModuleNetwork:
     """A classifier of torchvision by its name, not pretrained."""
     what = f"model.name={name}"
     given = {"num_classes": num_outputs, **_given(kwargs, what)}
     maker = _of_torchvision
-    return Recipe(what, maker, (name,), given, shape, num_outputs, head or "", trainable, weights).network()
+    more = head or "", trainable, weights, lora, padding
+    return Recipe(what, maker, (name,), given, shape, num_outputs, *more).network()
 
 
 def timm(
@@ -58,12 +63,15 @@ def timm(
     kwargs: Options | None = None,
     trainable: Sequence[str] | None = None,
     weights: str | None = None,
+    lora: Options | None = None,
+    padding: int | None = None,
 ) -> ModuleNetwork:
     """A classifier of timm by its name, not pretrained, for as many channels as the images have."""
     what = f"model.name={name}"
     given = {"num_classes": num_outputs, "in_chans": shape[0], **_given(kwargs, what)}
     maker = _of_timm
-    return Recipe(what, maker, (name,), given, shape, num_outputs, head or "", trainable, weights).network()
+    more = head or "", trainable, weights, lora, padding
+    return Recipe(what, maker, (name,), given, shape, num_outputs, *more).network()
 
 
 LIBRARIES = {"torchvision": torchvision, "timm": timm}  # what `model.library` may be: model.name is theirs

@@ -11,11 +11,16 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream, beside
 from fedpers.core.vmap import numbers, readable
+from fedpers.learning.draws import steps_of
 from fedpers.learning.optimizers import LocalConfig
 
 
 def minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[Data]:
     """The batches of one local training, in order; padding has mask 0."""
+    return steps_of(_minibatches(data, rng, cfg))
+
+
+def _minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[Data]:
     if not cfg.batch_size:
         for _ in range(cfg.steps or cfg.epochs):
             yield data
@@ -64,7 +69,7 @@ def paced(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[tuple[Data, Any
     factors = paces(cfg, weight)
     each = factors.tolist() if readable(factors) else factors.unbind()
     batches = data.take(index, weight) if cfg.batch_size else [data] * len(index)
-    yield from zip(batches, each, strict=True)
+    yield from zip(steps_of(iter(batches)), each, strict=True)
 
 
 def paces(cfg: LocalConfig, weight: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedpers.core.data import Data
@@ -25,10 +25,11 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
 from fedpers.learning.constants import digest_of, moved, other_base
+from fedpers.learning.draws import drawing, seed_of
 from fedpers.learning.layers import Network
+from fedpers.learning.lora import merged
 
 BODY, HEAD = "body.", "head."
-MODULE_STREAM = 7  # last part of the key of a module's random numbers: not those of the minibatches
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 REFERENCE = 2048  # training samples at most that BatchNorm's statistics are taken of
 
@@ -78,6 +79,8 @@ class ModuleNetwork(Network):
     head_bias: bool
     tokens: bool  # inputs are numbers of tokens
     alone: str  # why clients run one by one; "": they may be stacked
+    draws: bool = False  # it has Dropout
+    activations: int = 0  # bytes a sample that a training pass keeps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuilt, (self.recipe, self.digest)
@@ -235,6 +238,17 @@ class ModuleNetwork(Network):
     def _mode(self) -> dict[str, tuple[bool, bool]]:
         return {}
 
+    def plain_state(self, params: Params) -> Params:
+        """What `load_state_dict` of the module without adapters takes: model.lora's are added to its weights.
+
+        Args:
+            params: of the whole model; constants may be left out.
+        """
+        whole = self.constants | params
+        head = {k.replace(HEAD, f"{self.recipe.head}.", 1): v for k, v in whole.items() if k.startswith(HEAD)}
+        body = {k.removeprefix(BODY): v for k, v in whole.items() if k.startswith(BODY)}
+        return merged(self.skeleton, body) | head
+
     @contextmanager
     def turn(self, data: Data | None, rng: Stream | None) -> Iterator[None]:
         """While this is open, what a client does with the module is done in its turn.
@@ -245,12 +259,12 @@ class ModuleNetwork(Network):
         """
         with holding(_turn, Turn(None if data is None else data.x)):
             if rng is None or data is None:
-                yield
+                with sdpa_kernel(SDPBackend.MATH):  # vmap has rules for its parts
+                    yield
                 return
             devices = [data.x.device] if data.x.is_cuda else []
-            with torch.random.fork_rng(devices=devices):
-                seed = np.random.SeedSequence([*rng.key, MODULE_STREAM]).generate_state(1, np.uint64)[0]
-                torch.manual_seed(int(seed))
+            with torch.random.fork_rng(devices=devices), drawing([rng]):
+                torch.manual_seed(seed_of(rng))
                 yield
 
 

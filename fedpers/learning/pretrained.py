@@ -1,6 +1,6 @@
 """What of a module is trained, and the numbers that it starts from: model.trainable and model.weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,21 @@ from fedpers.core.errors import ConfigError
 SAFE, TORCH = (".safetensors",), (".pt", ".pth", ".bin")  # what a file of weights may be called
 
 
-def freeze(module: nn.Module, trainable: Any, head: str, what: str) -> None:
+def freeze(
+    module: nn.Module, trainable: Any, head: str, what: str, by_itself: Set[str] = frozenset()
+) -> None:
     """Freeze all parameters but those whose names fit a pattern.
 
     Args:
         trainable: patterns of names in the module, such as "layer4.*"; None: `requires_grad` alone counts.
         head: name of the last linear layer, which must be among them.
+        by_itself: names of what the module has frozen, which patterns may not name.
 
     Raises:
         ConfigError: a pattern fits nothing or a frozen parameter, or the head would be frozen.
     """
     if trainable is not None:
-        _freeze_others(module, trainable, what)
+        _freeze_others(module, trainable, what, by_itself)
     frozen = [n for n, p in module.get_submodule(head).named_parameters() if not p.requires_grad]
     if frozen:
         raise ConfigError(
@@ -33,7 +36,7 @@ def freeze(module: nn.Module, trainable: Any, head: str, what: str) -> None:
         )
 
 
-def _freeze_others(module: nn.Module, trainable: Any, what: str) -> None:
+def _freeze_others(module: nn.Module, trainable: Any, what: str, by_itself: Set[str]) -> None:
     listed = isinstance(trainable, Sequence) and not isinstance(trainable, str)
     if not listed or not trainable or not all(isinstance(p, str) for p in trainable):
         raise ConfigError(
@@ -45,7 +48,7 @@ def _freeze_others(module: nn.Module, trainable: Any, what: str) -> None:
         if not fitting:
             some = ", ".join(list(named)[-8:])
             raise ConfigError(f"{what}: model.trainable: '{pattern}' fits no parameter; such are {some}")
-        against = [n for n in fitting if not named[n].requires_grad]
+        against = [n for n in fitting if n in by_itself]
         if against:
             raise ConfigError(
                 f"{what}: model.trainable: '{pattern}' names '{against[0]}', which the module itself has "

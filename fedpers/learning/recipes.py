@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.learning.calls import plainly
+from fedpers.learning.draws import own_draws
 from fedpers.learning.hidden_state import refuse_hidden_state
 from fedpers.learning.layers import Shape
-from fedpers.learning.module import ModuleNetwork, cut_head, tracking
+from fedpers.learning.lora import Lora, adapt, with_targets
+from fedpers.learning.module import ModuleNetwork, cut_head
 from fedpers.learning.pretrained import freeze, load_weights
+from fedpers.learning.stackable import saved_bytes, why_alone
 from fedpers.learning.starts import seeded
 
 BASE_SEED = 0
@@ -34,22 +37,47 @@ class Recipe:
     head: str = ""  # name of the last linear layer; "": found
     trainable: Sequence[str] | None = None  # patterns of names; None: as the module's own requires_grad says
     weights: str | None = None  # a file of numbers that it starts from
+    lora: Any = None  # adapters beside linear layers: what model.lora says, then a `Lora`; None: none
+    padding: int | None = None  # the token that texts are filled up with; None: there is none
 
     def make(self) -> nn.Module:
-        """A new module, with the numbers of the file of weights, frozen where it is to be.
+        """A new module, with the numbers of the file of weights, adapters, and frozen where it is to be.
 
         Raises:
             ConfigError: its code raises, or gives no module; weights or patterns do not fit it.
         """
-        module = self._made()
-        head = self.head or _last_linear(module, self)
-        _head_of(module, replace(self, head=head))
+        return self.finished(self.made())
+
+    def finished(self, module: nn.Module) -> nn.Module:
+        """A module as it was made, with weights and adapters, frozen where it is to be."""
         if self.weights is not None:
-            load_weights(module, self.weights, head, self.what)
-        freeze(module, self.trainable, head, self.what)
+            load_weights(module, self.weights, self.head, self.what)
+        frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+        if self.lora is not None:
+            adapt(module, self.lora, self.head)
+        freeze(module, self.trainable, self.head, self.what, frozen)
         return module
 
-    def _made(self) -> nn.Module:
+    def found(self, module: nn.Module) -> "Recipe":
+        """The same with the names of the head and of the layers that get adapters.
+
+        Raises:
+            ConfigError: there is no such head, or no such layer.
+        """
+        found = replace(self, head=self.head or _last_linear(module, self))
+        _head_of(module, found)
+        if found.lora is None:
+            return found
+        x = probe(module, found.shape, found.what)[1]
+        lora = with_targets(Lora.of(found.lora, found.what), module, found.head, x, found.what)
+        return replace(found, lora=lora)
+
+    def made(self) -> nn.Module:
+        """The module as its own code makes it.
+
+        Raises:
+            ConfigError: its code raises, or gives no module.
+        """
         function = self.maker(*self.args)
         try:
             module = function(**self.kwargs)
@@ -63,6 +91,7 @@ class Recipe:
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
             with torch.no_grad():  # lazy layers take their shapes from a first batch
                 probe(module, self.shape, self.what)
+        plainly(module, self.padding, self.what)
         return module
 
     def network(self) -> ModuleNetwork:
@@ -81,13 +110,15 @@ def _tried(recipe: Recipe) -> ModuleNetwork:
     Raises:
         ConfigError: there is no such module, or it is not made of a body and a linear head.
     """
-    module = recipe.make()
-    recipe = replace(recipe, head=recipe.head or _last_linear(module, recipe))
+    bare = recipe.made()
+    recipe = recipe.found(bare)
+    module = recipe.finished(bare)
     _refuse_types(module, recipe.what)
     tokens, x, outputs = probe(module, recipe.shape, recipe.what)
     head = _head_of(module, recipe)
-    alone = _why_alone(module)
     refuse_hidden_state(module, x, recipe.what)
+    draws = own_draws(module)
+    alone, activations = why_alone(module, x), saved_bytes(module, x)
     cut_head(module, recipe.head)
     if not _ends_in(head, module, x, outputs):
         raise ConfigError(
@@ -95,7 +126,15 @@ def _tried(recipe: Recipe) -> ModuleNetwork:
             "that layer and return it unchanged, logits without softmax; model.head=... names another layer"
         )
     return ModuleNetwork(
-        recipe, module, head.in_features, head.out_features, head.bias is not None, tokens, alone
+        recipe,
+        module,
+        head.in_features,
+        head.out_features,
+        head.bias is not None,
+        tokens,
+        alone,
+        draws,
+        activations,
     )
 
 
@@ -171,22 +210,6 @@ def _head_of(module: nn.Module, recipe: Recipe) -> nn.Linear:
             "body and head are trained apart, so give each its own"
         )
     return head
-
-
-def _why_alone(module: nn.Module) -> str:
-    """Why clients with such a module cannot be one stack under vmap; "" if they may."""
-    reasons = [
-        (bool(tracking(module)), "BatchNorm, whose statistics are each client's own"),
-        (
-            any(isinstance(m, nn.RNNBase) for m in module.modules()),
-            "a recurrent layer, which vmap cannot take",
-        ),
-        (
-            any(isinstance(m, _DropoutNd) and m.p > 0 for m in module.modules()),
-            "Dropout, whose draws are each client's own",
-        ),
-    ]
-    return " and ".join(text for there, text in reasons if there)
 
 
 def _refuse_types(module: nn.Module, what: str) -> None:
