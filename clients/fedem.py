@@ -22,7 +22,6 @@ class FedEMConfig:
     """Hyper-parameters of FedEM."""
 
     num_components: int = 3               # M
-    start: Start = "seeds"                # how the components start apart
     local: LocalConfig = field(default_factory=LocalConfig)
     tell_weights: bool = False            # clients send π_t, which is kept in arrays.npz
     predict: Literal["mixture", "component"] = "mixture"  # component: the one of largest π_tm

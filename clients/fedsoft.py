@@ -22,7 +22,6 @@ class FedSoftConfig:
     """Hyper-parameters of FedSoft, with the paper's letters."""
 
     S: int = 2                                           # S: number of clusters
-    start: Start = "seeds"                               # how the centers start apart
     K: int | None = None                                 # K: drawn for each cluster; null: 60% of N
     tau: int = 2                                         # τ: rounds between two estimations of u
     sigma: float = 1e-4                                  # σ: least importance weight

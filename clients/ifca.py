@@ -22,7 +22,6 @@ class IFCAConfig:
     averaging: Literal["model", "gradient"] = "model"
     gamma: float = 0.1                                   # γ: server's rate, averaging=gradient
     weighting: Literal["uniform", "samples"] = "uniform"
-    start: Start = "seeds"                               # how the models start apart
     local: LocalConfig = field(default_factory=LocalConfig)      # averaging=model: τ steps, γ
     start: Start = "seeds"                               # how the models start apart
 

@@ -27,7 +27,6 @@ class PPFLConfig:
     algorithm: Literal["alternating", "rbcd"] = "alternating"       # Algorithm 3 or 1
     num_canonical: int = 3                                          # K: canonical models
     canonical: Literal["head", "model"] = "head"                    # what there are K of
-    start: Start = "seeds"                                          # how they start apart
     arch: Literal["output", "parameter"] = "parameter"              # what is mixed: PPFL1 or PPFL2
     glm_mix: Literal["logit", "prob"] = "logit"                     # PPFL1: before or after link
     eta_2: float = 0.5                                              # η_2: rate of the mirror step
