@@ -38,6 +38,7 @@ class Network(ABC):
     alone: str = ""  # why clients run one by one; "": they may be stacked
     draws: bool = False  # whether it has Dropout
     activations: int = 0  # bytes a sample that a training pass keeps; 0: not known
+    digest: str = ""  # sha256 over the constants; "" without any
     num_frozen: int = 0  # entries of parameters that are not trained
     tokens: bool = False  # inputs are numbers of tokens
     piecewise: bool = False  # many samples at once cost more than in turn, and give the same features
@@ -52,11 +53,6 @@ class Network(ABC):
     def constants(self) -> Params:
         """Frozen parameters and buffers that nothing changes: one copy a process, never sent or stored."""
         return {}
-
-    @property
-    def digest(self) -> str:
-        """sha256 over the constants; "" without any."""
-        return ""
 
     @property
     def tracked(self) -> list[str]:

@@ -107,7 +107,7 @@ class ModuleNetwork(Network):
         return sum(p.numel() for p in self.skeleton.parameters() if not p.requires_grad)
 
     @cached_property
-    def digest(self) -> str:
+    def digest(self) -> str:  # type: ignore[override]
         """sha256 over names, types, shapes and bytes of the constants; "" without any."""
         return digest_of(self.constants)
 
