@@ -121,7 +121,7 @@ def test_every_cell_of_a_table_is_full_reduced_or_not_run(tmp_path):
 
 def test_the_cells_of_pflegos_tables_are_on_its_page():
     """13 columns, 12 of 7 methods and one of 8; `test_a_page_shows_what_its_files_say` compares them."""
-    page = (ROOT / "docs" / "methods" / "pflego.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "methods" / "pflego-results.md").read_text(encoding="utf-8")
     assert "<!-- results: cells of pflego_table -->" in page
     rows = pages.cells("pflego_table", ROOT, "../..").splitlines()[2:]
     states = re.findall(r"\[full\]|\[reduced\]|not run", "\n".join(rows))
@@ -168,6 +168,34 @@ def test_the_map_takes_states_from_files(tmp_path):
     assert f"{state} | 50.00 ± 1.50 | 49.00 | noise | `fedpers run`" in lines[0]
     assert "| not run |  | 2.0 | needs a GPU | `fedpers run -m +experiment=f` |" in lines[1]
     assert "| one seed, no file yet | 3.1 | 3.0 |" in lines[2]
+
+
+def test_the_five_papers_are_sorted_by_what_was_run(tmp_path):
+    """What our list alone has is left out; a number without a file is no full size."""
+    out = tmp_path / pages.RESULTS
+    out.mkdir(parents=True)
+    for name, changed in (("e", []), ("f", []), ("g", ["rounds=2"])):
+        (out / f"{name}.json").write_text(
+            json.dumps({**record(), "changed": changed, "paper": {"table": "1"}})
+        )
+    entries = [
+        {"what": "A", "experiment": "e", "paper": "1", "reproduced": True},
+        {"what": "B", "experiment": "f", "paper": "1"},
+        {"what": "C", "experiment": "g", "paper": "1"},
+        {"what": "D", "experiment": "h", "paper": "1", "why": "needs a GPU"},
+        {"what": "E", "experiment": "e", "paper": "not in the paper"},
+        {"what": "F", "paper": "1", "ours": "2", "state": "one seed"},
+    ]
+    (tmp_path / "docs").mkdir()
+    (tmp_path / pages.MAP).write_text(yaml.safe_dump({"ppfl": entries}))
+    (line,) = pages.five_papers(tmp_path, "..").splitlines()[2:]
+    assert line == "| [PPFL](methods/ppfl.md) | A | B | C; F | D (needs a GPU) |"
+
+
+def test_a_box_is_the_indented_part_of_a_docstring(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text('"""X.\n\nA, B.\n\n    f = g\n\n    [S1] go\n        on\n\nDeviations: none.\n"""\n')
+    assert pages.box(path) == "```text\nf = g\n\n[S1] go\n    on\n```"
 
 
 def test_numbers_without_a_file_are_found():

@@ -1,11 +1,13 @@
 """Tables of the documentation, made from the files in benchmarks/results: `make tables`.
 
 A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!-- results: map of PAPER -->"
-(all tables and figures of a paper, from docs/results.yaml), "<!-- results: cells of PREFIX -->" (every cell
-of the tables in conf/experiment/PREFIX*.yaml: full, reduced or not run) or
-"<!-- results: numbers without a file -->".
+(all tables and figures of a paper, from docs/results.yaml), "<!-- results: five papers -->" (what of each is
+reproduced, reduced or not run), "<!-- results: cells of PREFIX -->" (every cell of the tables in
+conf/experiment/PREFIX*.yaml: full, reduced or not run), "<!-- results: box of METHOD -->" (the algorithm,
+from the docstring of strategies/METHOD.py) or "<!-- results: numbers without a file -->".
 """
 
+import ast
 import json
 import os
 import re
@@ -22,6 +24,13 @@ from fedpers.results.report.record import size
 
 ROOT = Path(fedpers.__file__).resolve().parents[1]  # of a source tree
 RESULTS, MAP = "benchmarks/results", "docs/results.yaml"
+PAPERS = {
+    "pflego": "[PFLEGO](methods/pflego.md)",
+    "ppfl": "[PPFL](methods/ppfl.md)",
+    "fedsoft": "[FedSoft](methods/fedsoft.md)",
+    "federico": "[FedeRiCo](methods/federico.md)",
+    "unified": "[Unified framework](methods/unified.md)",
+}
 NUMBER = re.compile(r"\d+\.\d+ ?%|\d ± \d|\d\.\d+ [±(]")
 Record = Mapping[str, Any]
 
@@ -53,9 +62,10 @@ def render(name: str, root: Path, up: str) -> str | None:
         return paper_map(name.removeprefix("map of "), root, up)
     if name.startswith("cells of "):
         return cells(name.removeprefix("cells of "), root, up)
-    if name == "numbers without a file":
-        return without_file(root, up)
-    return None
+    if name.startswith("box of "):
+        return box(root / "strategies" / f"{name.removeprefix('box of ')}.py")
+    whole = {"numbers without a file": without_file, "five papers": five_papers}
+    return whole[name](root, up) if name in whole else None
 
 
 # ---- one experiment -----------------------------------------------------------------------------
@@ -113,6 +123,19 @@ def number(mean: float, std: float | None) -> str:
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{of_std}}"
 
 
+# ---- a method's box -----------------------------------------------------------------------------
+
+
+def box(path: Path) -> str:
+    """The objective and the algorithm as the docstring of a strategy has them: its indented lines."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    lines = text.splitlines()
+    indented = [i for i, line in enumerate(lines) if line.startswith("    ")]
+    shown = lines[indented[0] : indented[-1] + 1]
+    kept = [line[4:] for line in shown if line.startswith("    ") or not line]
+    return "```text\n" + "\n".join(kept) + "\n```"
+
+
 # ---- every cell of a table ----------------------------------------------------------------------
 
 
@@ -166,6 +189,31 @@ def paper_map(paper: str, root: Path, up: str) -> str:
     entries = yaml.safe_load((root / MAP).read_text(encoding="utf-8"))[paper]
     heads = ("what", "state", "ours", "paper", "why they differ, or why it was not run", "command")
     return table(heads, [_map_row(entry, root, up) for entry in entries])
+
+
+def five_papers(root: Path, up: str) -> str:
+    """A row a paper: what came out as printed, what did not at full size, what ran smaller or not at all."""
+    other = "full size, other numbers or data"
+    heads = ("paper", "reproduced", other, "reduced", "not run, and what it would take")
+    papers = yaml.safe_load((root / MAP).read_text(encoding="utf-8"))
+    return table(heads, [[PAPERS[paper], *_states(many, root)] for paper, many in papers.items()])
+
+
+def _states(entries: Sequence[Record], root: Path) -> list[str]:
+    """The entries of a paper by how they were run, those that were not with the reason."""
+    found: dict[str, list[str]] = {"reproduced": [], "full": [], "reduced": [], "not run": []}
+    for entry in entries:
+        name = entry.get("experiment")
+        if entry["paper"].startswith("not "):  # ours alone
+            continue
+        if name and (root / RESULTS / f"{name}.json").is_file():
+            state = "full" if size(_record(name, root)) == "full size" else "reduced"
+        else:
+            state = "reduced" if entry.get("ours") else "not run"
+        state = "reproduced" if entry.get("reproduced") else state
+        why = f" ({entry['why']})" if state == "not run" else ""
+        found[state].append(entry["what"] + why)
+    return ["; ".join(many) or "-" for many in found.values()]
 
 
 def _map_row(entry: Record, root: Path, up: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The faults that a federation of devices has to survive, and how each of them ends.
 
-The table of docs/deployment.md is this one, and each fault has at least one test: test_faults.py compares.
+The table of docs/deployment-rounds.md is this one; each fault has a test or more: test_faults.py compares.
 """
 
 from collections import defaultdict

@@ -28,7 +28,7 @@ from tests.deployment.fake_link import (
 from tests.deployment.matrix import MATRIX, TESTS, fault
 
 ROUNDS = 4
-PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
+PAGE = Path(__file__).parents[2] / "docs" / "deployment-rounds.md"
 
 
 @pytest.fixture(autouse=True)
