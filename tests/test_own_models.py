@@ -12,8 +12,8 @@ import fedpers
 from fedpers.core.data import Data
 from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream
+from fedpers.core.samples import Exact
 from fedpers.datasets.federation import load_federation
-from fedpers.engines.population import Exact
 from fedpers.learning.draws import drawing, own_draws, steps_of
 from fedpers.learning.local_training import minimise
 from fedpers.learning.model import build_model

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedpers.config.registry import METHODS, method
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError
+from fedpers.deploy.policy import refuse_on_devices
 from fedpers.flower.privacy import Disclosure
 
 BEGIN, END = "<!-- methods: python -m fedpers.app.privacy -->\n", "<!-- end -->"
@@ -15,11 +16,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
 def check_privacy(cfg: RunConfig) -> None:
-    """Refuse privacy=dp where it would promise what does not hold.
+    """Refuse privacy=dp where it would promise what does not hold, and methods that no device answers.
 
     Raises:
         ConfigError: names the method, why, and what to choose instead.
     """
+    if cfg.engine.name == "deployment":
+        refuse_on_devices(cfg.method_name)
     if not cfg.privacy.on:
         return
     client = method(cfg.method_name).client_class()

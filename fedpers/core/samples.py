@@ -116,6 +116,15 @@ class Part(Data):
         return self.of.rows
 
 
+class Exact(Data):
+    """Data whose batches hold no padding: BatchNorm would take it for samples."""
+
+    def take(self, index: Tensor, weight: Tensor) -> list[Data]:
+        """Batches of rows index [S, B], those of weight 0 left out."""
+        rows = [i[w > 0] for i, w in zip(index, weight, strict=True)]
+        return [Data(self.x[i], self.y[i], self.mask[i]) for i in rows]
+
+
 @record("core.ClientData")
 class ClientData:
     """The three splits of one client; they share no sample."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from fedpers.config.registry import methods
+from fedpers.config.registry import method, methods
 from fedpers.core.errors import ConfigError
 from fedpers.learning.networks import NETWORKS
 
@@ -168,3 +168,13 @@ def _fits(key: str, value: Any) -> bool:
     if key == "most_rounds":
         return type(value) is int and value >= 1
     return _is_number(value) and (value >= 0 if key == "least_noise" else value > 0)
+
+
+def refuse_on_devices(name: str) -> None:
+    """Refuse a method that is for simulations only, whatever a policy allows.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if why := method(name).client_class().disclosure.no_devices:
+        raise ConfigError(f"method={name}: refused on devices, {why}; use engine=inprocess, a simulation")

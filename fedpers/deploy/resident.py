@@ -38,7 +38,7 @@ from fedpers.deploy.device_metrics import DeviceMetrics
 from fedpers.deploy.local_data import facts, local, state_of
 from fedpers.deploy.orders import NONE, Order
 from fedpers.deploy.own_model import remember
-from fedpers.deploy.policy import Policy
+from fedpers.deploy.policy import Policy, refuse_on_devices
 from fedpers.deploy.private_state import PrivateState
 from fedpers.deploy.secret_noise import SecretNoise
 from fedpers.deploy.versions import mismatch
@@ -185,6 +185,7 @@ def _seat(
 ) -> Seat:
     """`files` is what `state_of` says: another one and the samples are read anew."""
     cfg = from_mapping(json.loads(config))
+    refuse_on_devices(cfg.method_name)
     agreed = Pipeline.of(json.loads(pipeline or "{}"))
     found = local(source, target, cfg.data, cfg.seed, getattr(torch, cfg.dtype), agreed)
     client = method(cfg.method_name).client_class()(cfg.method, model_of(cfg))

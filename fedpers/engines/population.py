@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedpers.core.arrays import doubles
 from fedpers.core.data import ClientData, Data, Federation
@@ -14,6 +13,7 @@ from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import in_place_of, own_leaves
 from fedpers.core.rng import Stream, noise_stream
+from fedpers.core.samples import Exact
 from fedpers.core.work import Work, work_of
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
@@ -223,12 +223,3 @@ def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:
 
 def _to(data: Data, device: str, exact: bool) -> Data:
     return (Exact if exact else Data)(data.x.to(device), data.y.to(device), data.mask.to(device))
-
-
-class Exact(Data):
-    """Data whose batches hold no padding: BatchNorm would take it for samples."""
-
-    def take(self, index: Tensor, weight: Tensor) -> list[Data]:
-        """Batches of rows index [S, B], those of weight 0 left out."""
-        rows = [i[w > 0] for i, w in zip(index, weight, strict=True)]
-        return [Data(self.x[i], self.y[i], self.mask[i]) for i in rows]

@@ -19,6 +19,12 @@ NOTHING = Disclosure(
     no_dp="method=local sends nothing that was learned, so there is nothing to hide",
     no_sum="nothing is summed",
 )
+SAMPLES = Disclosure(
+    "all training samples, once",
+    no_dp="method=central sends the samples themselves",
+    no_sum="samples are sent",
+    no_devices="it would send the samples themselves",
+)
 CENTERS = Disclosure(
     "one model near several centers, and its importance weights u_k",
     no_dp="u_k is sent beside the model, and the server draws clients by it: noise on the model hides none",

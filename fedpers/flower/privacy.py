@@ -32,6 +32,7 @@ class Disclosure:
     since: str = ""
     no_dp: str = ""  # why noise on the delta would promise too much; "": it is sound
     no_sum: str = ""  # why the server needs more than one sum of replies; "": it does not
+    no_devices: str = ""  # why a device answers no order of it, in simulations only; "": it does
 
 
 UNDECLARED = Disclosure(

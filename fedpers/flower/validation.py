@@ -87,20 +87,24 @@ def shape_problem(order: Any, reply: Any, like: Any) -> str | None:
     A field that the order has too must have the order's shapes, one that the order `expects` those that
     it says, {field: shape}; all replies of an exchange to the
     same kind of order (`like` is the first of them) must have the same shapes. Tuples in a record
-    whose class says `ragged = True` may differ in length.
+    whose class says `ragged = True` may differ in length, and tensors in the first axis where it says
+    `free_rows = True`.
     """
     kinds: Any = type(order), type(reply)
     pairs: list[Any] = [(getattr(order, n), getattr(reply, n), n) for n in _common(*kinds)]
     shapes: Mapping[str, tuple[int, ...]] = getattr(order, "expects", {})
     pairs += [(torch.empty(shapes[n]), getattr(reply, n), n) for n in shapes if hasattr(reply, n)]
     if like is not None:
-        pairs.append((like, reply, type(reply).__name__, getattr(reply, "ragged", False)))
+        free = getattr(reply, "ragged", False), getattr(reply, "free_rows", False)
+        pairs.append((like, reply, type(reply).__name__, *free))
     return next(filter(None, (_shape_fault(*pair) for pair in pairs)), None)
 
 
-def _shape_fault(expected: Any, got: Any, name: str, ragged: bool = False) -> str | None:
+def _shape_fault(
+    expected: Any, got: Any, name: str, ragged: bool = False, free_rows: bool = False
+) -> str | None:
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
-        if expected.shape != got.shape:
+        if expected.shape[free_rows:] != got.shape[free_rows:]:
             return f"{name} has shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
         return None
     if type(expected) is not type(got):
@@ -119,7 +123,7 @@ def _shape_fault(expected: Any, got: Any, name: str, ragged: bool = False) -> st
         pairs = [(getattr(expected, n), getattr(got, n), n) for n in names]
     else:
         return None
-    return next(filter(None, (_shape_fault(a, b, n, ragged) for a, b, n in pairs)), None)
+    return next(filter(None, (_shape_fault(a, b, n, ragged, free_rows) for a, b, n in pairs)), None)
 
 
 def not_finite(reply: Any) -> str | None:
