@@ -61,8 +61,8 @@ class DataConfig:
     std: tuple[float, ...] = ()  # empty: measured on the training images
     standardise: bool | Literal["federated", "pooled"] = False  # each feature to mean 0, variance 1
     unit_norm: bool = False  # each sample to Euclidean norm 1
-    # libsvm, femnist
-    file: str | None = None  # libsvm: a9a, ...; femnist: a folder under femnist/
+    # libsvm, femnist, sets by domain
+    file: str | None = None  # libsvm: a9a, ...; femnist: a folder under femnist/; by domain: their folder
     # omniglot
     rotate: bool = True  # add the copies rotated by 90, 180, 270 degrees
     omniglot_split: str = "after_rotation"  # after_rotation | before_rotation (free of leaks)
@@ -115,7 +115,7 @@ class DataConfig:
         return [*_names(self), *_ranges(self), *_together(self)]
 
 
-OWN = ("files", "huggingface")
+OWN, DOMAINS = ("files", "huggingface"), ("office_caltech10", "digits_five")
 _FEDSOFT, _PPFL = "synthetic_fedsoft", "synthetic_ppfl"
 USED_BY = {  # key: the partitions and sets that use it; any other key is used by all
     "min_size": ("dirichlet", "natural"),
@@ -128,7 +128,7 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     "rotations": ("rotations",),
     **dict.fromkeys(("sources", "replacement"), ("mixture",)),
     **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
-    "file": ("libsvm", "femnist"),
+    "file": ("libsvm", "femnist", *DOMAINS),
     **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
     "digest": ("python",),
     "num_classes": ("synthetic_classes", "device"),
@@ -136,10 +136,10 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     "task": ("device", *OWN),
     **dict.fromkeys(("target", "client", "tokens"), OWN),
     "missing": ("device", *OWN),
-    "image_size": ("device", *OWN),
+    "image_size": ("device", "celeba", *DOMAINS, *OWN),
     "path": ("files",),
     **dict.fromkeys(("features", "partitioner", "partitioner_options"), ("huggingface",)),
-    "stride": ("shakespeare",),
+    "stride": ("shakespeare", "tff_shakespeare"),
     **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
     "num_sources": (_PPFL, _FEDSOFT),
     "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),

@@ -25,6 +25,13 @@ from fedpers.datasets.registry import DATASETS
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0: unknown)
 Opener = Callable[[Path, Path], AbstractContextManager[Any]]  # (archive, file) -> its content
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
+HEART = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
+HEART_FILES = {  # md5 as FLamby (commit edacf54) has them
+    "processed.cleveland.data": "2d91a8ff69cfd9616aa47b59d6f843db",
+    "processed.hungarian.data": "22e96bee155b5973568101c93b3705f6",
+    "processed.switzerland.data": "9a87f7577310b3917730d06ba9349e20",
+    "processed.va.data": "4249d03ca7711e84f4444768c9426170",
+}
 LIBSVM_FILES = ("a9a", "a9a.t", "w8a", "mushrooms", "phishing")
 TIMEOUT = 30.0  # seconds without an answer
 BLOCK = 1 << 16
@@ -81,6 +88,9 @@ def resources(name: str, root: Path) -> list[Resource]:
     if name == "libsvm":
         places = [root / "libsvm" / file for file in LIBSVM_FILES]
         return [Resource((f"{LIBSVM}/{p.name}",), p, None, (p,)) for p in places]
+    if name == "heart_disease":
+        folder = root / "heart_disease"
+        return [Resource((f"{HEART}/{f}",), folder / f, md5, (folder / f,)) for f, md5 in HEART_FILES.items()]
     if name == "femnist":
         raise DataError(
             "femnist cannot be downloaded ready for use: make it with LEAF (github.com/"

@@ -62,6 +62,33 @@ DATASETS: dict[str, DataSet] = {
         "shakespeare:load",
         natural="yes",
     ),
+    "heart_disease": DataSet(
+        "740 patients of four hospitals (the clients), 13 measurements, two classes",
+        "natural:heart",
+        natural="yes",
+    ),
+    "uci_har": DataSet(
+        "six activities of 30 persons (the clients), 561 features of a telephone's sensors",
+        "natural:har",
+        natural="yes",
+    ),
+    "movielens": DataSet(
+        "100,000 ratings by 943 users (the clients) of films by genre", "natural:movielens", natural="yes"
+    ),
+    "office_caltech10": DataSet(
+        "photographs of ten things from four sources (the clients)", "image_domains:load", natural="yes"
+    ),
+    "digits_five": DataSet("digits from five sources (the clients)", "image_domains:load", natural="yes"),
+    "leaf_synthetic": DataSet("LEAF's Synthetic, by task (the clients)", "leaf:synthetic", natural="yes"),
+    "celeba": DataSet("LEAF's faces by celebrity (the clients): smiling?", "leaf:celeba", natural="yes"),
+    "sent140": DataSet("LEAF's tweets by author (the clients): sad?", "leaf:sent140", natural="yes"),
+    "reddit": DataSet("LEAF's comments by author (the clients), the next word", "leaf:reddit", natural="yes"),
+    "tff_emnist": DataSet(
+        "TensorFlow Federated's 62 characters 28x28 by writer (the clients)", "tff:emnist", natural="yes"
+    ),
+    "tff_shakespeare": DataSet(
+        "TensorFlow Federated's Shakespeare by role (the clients)", "tff:shakespeare", natural="yes"
+    ),
     "breast_cancer": DataSet("569 tumours, 30 measurements, two classes, embedded", "tabular:load"),
     "diabetes": DataSet("442 patients, 10 measurements, a value, embedded", "tabular:load"),
     "huggingface": DataSet(

@@ -44,6 +44,7 @@ class FedEM(PersonalizedStrategy):
     weighs_by_samples = True
     config: FedEMConfig
     not_robust = ""
+    one_mean = False
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """The first component is the model's initial one, the others have seeds of their own."""

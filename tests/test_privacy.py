@@ -281,3 +281,11 @@ def test_the_page_has_what_the_methods_declare() -> None:
     text = PAGE.read_text(encoding="utf-8")
     written = text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
     assert written == table(), "run python -m fedpers.app.privacy"
+
+
+def test_the_page_says_of_every_method_what_its_personal_part_tells() -> None:
+    """Each method stands in one row of the table."""
+    text = PAGE.read_text(encoding="utf-8")
+    rows = text.partition("<!-- personal parts -->")[2].partition("<!-- end")[0].splitlines()[3:]
+    named = [name.strip() for row in rows for name in row.split("|")[2].split(",")]
+    assert sorted(named) == sorted(METHODS)

@@ -25,12 +25,31 @@ def check_privacy(cfg: RunConfig) -> None:
         refuse_on_devices(cfg.method_name)
     if not cfg.privacy.on:
         return
-    client = method(cfg.method_name).client_class()
+    client, asked = method(cfg.method_name).client_class(), f"privacy={cfg.privacy.name}"
     if reason := client.disclosure.no_dp:
         sound = ", ".join(sorted(n for n, d in disclosures().items() if not d.no_dp))
-        raise ConfigError(f"privacy=dp method={cfg.method_name}: {reason}; it is sound for {sound}")
+        raise ConfigError(f"{asked} method={cfg.method_name}: {reason}; it is sound for {sound}")
     if found := client.exposed(cfg.method):
-        raise ConfigError(f"privacy=dp method={cfg.method_name}: {'; '.join(found)}")
+        raise ConfigError(f"{asked} method={cfg.method_name}: {'; '.join(found)}")
+    if cfg.privacy.by_server and (why := _no_server(cfg)):
+        raise ConfigError(f"{asked} {why}; use privacy=dp")
+
+
+def _no_server(cfg: RunConfig) -> str:
+    """Why the server's noise would not hide a client; "": it does."""
+    if cfg.engine.name == "deployment":
+        return "engine=deployment: the server's noise follows from the run's seed, which devices are told"
+    if cfg.aggregation.name != "mean":
+        return f"aggregation={cfg.aggregation.name}: the noise is for the plain mean"
+    if not takes_one_mean(cfg.method_name):
+        return f"method={cfg.method_name}: its server does not take one mean of what clients send"
+    return ""
+
+
+def takes_one_mean(name: str) -> bool:
+    """Whether all that a server does with replies is to take one mean a round."""
+    strategy = method(name).strategy_class()
+    return bool(not strategy.not_robust and strategy.one_mean)
 
 
 def disclosures() -> dict[str, Disclosure]:
@@ -41,11 +60,12 @@ def disclosures() -> dict[str, Disclosure]:
 def table() -> str:
     """The rows of docs/privacy.md, a method each, as Markdown."""
     head = [
-        "| method | leaves the device in training | differential privacy | secure aggregation |",
-        "| --- | --- | --- | --- |",
+        "| method | leaves the device in training | privacy=dp | privacy=central | secure aggregation |",
+        "| --- | --- | --- | --- | --- |",
     ]
     rows = [
-        f"| {name} | {d.leaves} | {_sound(d)} | {f'no: {d.no_sum}' if d.no_sum else 'could: one sum'} |"
+        f"| {name} | {d.leaves} | {_sound(d)} | {'yes' if not d.no_dp and takes_one_mean(name) else 'no'} | "
+        f"{f'no: {d.no_sum}' if d.no_sum else 'could: one sum'} |"
         for name, d in sorted(disclosures().items())
     ]
     return "\n".join([*head, *rows, ""])

@@ -228,6 +228,7 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
         observers = [*first, cost, run.recorder, Checkpointer(run), progress, run.guests]
         if run.cfg.privacy.on:
             run.spending = Spending(run.cfg.privacy)
+            log.info("%s", run.spending.plan(run.cfg.rounds))
             if strategy.rounds_done:
                 run.spending.load(checkpoint.newest(run.out))
             observers.insert(0, run.spending)
@@ -239,6 +240,7 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     run.recorder.facts |= strategy.facts(strategy.state)
     if run.spending is not None:
         run.recorder.facts["privacy"] = run.spending.facts()
+        log.info("%s", run.spending.told())
     if run.own_process:
         run.recorder.facts["peak_memory_mb"] = peak_memory()
     run.summary = run.recorder.close()

@@ -1,7 +1,7 @@
 """What a run is: frozen dataclasses that every YAML value is checked against."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fedpers.config import observers, registry, schema, search
@@ -125,10 +125,20 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
     problems += schema.unknown_keys([k for k in values if k not in command], known)
     kept = {k: v for k, v in cfg.items() if k in (*known, "method_name")}
     run = schema.build(RunConfig, kept, "", problems)
-    problems += [] if run is None else _without_effect(run, explicit)
+    problems += [] if run is None else _without_effect(run, explicit) + _two_noises(run, explicit)
     if problems or run is None:
         raise ConfigError(*dict.fromkeys(problems))
-    return run
+    return replace(run, privacy=run.privacy.found(run.rounds))  # a change a round
+
+
+def _two_noises(run: RunConfig, explicit: Sequence[str]) -> list[str]:
+    if run.privacy.epsilon is None or "privacy.noise_multiplier" not in explicit:
+        return []
+    z, target = run.privacy.noise_multiplier, run.privacy.epsilon
+    if z is None:
+        return []
+    return [f"privacy.noise_multiplier={show(z)} privacy.epsilon={show(target)}: the noise follows from "
+            "epsilon; give one of them"]  # fmt: skip
 
 
 def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ class Rehearsal:
     def cost(self, order: Any, n: int) -> Work | None:
         """What an order costs a client with n samples; None where the client alone can tell."""
         counts = type(self.client).work_done is not PersonalizedClient.work_done
-        return None if counts and not self.cfg.privacy.on else work_of(self.client.work(order, n))
+        return None if counts and not self.cfg.privacy.by_clients else work_of(self.client.work(order, n))
 
 
 def made_up(cfg: RunConfig) -> ClientData:

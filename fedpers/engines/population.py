@@ -37,7 +37,8 @@ class Population:
     ) -> None:
         self.client, self.federation, self.store, self.plan = client, federation, store, plan
         self.device = plan.device
-        self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if plan.privacy.on else None
+        noisy = plan.privacy.by_clients
+        self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if noisy else None
         self._data: dict[int, ClientData] = {}
         self._exact = bool(client.model.network.tracked)
         self._order: Any = None  # the last, and what it costs a client with so many samples

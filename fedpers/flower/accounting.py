@@ -5,16 +5,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from fedpers.core.errors import CheckpointError, FedpersError
+from fedpers.core.gaussian_dp import epsilon_of
 from fedpers.core.privacy import PrivacyConfig
 from fedpers.core.serialization import read_record, write_record
 from fedpers.flower.observer import Observer, RoundLog
 
 FILE = "privacy.safetensors"  # in the folder of a checkpoint
-RTOL = 1e-9  # of ε
+PROTECTS = {
+    "dp": "all data of one client against the server, in the replies of its training",
+    "central": "all data of one client against whoever sees the models of the server, not against the server",
+}
+ROOM = 1e-6  # by which ε may be above its target: rounding
 
 
 def epsilon(config: PrivacyConfig, releases: int) -> float:
@@ -28,17 +30,7 @@ def epsilon(config: PrivacyConfig, releases: int) -> float:
     """
     if not releases:
         return 0.0
-    mu = 2 * math.sqrt(releases) / config.noise_multiplier
-    enough = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / config.delta))  # by Mironov, CSF 2017
-    if _delta(0.0, mu) <= config.delta:
-        return 0.0
-    found = brentq(lambda eps: _delta(eps, mu) - config.delta, 0.0, enough, xtol=1e-12, rtol=RTOL)
-    return float(found) * (1 + 4 * RTOL)
-
-
-def _delta(eps: float, mu: float) -> float:
-    """δ(ε) = Φ(μ/2 - ε/μ) - exp(ε) Φ(-μ/2 - ε/μ) of a Gaussian mechanism, without overflow."""
-    return math.exp(log_ndtr(mu / 2 - eps / mu)) - math.exp(eps + log_ndtr(-mu / 2 - eps / mu))
+    return epsilon_of(2 * math.sqrt(releases) / config.noise, config.delta)
 
 
 class Spending(Observer):
@@ -54,9 +46,30 @@ class Spending(Observer):
         return max(self.releases.values(), default=0)
 
     def on_round(self, t: int, log: RoundLog) -> None:
-        """Add the column epsilon."""
+        """Add the column epsilon.
+
+        Raises:
+            FedpersError: it is above the target: the method asked a client more than once a round.
+        """
         self.releases.update(log.releases)
-        log.extra["epsilon"] = epsilon(self.config, self.most)
+        log.extra["epsilon"] = spent = epsilon(self.config, self.most)
+        target = self.config.epsilon
+        if target is not None and spent > target * (1 + ROOM):
+            raise FedpersError(
+                f"privacy.epsilon={target:g}: round {t} came to {spent:g}; a client was asked {self.most} "
+                "times, and the noise is for one change a round; give privacy.noise_multiplier instead"
+            )
+
+    def plan(self, rounds: int) -> str:
+        """What a client spends that takes part in every round, in words."""
+        c, most = self.config, epsilon(self.config, rounds)
+        spends = f"a client that is asked in each of {rounds} rounds spends epsilon {most:.4g}"
+        return f"privacy: noise multiplier {c.noise:.4g}; {spends} at delta {c.delta:g}"
+
+    def told(self) -> str:
+        """What was spent, in words."""
+        c, spent = self.config, epsilon(self.config, self.most)
+        return f"privacy: epsilon {spent:.4g} at delta {c.delta:g}, of {self.most} changes of one client"
 
     def facts(self) -> dict[str, Any]:
         """For summary.json."""
@@ -66,8 +79,9 @@ class Spending(Observer):
             "delta": c.delta,
             "releases": self.most,
             "clip": c.clip,
-            "noise_multiplier": c.noise_multiplier,
-            "protects": "all data of one client against the server, in the replies of its training",
+            "noise_multiplier": c.noise,
+            **({} if c.epsilon is None else {"target_epsilon": c.epsilon}),
+            "protects": PROTECTS[c.name],
             "amplification": "none",
         }
 

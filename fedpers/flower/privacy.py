@@ -4,16 +4,17 @@ A method declares its `Disclosure` on the client half. Where the server needs no
 known form, that change is clipped and noised before it leaves; elsewhere `privacy=dp` is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from fedpers.core.errors import ConfigError, FedpersError
-from fedpers.core.privacy import PrivacyConfig, gaussian_mechanism
+from fedpers.core.params import Params, add, sub, weighted_mean
+from fedpers.core.privacy import PrivacyConfig, clipped, gaussian_mechanism, noised
 from fedpers.core.pytree import leaves, tree_map
-from fedpers.core.rng import Stream
+from fedpers.core.rng import Stream, noise_stream
 from fedpers.flower.messages import Request
 
 StreamOf = Callable[[Request, Any], Stream]  # of a request and the change that answers it: the noise
@@ -38,6 +39,35 @@ class Disclosure:
 UNDECLARED = Disclosure(
     "not declared", no_dp="it does not declare what its replies tell", no_sum="not declared"
 )
+
+
+class NoisedMean:
+    """The server's mean with its own noise (privacy=central), once a round, for that is what is counted."""
+
+    def __init__(self, config: PrivacyConfig, seed: int) -> None:
+        self.config, self.seed, self.done = config, seed, 0
+
+    def __call__(
+        self, items: Sequence[Params], weights: Sequence[float], start: Params | None, t: int
+    ) -> Params:
+        """The weighted mean of round t, of changes that are clipped to C, plus normal noise.
+
+        What one client sends moves the mean by no more than 2 C max_i w_i, for weights w_i that sum to one;
+        the noise has standard deviation z C max_i w_i, so it is z/2 sensitivities.
+
+        Args:
+            items: what clients sent; `start` is what they started from, None for changes.
+
+        Raises:
+            FedpersError: the round has had a mean already.
+        """
+        if self.done == t:
+            raise FedpersError(f"privacy=central: this method takes two means in round {t}; use privacy=dp")
+        self.done, c, share = t, self.config, max(weights) / sum(weights)
+        changes = [clipped(item if start is None else sub(item, start), c.clip) for item in items]
+        mean, rng = weighted_mean(changes, weights), noise_stream(self.seed, t, 0, 0)
+        noisy = noised(mean, c.noise * c.clip * share, rng)
+        return noisy if start is None else add(start, noisy)
 
 
 class Mechanism:
@@ -70,7 +100,7 @@ class Mechanism:
         if origin is not None:
             change = tree_map(torch.sub, change, origin)
         rng = self.stream(request, change)
-        noisy = gaussian_mechanism(change, self.config.clip, self.config.noise_multiplier, rng)
+        noisy = gaussian_mechanism(change, self.config.clip, self.config.noise, rng)
         if origin is not None:
             noisy = tree_map(torch.add, origin, noisy)
         return replace(reply, **{name: noisy})

@@ -24,6 +24,7 @@ from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.messages import Header
 from fedpers.flower.newcomers import Unseen
 from fedpers.flower.observer import Observer, RoundLog
+from fedpers.flower.privacy import NoisedMean
 from fedpers.flower.roster import Roster, rows_of
 from fedpers.flower.transport import Orders, Replies, connect
 from fedpers.learning.model import Model, initial_params
@@ -44,6 +45,8 @@ class PersonalizedStrategy(Strategy, ABC):
     not_robust: ClassVar[str] = (  # why no other mean can stand in for `average`; "": it can
         "its server does more with replies than to take their mean"
     )
+    one_mean: ClassVar[bool] = True  # False: a round takes several means of what one client sent
+    one_mean: ClassVar[bool] = True  # False: a round takes several means of what one client sent
     weighs_by_samples: ClassVar[bool] = False  # True: means over clients count by samples; it is checked
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
@@ -58,6 +61,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
         self._last_round: int | None = None
+        self._noised = NoisedMean(plan.privacy, plan.seed)
         self._exchange = 0
 
     # ---- what a method writes -------------------------------------------------------------------
@@ -120,7 +124,10 @@ class PersonalizedStrategy(Strategy, ABC):
 
         `weights` None is all alike; `start` is what the clients started from, None for changes.
         """
-        return aggregate(items, weights or [1.0] * len(items), start, self.plan.aggregation)
+        weights = weights or [1.0] * len(items)
+        if self.plan.privacy.by_server:
+            return self._noised(items, weights, start, self.rounds_done + 1)
+        return aggregate(items, weights, start, self.plan.aggregation)
 
     @property
     def num_sampled(self) -> int:

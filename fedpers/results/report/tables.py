@@ -59,6 +59,12 @@ def costs(setting: Setting) -> ReportTable:
         for row, many in zip(rows, peaks, strict=True):
             known = [p for p in many if not math.isnan(p)]
             row.append(f"{max(known):.0f}" if known else "-")
+    told = [[r.summary.get("privacy", {}) for r in g.runs] for g in setting.groups]
+    spent = [[float(p.get("epsilon", math.nan)) for p in many] for many in told]
+    if any(not math.isnan(e) for many in spent for e in many):  # with privacy=dp: the most that a run spent
+        columns.append("epsilon")
+        for row, many in zip(rows, spent, strict=True):
+            row.append(f"{max(many):.4g}" if not any(map(math.isnan, many)) else "-")
     return ReportTable("cost", tuple(columns), rows)
 
 
