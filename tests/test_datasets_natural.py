@@ -110,7 +110,7 @@ def test_har_is_split_by_person_over_both_parts(tmp_path):
             torch.testing.assert_close(part.x[:, 0] * 10, torch.full((len(part),), k + 1.0).double())
             torch.testing.assert_close(part.x[:, 1] * 10, part.y.double() + 1)
         assert len(data.train) + len(data.valid) + len(data.test) == 12
-    assert runs(tmp_path, "uci_har", tmp_path / "out", "model=linear", "method=local")["rounds"] == 2
+    assert runs(tmp_path, "uci_har", tmp_path / "out", "model=logistic", "method=local")["rounds"] == 2
     (tmp_path / "UCI HAR Dataset" / "test" / "y_test.txt").unlink()
     with pytest.raises(DataError, match=r"y_test.txt is missing; get UCI HAR Dataset.zip"):
         federation(tmp_path, "uci_har")
@@ -187,7 +187,7 @@ def test_leaf_synthetic(tmp_path):
     fed = federation(tmp_path, "leaf_synthetic", "data.valid_fraction=0")
     assert (fed.clients, fed.num_classes, fed.num_train.tolist()) == (("a", "b"), 3, [6, 6])
     assert sorted(fed.client(1).train.x.tolist()) == train["b"]["x"]
-    assert runs(tmp_path, "leaf_synthetic", tmp_path / "out", "model=linear")["rounds"] == 2
+    assert runs(tmp_path, "leaf_synthetic", tmp_path / "out", "model=logistic")["rounds"] == 2
     train["b"]["x"][2] = [1.0]
     leaf(tmp_path, "leaf_synthetic", train, train)
     with pytest.raises(DataError, match="expected x of numbers, as many a sample"):
