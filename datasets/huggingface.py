@@ -11,6 +11,7 @@ from numpy.random import Generator
 
 from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE, Part
 from fedpers.core.errors import DataError, unknown
+from fedpers.core.hub import asked_once
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.local_files import Columns, from_columns
 from fedpers.datasets.own import Owned, to_raw
@@ -48,18 +49,19 @@ def _loaded(cfg: DataConfig, where: str) -> Any:
     except ImportError as error:
         raise DataError(f"data=huggingface needs the extra: {EXTRA} ({error})") from error
     folder = Path(cfg.name).expanduser()
-    try:
-        return (
-            datasets.load_from_disk(folder)
-            if folder.is_dir()
-            else datasets.load_dataset(cfg.name, **cfg.options)
-        )
-    except Exception as error:  # whatever the hub, the network or a damaged folder brings
-        text = (str(error).splitlines() or [""])[0]
-        raise DataError(
-            f"{where}: cannot be loaded: {type(error).__name__}: {text}; without a network give a folder "
-            "that Dataset.save_to_disk wrote"
-        ) from error
+    with asked_once() as reach:
+        try:
+            return (
+                datasets.load_from_disk(folder)
+                if folder.is_dir()
+                else datasets.load_dataset(cfg.name, **cfg.options)
+            )
+        except Exception as error:  # whatever the hub, the network or a damaged folder brings
+            text = (str(error).splitlines() or [""])[0]
+            raise DataError(
+                f"{where}: cannot be loaded: {reach.hint(error) or f'{type(error).__name__}: {text}'}; without a "
+                "network give a folder that Dataset.save_to_disk wrote: data.name=FOLDER"
+            ) from error
 
 
 def _splits(found: Any) -> dict[str, Any]:

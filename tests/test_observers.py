@@ -3,11 +3,13 @@
 import importlib.metadata
 import json
 import logging
+import os
 import struct
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -219,6 +221,57 @@ def test_one_that_is_not_installed_says_what_to_install(name, monkeypatch, tmp_p
     monkeypatch.setitem(sys.modules, f"{name}.tracking", None)
     with pytest.raises(ConfigError, match=rf"observers=\[{name}\] needs: pip install 'fedpers\[{name}\]'"):
         fedpers.run(*words(), out=tmp_path / "run", observers=[name])
+
+
+class KnowsWhat(fedpers.Observer):
+    def on_start(self, out, config):
+        raise ConfigError("observers: set THIS")
+
+
+def test_one_that_cannot_begin_and_says_what_to_do_ends_the_run_before_its_first_round(tmp_path):
+    with pytest.raises(ConfigError, match="set THIS"):
+        fedpers.run(*words(), out=tmp_path / "run", observers=[KnowsWhat()])
+    assert rounds(tmp_path / "run") == 0
+
+
+def rounds(folder) -> int:
+    """Lines of metrics.csv below its head."""
+    path = folder / "metrics.csv"
+    return len(path.read_text().splitlines()[1:]) if path.exists() else 0
+
+
+def test_wandb_without_a_key_is_one_message_before_the_run(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedpers[wandb]'")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB") and k != "NETRC"}
+    command = [sys.executable, "-m", "fedpers", "run", *SMALL, "observers=[wandb]", "out=run"]
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, cwd=tmp_path, env=kept | {"HOME": str(tmp_path)}, **quiet)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fedpers: error: observers=[wandb]: W&B has no key")
+    assert all(word in line for word in ("wandb login", "WANDB_API_KEY", "WANDB_MODE=offline"))
+    assert rounds(tmp_path / "run") == 0
+
+
+class NoServer:
+    """W&B with a key and without its server."""
+
+    def setup(self):
+        return SimpleNamespace(settings=SimpleNamespace(mode="online"))
+
+    def login(self):
+        return True
+
+    def init(self, **_):
+        raise OSError("timed out\nConsider ...")
+
+
+def test_wandb_without_its_server_ends_the_run_before_its_first_round(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", NoServer())
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with pytest.raises(ConfigError, match=r"cannot begin the run \(OSError: timed out\).*WANDB_MODE=offline"):
+        fedpers.run(*words(), out=tmp_path / "run", observers=["wandb"])
+    assert rounds(tmp_path / "run") == 0
 
 
 def test_none_is_on_by_default():

@@ -51,7 +51,10 @@ class Observers(Observer):
 
 
 class Guests(Observers):
-    """Observers of the user: one that fails is logged and counted, and the run goes on."""
+    """Observers of the user: one that fails is logged and counted, and the run goes on.
+
+    One that cannot begin and says what to do about it (a ConfigError) ends the run before its first round.
+    """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         super().__init__(observers)
@@ -63,6 +66,8 @@ class Guests(Observers):
             try:
                 getattr(o, event)(*what)
             except Exception as error:  # whatever a foreign class does: no run is lost by it
+                if event == "on_start" and isinstance(error, ConfigError):
+                    raise
                 if not self.failures[name]:  # the first in full, the others are counted
                     log.warning("observer %s failed in %s; the run goes on", name, event, exc_info=error)
                 self.failures[name] += 1

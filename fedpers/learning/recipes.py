@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.hub import asked_once
 from fedpers.learning.calls import plainly
 from fedpers.learning.draws import own_draws
 from fedpers.learning.hidden_state import refuse_hidden_state
@@ -79,13 +80,14 @@ class Recipe:
             ConfigError: its code raises, or gives no module.
         """
         function = self.maker(*self.args)
-        try:
-            module = function(**self.kwargs)
-        except Exception as error:  # whatever somebody's code raises
-            raise ConfigError(
-                f"{self.what}: cannot be made: {type(error).__name__}: {error}; "
-                "its arguments are model.kwargs={name: value}"
-            ) from error
+        with asked_once() as reach:
+            try:
+                module = function(**self.kwargs)
+            except Exception as error:  # whatever somebody's code raises
+                text = f"{type(error).__name__}: {error}; its arguments are model.kwargs={{name: value}}"
+                if away := reach.hint(error):
+                    text = f"{away}; without a network load its numbers from a file: model.weights=FILE"
+                raise ConfigError(f"{self.what}: cannot be made: {text}") from error
         if not isinstance(module, nn.Module):
             raise ConfigError(f"{self.what}: gives a {type(module).__name__}; it must give a torch.nn.Module")
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):

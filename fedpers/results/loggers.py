@@ -31,11 +31,15 @@ def _finals(summary: Mapping[str, Any]) -> dict[str, float]:
     return {k.replace(".", "/"): float(v) for k, v in flat.items() if isinstance(v, (int, float))}
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 class WandbObserver(Observer):
     """Logs to Weights & Biases: the config, each row of metrics.csv, the final numbers.
 
     Raises:
-        ConfigError: the extra `wandb` is not installed.
+        ConfigError: the extra `wandb` is not installed, or nobody is logged in.
     """
 
     def __init__(self) -> None:
@@ -45,19 +49,42 @@ class WandbObserver(Observer):
             raise ConfigError(f"observers=[wandb] needs: pip install 'fedpers[wandb]' ({error})") from error
         self._wandb: Any = wandb
         self._run: Any = None
+        mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
+        self._offline = mode in ("offline", "disabled", "dryrun")
+        if not self._offline:
+            self._log_in()
+
+    def _log_in(self) -> None:
+        """Look for a key before a run begins; at a terminal W&B asks for one."""
+        try:
+            self._wandb.login()
+        except Exception as error:  # no key and nobody to ask, or one that cannot be a key
+            raise ConfigError(
+                f"observers=[wandb]: W&B has no key ({_first_line(error)}); run `wandb login`, set "
+                "WANDB_API_KEY, or set WANDB_MODE=offline and send the run later with `wandb sync`"
+            ) from error
 
     def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
-        """Begin a run, or go on with that of this folder."""
+        """Begin a run, or go on with that of this folder.
+
+        Raises:
+            ConfigError: its server does not take the run.
+        """
         key = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
-        offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
-        self._run = self._wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=out.name,
-            id=key,
-            resume=None if offline else "allow",
-            dir=out,
-            config=dict(config),
-        )
+        try:
+            self._run = self._wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                name=out.name,
+                id=key,
+                resume=None if self._offline else "allow",
+                dir=out,
+                config=dict(config),
+            )
+        except Exception as error:  # no network, a key that is none of theirs, a project of others
+            raise ConfigError(
+                f"observers=[wandb]: W&B cannot begin the run ({_first_line(error)}); set WANDB_MODE=offline "
+                "and send it later with `wandb sync`, or leave the observer out"
+            ) from error
 
     def on_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log a row's numbers at the step of its round."""
@@ -89,7 +116,21 @@ class MlflowObserver(Observer):
         self._id = ""
 
     def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
-        """Begin a run in the experiment, which is made where it is not there."""
+        """Begin a run in the experiment, which is made where it is not there.
+
+        Raises:
+            ConfigError: its server does not take the run.
+        """
+        try:
+            self._begin(out, config)
+        except Exception as error:  # no network, no rights, a folder that cannot be written
+            uri = os.environ.get("MLFLOW_TRACKING_URI", "its default")
+            raise ConfigError(
+                f"observers=[mlflow]: MLflow cannot begin the run at {uri} ({_first_line(error)}); "
+                "MLFLOW_TRACKING_URI=file:///FOLDER needs no server"
+            ) from error
+
+    def _begin(self, out: Path, config: Mapping[str, Any]) -> None:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         there = self._client.get_experiment_by_name(name)
         experiment = there.experiment_id if there else self._client.create_experiment(name)
