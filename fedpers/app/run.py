@@ -15,6 +15,7 @@ from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
+from fedpers.core.errors import FedpersError
 from fedpers.core.logs import formatter
 from fedpers.core.memory import give_back
 from fedpers.engines.memory.row_store import RowStore
@@ -55,7 +56,8 @@ class Cost(Observer):
         try:
             self.flops = flops_of(model, input_shape)
         except Exception as error:  # whatever a network of the user's does: no run is lost by it
-            log.warning("the column gflops is left out; no sample could be counted: %r", error)
+            kind = "" if isinstance(error, FedpersError) else f"{type(error).__name__}: "
+            log.warning("the column gflops is left out; no sample could be counted: %s%s", kind, error)
 
     def on_round(self, t: int, log: RoundLog) -> None:
         """Add the column gflops."""

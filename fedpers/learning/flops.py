@@ -68,15 +68,16 @@ def dense(sizes: Sequence[int]) -> SampleFlops:
 
 def counted(model: Model, params: Params, input_shape: tuple[int, ...]) -> SampleFlops:
     """The cost of a sample of any network, by torch's counter."""
-    head, body = split(params, model.is_head)
+    head, _ = split(params, model.is_head)
     x = torch.zeros(PAIR, *input_shape)
     wide = model.task == "regression"
     y = torch.zeros(PAIR, model.num_outputs) if wide else torch.zeros(PAIR, dtype=torch.int64)
     data = Data(x, y, torch.ones(PAIR))
-    features = model.body(params, x).detach()
-    forward = _counted(lambda: model.body(params, x))
-    whole = _counted(lambda: _differentiate(lambda w: model.loss(w, data), params))
-    alone = _counted(lambda: _differentiate(lambda w: model.head_loss(body | w, features, data), head))
+    known = model.with_statistics(params, x)  # of BatchNorm, which predicts with some client's alone
+    features = model.body(known, x).detach()
+    forward = _counted(lambda: model.body(known, x))
+    whole = _counted(lambda: _differentiate(lambda w: model.loss(known | w, data), params))
+    alone = _counted(lambda: _differentiate(lambda w: model.head_loss(known | w, features, data), head))
     return SampleFlops(forward, whole - forward, alone)
 
 
