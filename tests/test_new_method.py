@@ -24,7 +24,7 @@ def package(tmp_path_factory) -> Path:
 
 def test_the_command_knows_it_once_it_is_installed(package, tmp_path):
     """Installed is: on the path, with the metadata that an installer writes from pyproject.toml."""
-    info = package / "fedpers_soft_mix-0.1.0.dist-info"
+    info = package / "src" / "fedpers_soft_mix-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fedpers-soft-mix\nVersion: 0.1.0\n")
     line = re.search(r'^soft_mix = "(.+)"$', (package / "pyproject.toml").read_text(), re.M)
@@ -38,7 +38,7 @@ def test_the_command_knows_it_once_it_is_installed(package, tmp_path):
     ]
     done = subprocess.run(
         [sys.executable, "-m", "fedpers", "run", *words, "--config-dir", str(package / "conf")],
-        env={**os.environ, "PYTHONPATH": str(package)},
+        env={**os.environ, "PYTHONPATH": str(package / "src")},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -61,7 +61,7 @@ def test_it_is_the_template_of_the_documentation(package):
 
     for side, file in (("clients", "client.py"), ("strategies", "strategy.py")):
         theirs = ROOT / "docs" / "template" / f"{side}_apfl_fixed.py"
-        assert words(package / "fedpers_soft_mix" / file) == words(theirs)
+        assert words(package / "src" / "fedpers_soft_mix" / file) == words(theirs)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from fedpers.core.errors import ConfigError
 FILES = {  # template: where it goes
     "pyproject.toml": "pyproject.toml",
     "readme.md": "README.md",
-    "init.py": "fedpers_@name@/__init__.py",
-    "client.py": "fedpers_@name@/client.py",
-    "strategy.py": "fedpers_@name@/strategy.py",
+    "init.py": "src/fedpers_@name@/__init__.py",
+    "client.py": "src/fedpers_@name@/client.py",
+    "strategy.py": "src/fedpers_@name@/strategy.py",
     "defaults.yaml": "conf/method/@name@.yaml",
     "tests.py": "tests/test_@name@.py",
 }
