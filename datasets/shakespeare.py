@@ -1,11 +1,14 @@
 """Shakespeare's plays by speaking role (LEAF): the next character after 80; a role is a client.
 
-As in LEAF, there are 80 characters, and the first part of a role's lines is for training and the rest for
-testing, so that what is tested on comes later in the play.
+As in LEAF, there are 80 characters, line breaks and runs of spaces are one space, and the first part of a
+role's lines is for training and the rest for testing, so that what is tested on comes later in the play.
 """
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -23,7 +26,8 @@ LENGTH = 80  # characters that are read
 def load(cfg: DataConfig, rng: Generator) -> Raw:
     """Tokens [n, 80] of each role's lines, a sample every data.stride characters.
 
-    Reads <data.root>/shakespeare/*.json: LEAF's all_data ({"user_data": {role: {"raw": text}}}).
+    Reads LEAF's all_data, <data.root>/shakespeare/*.json: {"user_data": {role: ...}} of {"raw": text} or of
+    its samples {"x": [80 characters, ...], "y": [the next, ...]}, which are every text's windows in order.
     """
     root = cfg.folder()
     files = sorted((root / "shakespeare").glob("*.json"))
@@ -32,7 +36,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             f"data set 'shakespeare' is not in {root / 'shakespeare'}: put LEAF's json of raw texts there "
             "(data/shakespeare/data/raw_data/all_data.json of its repository), or say where: data.root=FOLDER"
         )
-    name = f"shakespeare-{cfg.stride}-{cfg.test_fraction}"
+    name = f"shakespeare-one-space-{cfg.stride}-{cfg.test_fraction}"
     arrays = cached(name, root, files, lambda: decode(files, cfg.stride, cfg.test_fraction))
     return Raw(
         "shakespeare",
@@ -57,11 +61,11 @@ def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
     for path in files:
         try:
             users = json.loads(path.read_text(encoding="utf-8"))["user_data"]
-            texts |= {name: str(user["raw"]) for name, user in users.items()}
-        except (ValueError, KeyError, TypeError) as error:
+            texts |= {name: one_line(text_of(user)) for name, user in users.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is damaged: expected LEAF's json with raw texts, found {error!r}; make it again "
-                "with LEAF (data/shakespeare of its repository): it cannot be downloaded ready for use"
+                f"{path} is no json of LEAF with a text or samples of each role: {error!r}; make it with "
+                "LEAF (data/shakespeare of its repository): it cannot be downloaded ready for use"
             ) from error
     out: dict[str, list[np.ndarray]] = {k: [] for k in ("x", "y", "owner", "test_x", "test_y", "test_owner")}
     for k, name in enumerate(sorted(texts)):
@@ -79,6 +83,26 @@ def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
             f"{files[0]}: no role has {LENGTH + 1} characters in each part; lower data.test_fraction"
         )
     return {key: np.concatenate(values) for key, values in out.items()}
+
+
+def one_line(text: str) -> str:
+    """As LEAF writes its samples: line breaks are spaces, runs of spaces one (its parse_data_in)."""
+    return re.sub(r"   *", " ", text.replace("\n", " "))
+
+
+def text_of(user: Mapping[str, Any]) -> str:
+    """What a role says: its raw text, or that which its samples are windows of.
+
+    Raises:
+        ValueError: the samples are not the windows of one text, one character apart.
+    """
+    if "raw" in user:
+        return str(user["raw"])
+    x, y = list(user["x"]), list(user["y"])
+    text = "".join([*x[:1], *y])
+    if any(text[i : i + len(s)] != s or len(s) != LENGTH for i, s in enumerate(x)) or len(x) != len(y):
+        raise ValueError("its samples are not the windows of one text; make it without --sf and -s, or raw")
+    return text
 
 
 def tokens_of(text: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -215,6 +216,40 @@ def test_shakespeare_by_role(tmp_path):
     assert (federation.num_classes, federation.tokens) == (80, 80)
     part = federation.client(1).train  # HAMLET, in the order of names
     assert {ALPHABET[i] for i in part.x.unique().long()} == set("words ")
+
+
+RAW = "To be, or  not to be:\nthat is   the question.\n\n" * 5
+
+
+def leaf_samples(text):
+    """As LEAF's __txt_to_data makes them, with a stride of one."""
+    text = re.sub(r"   *", r" ", text.replace("\n", " "))
+    starts = range(0, len(text) - 80)
+    return {"x": [text[i : i + 80] for i in starts], "y": [text[i + 80] for i in starts]}
+
+
+@pytest.mark.parametrize("kind", ["raw", "samples"])
+def test_shakespeare_has_the_samples_of_leaf(kind, tmp_path):
+    """With data.stride=1 each sample is one of LEAF's, and LEAF's are ours but for those across the cut."""
+    (tmp_path / "shakespeare").mkdir()
+    user = {"raw": RAW} if kind == "raw" else leaf_samples(RAW)
+    (tmp_path / "shakespeare" / "all.json").write_text(json.dumps({"user_data": {"HAMLET": user}}))
+    words = ["data=shakespeare", f"data.root={tmp_path}", "data.num_clients=1", "data.stride=1", "model=lstm"]
+    client = load_federation(compose.load([*words, "data.test_fraction=0.45"]).data, 0).client(0)
+    parts = (client.train, client.valid, client.test)
+    ours = {"".join(ALPHABET[int(i)] for i in [*x, y]) for p in parts for x, y in zip(p.x, p.y, strict=True)}
+    theirs = leaf_samples(RAW)
+    said = [x + y for x, y in zip(theirs["x"], theirs["y"], strict=True)]
+    assert ours <= set(said) and len(said) - sum(len(p.y) for p in parts) == 80
+
+
+def test_samples_that_are_no_windows_of_one_text_are_refused(tmp_path):
+    (tmp_path / "shakespeare").mkdir()
+    samples = leaf_samples(RAW)
+    samples["x"][3] = samples["x"][7]
+    (tmp_path / "shakespeare" / "all.json").write_text(json.dumps({"user_data": {"HAMLET": samples}}))
+    with pytest.raises(DataError, match="not the windows of one text"):
+        load_federation(compose.load(["data=shakespeare", f"data.root={tmp_path}", "model=lstm"]).data, 0)
 
 
 @pytest.mark.parametrize("name, task", [("breast_cancer", "binary"), ("diabetes", "regression")])
