@@ -333,3 +333,33 @@ class Encoder(nn.Module):
 
     def forward(self, x):
         return self.fc(self.encoder(self.embed(x[:, 0])).mean(1))
+
+
+class NormedDigits(nn.Module):
+    """BatchNorm and Dropout, of images [1, 16, 16]."""
+
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4)
+        self.drop, self.fc = nn.Dropout(0.2), nn.Linear(256, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.drop(torch.relu(self.bn(self.conv(x))).flatten(1)))
+
+
+class OddTypes(nn.Module):
+    """Frozen parameters and buffers of whole numbers, bfloat16, float64 and truth values."""
+
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.order = nn.Parameter(torch.arange(255, -1, -1), requires_grad=False)
+        self.coarse = nn.Parameter(torch.randn(256, 16).to(torch.bfloat16), requires_grad=False)
+        self.exact = nn.Parameter(torch.randn(16, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("seen", torch.arange(16) % 3 != 0)
+        self.register_buffer("shift", torch.full((16,), 1e-9, dtype=torch.float64))
+        self.hidden, self.out = nn.Linear(16, 12), nn.Linear(12, num_classes)
+
+    def forward(self, x):
+        x = x.flatten(1)[:, self.order] @ self.coarse.to(x.dtype)
+        x = (x.double() * self.exact + self.shift).to(x.dtype) * self.seen
+        return self.out(torch.tanh(self.hidden(x)))

@@ -42,10 +42,11 @@ class ExportedModel(nn.Module):
         self.about, self.model, self.client = about, model, client
         self.pipeline = Pipeline.of(about["pipeline"])
         leaves, self._structure = flatten(content)
-        self._names = list(content) if client is None else [f"mixture.{i}" for i in range(len(leaves))]
         self._plain = {i: v for i, v in enumerate(leaves) if not isinstance(v, Tensor)}
-        frozen = {} if about["kind"] == "head" else model.constants  # which the model itself applies
-        named = frozen | content if client is None else dict(zip(self._names, leaves, strict=True))
+        frozen = {} if about["kind"] == "head" else model.constants  # the file holds them, too
+        mixed = {f"mixture.{i}": leaf for i, leaf in enumerate(leaves)}
+        named = frozen | content if client is None else mixed
+        self._names = list(named)
         for name, value in named.items():
             if isinstance(value, Tensor):
                 _hold(self, name, value)
@@ -53,7 +54,7 @@ class ExportedModel(nn.Module):
 
     @property
     def content(self) -> Any:
-        """Parameters by name, or (shared, state) of a mixture."""
+        """Parameters by name, frozen ones too, or (shared, state) of a mixture."""
         held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         if self.client is None:
             return {name: held[name] for name in self._names}
@@ -63,9 +64,7 @@ class ExportedModel(nn.Module):
     @property
     def params(self) -> Params | None:
         """The parameters by name, frozen ones too; None of a mixture of several models."""
-        if self.about["kind"] == "mixture":
-            return None
-        return self.content if self.about["kind"] == "head" else self.model.constants | self.content
+        return None if self.about["kind"] == "mixture" else self.content
 
     @property
     def expected(self) -> Expected:
@@ -116,10 +115,11 @@ class ExportedModel(nn.Module):
         from safetensors.torch import save_file
 
         content = self.content
-        skeleton, arrays = pack(content)
-        tensors = {str(i): torch.from_numpy(a) for i, a in enumerate(arrays)}
         if self.client is None:
             skeleton, tensors = "", {k: v.detach().cpu().contiguous() for k, v in content.items()}
+        else:
+            skeleton, arrays = pack(content)
+            tensors = {str(i): torch.from_numpy(a) for i, a in enumerate(arrays)}
         path = folder / f"{self.about['name']}.safetensors"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -187,6 +187,7 @@ def _put_together(about: dict[str, Any], tensors: Params) -> ExportedModel:
     if about["kind"] != "mixture":
         _check_names(about["kind"], model, tensors)
         return ExportedModel(about, model, tensors)
+    model.check_base(about["base"])  # a mixture's file holds what is trained alone
     row = registry.method(about["method"])
     row.strategy_class()  # the records that a mixture is made of
     problems: list[str] = []
