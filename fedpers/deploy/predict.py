@@ -38,7 +38,8 @@ class Predictor:
         self.pipeline = Pipeline.of(json.loads(own.about.get("pipeline") or "{}"))
         names = data.class_names or self.pipeline.classes
         shape = tuple(data.input_shape)
-        self.expected = Expected(shape, data.task, data.num_classes, names, "", tuple(data.image_size))
+        kind = own.about.get("kind", "")  # older versions kept none
+        self.expected = Expected(shape, data.task, data.num_classes, names, kind, tuple(data.image_size))
         self.columns: tuple[str, ...] = tuple(own.about["columns"])
         self.target: str | None = own.about["target"]
 

@@ -117,7 +117,7 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
         try:
             remember(
                 store.folder,
-                {**about, "columns": seat.columns, "pipeline": order.pipeline},
+                {**about, "columns": seat.columns, "kind": seat.kind, "pipeline": order.pipeline},
                 body,
                 when,
                 order,
@@ -177,6 +177,7 @@ class Seat:
     plan: Plan
     facts: dict[str, Any]
     columns: tuple[str, ...]  # of its data, if that is a table
+    kind: str  # of its inputs, see Local
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +195,7 @@ def _seat(
     client.metrics = of_one(cfg.metrics)
     cuda = cfg.device != "cpu" and torch.cuda.is_available()
     plan = Plan(seed=cfg.seed, device="cuda" if cuda else "cpu", dtype=cfg.dtype, privacy=cfg.privacy)
-    return Seat(client, one_device(found.data, cfg), plan, facts(found, cfg.data), found.columns)
+    return Seat(client, one_device(found.data, cfg), plan, facts(found, cfg.data), found.columns, found.kind)
 
 
 def model_of(cfg: RunConfig) -> Model:

@@ -68,7 +68,9 @@ def test_mistakes_are_one_message(site: Path, capsys: pytest.CaptureFixture[str]
     good = str(new_rows(site, "rows.npz"))
     wide = str(new_rows(site, "wide.npz", x=np.zeros((2, 65)), y=np.zeros(2)))
     classes = str(new_rows(site, "classes.npz", x=np.zeros((1, 64)), y=np.array([10])))
+    pixels = str(new_rows(site, "pixels.npz", x=np.zeros((1, 64), np.uint8), y=np.zeros(1)))
     for words, text in [
+        ([pixels, *state], "holds uint8, and the model was trained on numbers as they stand"),
         ([good, "--state", str(site / "data")], "no model of client (any), run (any)"),
         ([good, *state, "--client", "nobody"], "no model of client nobody"),
         ([wide, *state], "a sample has shape (65,), the run expects data.input_shape=[64]"),
