@@ -8,6 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from fedpers.app.launch import run_command
 from fedpers.config import compose, hydra_internals, registry, search
 from fedpers.config.registry import METHODS, Method
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
@@ -416,6 +417,8 @@ def test_a_key_to_sweep_over_is_given_once(overrides, said):
         ("method.local.lr", "write method.local.lr=VALUE"),
         ("engine.address=[::1]:8000", "put quotes around it: \"engine.address='[::1]:8000'\""),
         ("model=resnet", "did you mean 'resnet18_gn'?"),
+        ("method.local.lr=0.1", "method.local is unknown. Allowed: "),
+        ("method.local.lr=0.1", "; method=local, fedavg, "),
     ],
 )
 def test_a_slip_is_told_what_was_meant(word, said):
@@ -426,6 +429,26 @@ def test_a_slip_is_told_what_was_meant(word, said):
     assert quoted.engine.address == "[::1]:8000"
 
 
-def test_a_key_with_dashes_is_told_without_a_page_of_usage():
-    with pytest.raises(ConfigError, match=r"unrecognized arguments: --rounds.*no dashes: rounds=VALUE"):
+@pytest.mark.parametrize("words", [["rounds:", "5"], ["rounds", "5"], ["rounds", "=", "5"]])
+def test_a_key_and_its_value_apart_are_one_slip(words):
+    with pytest.raises(ConfigError) as error:
+        compose.load([*words, "seed=1"])
+    (line,) = str(error.value).splitlines()
+    assert line.endswith("write rounds=5")
+
+
+def test_a_key_of_a_group_is_told_where_it_is():
+    with pytest.raises(ConfigError, match=r"lr is unknown; did you mean method.local.lr\?"):
+        compose.load(["method=fedavg", "lr=0.1"])
+
+
+@pytest.mark.parametrize("words", [["--rounds", "5"], ["--rounds=5"], ["-rounds=5"]])
+def test_a_key_with_dashes_is_told_what_to_write(words):
+    with pytest.raises(ConfigError) as error:
+        run_command([*words, "method=fedavg"])
+    assert str(error.value).endswith("has no dashes: write rounds=5")
+
+
+def test_an_option_that_is_no_key_is_told_without_a_page_of_usage():
+    with pytest.raises(ConfigError, match=r"unrecognized arguments: --round"):
         hydra_internals.parse_arguments(["--rounds", "5"], "fedpers run")

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fedpers.app.run_folder import CONFIG, check_nesting, check_writable
-from fedpers.config import compose, hydra_internals
+from fedpers.config import compose, hydra_internals, search, slips
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.logs import formatter, wants_json
@@ -46,6 +46,7 @@ def run_command(argv: Sequence[str]) -> int:
         KeyboardInterrupt: Ctrl-C; its text tells how to go on.
     """
     session = Session()
+    slips.refuse_dashes(argv, [*(f.name for f in fields(RunConfig)), *search.KEYS])
     args = hydra_internals.parse_arguments(argv, PROGRAM)
     folder = _value(args.overrides, "resume")
     try:

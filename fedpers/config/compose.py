@@ -218,7 +218,7 @@ def _tidy(compose: Composer, overrides: Sequence[str], sweep: bool) -> tuple[lis
     added, so that the dataclasses say what is wrong with it or take it.
     """
     problems: list[str] = []
-    parsed = [o for text in overrides for o in _parse(text, problems)]
+    parsed = [o for text in slips.joined(overrides) for o in _parse(text, problems)]
     wrong = {o.key_or_group: p for o in parsed if _is_group(o) for p in _wrong_choice(o)}
     sweeps = [] if sweep else [o for o in parsed if o.is_sweep_override()]
     problems += wrong.values()

@@ -2,7 +2,6 @@
 
 import argparse
 import copy
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -115,9 +114,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong by an error of ours, and not by a page of usage."""
 
     def error(self, message: str) -> NoReturn:
-        found = re.fullmatch(r"unrecognized arguments: --([\w.]+).*", message)
-        hint = f"; a key has no dashes: {found[1]}=VALUE" if found else "; see fedpers run --help"
-        raise ConfigError(f"{message}{hint}")
+        raise ConfigError(f"{message}; see fedpers run --help")
 
 
 def _parser(program: str) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fedpers.config import observers, registry, schema, search
+from fedpers.config import observers, registry, schema, search, slips
 from fedpers.config.engine import ENGINES_OF, EngineConfig
 from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
@@ -122,7 +122,8 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
         "model": _model(cfg.get("model"), problems),
     }
     known = [f.name for f in fields(RunConfig) if f.name != "method_name"]
-    problems += schema.unknown_keys([k for k in values if k not in command], known)
+    strange = [k for k in values if k not in (*command, *known)]
+    problems += [slips.misplaced(k, flatten(values)) or schema.unknown_keys([k], known)[0] for k in strange]
     kept = {k: v for k, v in cfg.items() if k in (*known, "method_name")}
     run = schema.build(RunConfig, kept, "", problems)
     problems += [] if run is None else _without_effect(run, explicit) + _two_noises(run, explicit)
@@ -185,7 +186,19 @@ def _method(
     for extra in (shared, hyper.get(name) or {}):
         settings = _overlay(settings, extra, "method", explicit)
     settings.pop(search.SPACE, None)
+    for key in [k for k in settings if k not in names] if not hasattr(cls, "variant") else ():
+        problems += [
+            f"{problem}{_others_with(key)}" for problem in schema.unknown_keys([key], names, "method")
+        ]
+        settings.pop(key)
     return name, schema.build(cls, settings, "method", problems)
+
+
+def _others_with(key: str) -> str:
+    """Names some methods that have a key which the chosen one has not."""
+    having = [n for n, row in registry.METHODS.items() if key in {f.name for f in fields(row.config_class())}]
+    more = f" and {len(having) - 3} more" if len(having) > 3 else ""
+    return f"; method={', '.join(having[:3])}{more} would use it" if having else ""
 
 
 def _shared(values: Mapping[str, Any], names: set[str], cls: Any, problems: list[str]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def unknown_keys(values: Iterable[Any], known: Iterable[str], path: str = "") ->
     for key in values:
         if key in allowed:
             continue
-        guess = difflib.get_close_matches(str(key), allowed, n=1)
+        guess = difflib.get_close_matches(str(key), allowed, n=1, cutoff=0.65)  # local: not scale
         hint = f"; did you mean {join(path, guess[0])}?" if guess else "."
         listed = ", ".join(allowed) or "none"
         problems.append(f"{join(path, str(key))} is unknown{hint} Allowed: {listed}")
