@@ -5,7 +5,10 @@ import os
 import pytest
 import torch
 
-from fedpers.core.pytree import tree_map
+from fedpers.config.registry import METHODS
+from fedpers.core.pytree import leaves, tree_map
+from fedpers.engines.runner import RunnerConfig
+from fedpers.flower.messages import Answer
 from tests.fuzz import STACK, Draw, case_drawn, check, compared, drawn, shaken
 from tests.runners import answered, orders_of
 
@@ -17,6 +20,21 @@ LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux"
 def test_runners_agree(seed):
     faults, _ = check(drawn(seed))
     assert not faults, f"to repeat it: python -m tests.fuzz --minutes 0 --seed {seed}"
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ["one_sample", "one_class"])
+@pytest.mark.parametrize("method", METHODS)
+def test_clients_with_one_sample_or_one_class_are_ordinary(method, kind):
+    """Two rounds of such clients alone end in numbers, and stack and loop have the same."""
+    case = case_drawn(Draw(5, method, "mlp", kind, True, (12, 9, 3, 20), {"lr": 0.1, "batch_size": 5}))
+    exchanges = orders_of(case)
+    want, found = (answered(case, exchanges, runner) for runner in (STACK, RunnerConfig("loop")))
+    answers = [a for each in want for a in each.values()]
+    assert {r.header.t for each in exchanges for r in each} == {1, 2}
+    assert all(isinstance(a, Answer) for a in answers)
+    assert all(torch.as_tensor(v).isfinite().all() for a in answers for v in leaves(a.body))
+    assert not list(compared(want, found, [shaken(case, exchanges, 1)], False, set()))
 
 
 def scaled(answers, factor):
