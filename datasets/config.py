@@ -1,13 +1,14 @@
 """The keys of `data.`, which conf/data/ sets, and checks of their values alone and together."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from fedpers.core.arrays import MISSING
 from fedpers.core.errors import unknown
+from fedpers.datasets.keys import GENERATED, IGNORED_BY, TESTED, USED_BY
 from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.registry import DATASETS, LIBRARIES, data_sets
 from fedpers.datasets.sources import MIXTURES, source_problem
@@ -34,7 +35,8 @@ class DataConfig:
     min_size: int = 1  # training samples left to a client after the cuts: dirichlet, natural
     classes_per_client: int = 2  # classes, sampled
     shards_per_client: int = 2  # shards
-    alpha: float = 0.5  # dirichlet; synthetic_ppfl
+    alpha: float = 0.5  # dirichlet, synthetic_ppfl: concentration; the smaller, the fewer classes a client
+    balanced: bool = False  # dirichlet: who has 1/num_clients of the samples gets none of further classes
     num_clusters: int | None = None  # dirichlet over label clusters; null: over labels
     num_groups: int = 2  # groups, permutations
     groups: tuple[tuple[int, ...], ...] = ()  # groups: the labels of each; empty: drawn at random
@@ -115,51 +117,43 @@ class DataConfig:
         return [*_names(self), *_ranges(self), *_together(self)]
 
 
-OWN, DOMAINS = ("files", "huggingface"), ("office_caltech10", "digits_five")
-_FEDSOFT, _PPFL = "synthetic_fedsoft", "synthetic_ppfl"
-USED_BY = {  # key: the partitions and sets that use it; any other key is used by all
-    "min_size": ("dirichlet", "natural"),
-    "classes_per_client": ("classes", "sampled"),
-    "shards_per_client": ("shards",),
-    "alpha": ("dirichlet", _PPFL),
-    "num_clusters": ("dirichlet",),
-    "num_groups": ("groups", "permutations"),
-    **dict.fromkeys(("groups", "clients_per_group", "random_groups"), ("groups",)),
-    "rotations": ("rotations",),
-    **dict.fromkeys(("sources", "replacement"), ("mixture",)),
-    **dict.fromkeys(("mixture", "min_samples", "max_samples"), ("mixture", _FEDSOFT)),
-    "file": ("libsvm", "femnist", *DOMAINS),
-    **dict.fromkeys(("rotate", "omniglot_split", "omniglot_clients"), ("omniglot",)),
-    "digest": ("python",),
-    "num_classes": ("synthetic_classes", "device"),
-    **dict.fromkeys(("input_shape", "class_names"), ("device",)),
-    "task": ("device", *OWN),
-    **dict.fromkeys(("target", "client", "tokens"), OWN),
-    "missing": ("device", *OWN),
-    "image_size": ("device", "celeba", *DOMAINS, *OWN),
-    "path": ("files",),
-    **dict.fromkeys(("features", "partitioner", "partitioner_options"), ("huggingface",)),
-    "stride": ("shakespeare", "tff_shakespeare"),
-    **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
-    "num_sources": (_PPFL, _FEDSOFT),
-    "noise": (_PPFL, _FEDSOFT, "synthetic_sine"),
-    "theta_var": (_FEDSOFT,),
-    "sigma_h": ("synthetic_unified_a", "synthetic_unified_b"),
-}
-
-
-def unused(cfg: DataConfig, keys: Iterable[str]) -> list[str]:
+def unused(cfg: DataConfig, keys: Collection[str]) -> list[str]:
     """A problem for each of the `keys` that neither the set nor the partition of `cfg` uses."""
-    found = []
-    for key in keys:
-        users = USED_BY.get(key, (cfg.kind,))
-        if not {cfg.kind, cfg.partition} & set(users):
-            value = getattr(cfg, key)
-            found.append(
-                f"data.{key}={value}: without effect for data={cfg.name} and "
-                f"data.partition={cfg.partition}; {', '.join(users)} would use it"
-            )
-    return found
+    found = [f"data.{key}={getattr(cfg, key)}: {why}" for key in keys if (why := _why_unused(cfg, key))]
+    return found + [f"data.{key}={getattr(cfg, key)}: {why}" for key, why in _overruled(cfg) if key in keys]
+
+
+def _why_unused(cfg: DataConfig, key: str) -> str:
+    """Why the value of `key` changes nothing; "" if it may."""
+    users = USED_BY.get(key, (cfg.kind,))
+    if not {cfg.kind, cfg.partition} & set(users):
+        others = f"{', '.join(users)} would use it"
+        return f"without effect for data={cfg.name} and data.partition={cfg.partition}; {others}"
+    if cfg.kind in IGNORED_BY.get(key, ()):
+        return f"without effect for data={cfg.name}; leave it out"
+    cut = cfg.pool or cfg.train_only or cfg.partition == "mixture"
+    if key == "test_fraction" and cfg.kind in TESTED and not cut:
+        own = "has test samples of its own; data.pool=true or data.train_only=true would cut new ones"
+        return f"without effect: data={cfg.name} {own}"
+    return ""
+
+
+def _overruled(cfg: DataConfig) -> Iterator[tuple[str, str]]:
+    """Keys without effect beside the values of others, and why."""
+    for key in ("mean", "std") if not cfg.normalise else ():
+        yield key, "without effect: nothing is normalised; data.normalise=true would use it"
+    if cfg.standardise:
+        yield "normalise", f"without effect beside data.standardise={cfg.standardise}; set one of them"
+    if not cfg.partitioner:
+        yield "partitioner_options", "without effect: data.partitioner=... names whose arguments they are"
+    if cfg.partitioner:
+        yield "min_size", "without effect: data.partitioner deals; its data.partitioner_options may bound it"
+    if cfg.kind == "huggingface" and Path(cfg.name).expanduser().is_dir():
+        yield "options", "without effect: data.name is a folder, which is read as it is"
+    if cfg.kind in GENERATED and cfg.test_per_client is not None:
+        yield "test_fraction", "without effect beside data.test_per_client; data.test_per_client=null uses it"
+    if cfg.groups:
+        yield "num_groups", "without effect: data.groups names the groups"
 
 
 NOT_ON_DEVICES = ("normalise", "unit_norm", "limit", "train_per_client", "test_per_client", "label_space",

@@ -12,7 +12,8 @@ from fedpers.core.arrays import SPLITS, TEST, TRAIN, VALID, WHOLE, count, cut
 from fedpers.core.errors import DataError
 from fedpers.core.rng import Stream
 from fedpers.core.seeds import shuffled_each
-from fedpers.datasets.config import USED_BY, DataConfig
+from fedpers.datasets.config import DataConfig
+from fedpers.datasets.keys import PERHAPS, USED_BY
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.split import Indices, Partition, runs
 
@@ -88,6 +89,7 @@ class Samples:
 
 def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits:
     """Cut the validation samples (and without a test part the test samples) in each client."""
+    _check_test_part(cfg, raw)
     if _as_on_devices(cfg, raw):
         return _cut_own(cfg, raw, part, seed)
     same = np.arange(len(raw.labels)) if raw.same is None else raw.same
@@ -107,6 +109,16 @@ def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits
     _check_left(cfg, raw, part, train.sizes.tolist(), test.sizes.tolist())
     three = train, valid, test.first(cfg.test_per_client)
     return Splits(*(s.apart(s.index) for s in three), *(s.apart(s.source) for s in three))
+
+
+def _check_test_part(cfg: DataConfig, raw: Raw) -> None:
+    """Raise DataError for a share of test samples that nothing is cut by."""
+    cut = cfg.pool or cfg.train_only or cfg.partition == "mixture" or not len(raw.test_y)
+    if cfg.kind in PERHAPS and not cut and cfg.test_fraction != DataConfig.test_fraction:
+        raise DataError(
+            f"data.test_fraction={cfg.test_fraction}: without effect: data.name={cfg.name} brings its test "
+            "samples; data.pool=true or data.train_only=true would cut new ones"
+        )
 
 
 def needed(cfg: DataConfig, raw: Raw, most: int) -> int:
@@ -142,13 +154,21 @@ def _check_left(cfg: DataConfig, raw: Raw, part: Partition, train: list[int], te
     short = [k for k, (n, tests) in enumerate(zip(train, test, strict=True)) if n < low or not tests]
     if short:
         k = short[0]
-        larger = ", a larger data.min_size" if bounded and low == 1 else ""
-        smaller = ", a smaller data.min_size" if low > 1 else ""
         raise DataError(
             f"client {k}{_name(raw, part, k)} is left with {train[k]} training and {test[k]} test samples "
-            f"after the cuts, and needs {low} and 1; use fewer than {len(part)} clients{larger}{smaller}, or "
-            "another data.test_fraction"
+            f"after the cuts, and needs {low} and 1; {_remedies(cfg, part, bounded, low)}"
         )
+
+
+def _remedies(cfg: DataConfig, part: Partition, bounded: bool, low: int) -> str:
+    """What helps a client that is left with too little."""
+    natural = cfg.partition == "natural"
+    found = ["give it more samples"] if natural else []
+    found += [f"use fewer than {len(part)} clients"] if len(part) > 2 and not natural else []
+    leaves = "a larger data.min_size, which leaves such clients out" if natural else "a larger data.min_size"
+    found += [leaves] if bounded and low == 1 else []
+    found += ["a smaller data.min_size"] if low > 1 else []
+    return ", ".join([*found, "or another data.test_fraction"]) if found else "use another data.test_fraction"
 
 
 def own_splits(sizes: Mapping[str, int], cfg: DataConfig, seed: int) -> dict[str, tuple[str, np.ndarray]]:

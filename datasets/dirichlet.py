@@ -23,8 +23,12 @@ def dirichlet(
     alpha: float,
     min_size: int,
     num_clusters: int | None = None,
+    balanced: bool = False,
 ) -> Partition:
     """Each class spread over the clients in shares ~ Dirichlet(alpha), the same for both parts.
+
+    With `balanced` a client that has its even part of the training samples gets none of the classes after,
+    whose shares are scaled up for the others: the rule of NIID-Bench, PFLlib, FedLab and APPFL.
 
     With `num_clusters` the shares are drawn for random clusters of classes instead. They are drawn again, at
     most REDRAWS times, until each client has `min_size` training samples and a test sample (without a test
@@ -39,6 +43,7 @@ def dirichlet(
     short: list[int] = []
     while True:
         shares = rng.dirichlet(np.full(num_clients, alpha), int(cluster.max()) + 1)  # [G, N]
+        shares = capped(shares, np.bincount(cluster[train], minlength=len(shares))) if balanced else shares
         hands = [Hands.dealt(cluster[part], shares, rng) for part in (train, test)]
         short.append(sum(int((h.sizes < low).sum()) for h, low in zip(hands, lows, strict=True)))
         hopeless = len(short) >= TRIALS and min(short) > FEW
@@ -53,6 +58,28 @@ def dirichlet(
     return Partition(hands[0].indices(), hands[1].indices(), {"shares": shares.T}, notes)
 
 
+def portions(shares: np.ndarray, size: int) -> np.ndarray:
+    """[N] samples of `size` that each client gets by its share of them."""
+    cuts = (np.cumsum(shares)[:-1] * size).astype(np.int64)
+    return np.diff(cuts, prepend=0, append=size)
+
+
+def capped(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The shares [G, N] of clusters of so many samples, where who holds sum(sizes) / N gets no more.
+
+    Cluster after cluster, as the code of Li, Diao, Chen, He, "Federated Learning on Non-IID Data Silos".
+    """
+    N = shares.shape[1]
+    held, found = np.zeros(N, dtype=np.int64), []
+    for row, size in zip(shares, sizes.tolist(), strict=True):
+        free = (held * N < sizes.sum()) | (size == 0)
+        row = np.where(free, row, 0)
+        row = row / row.sum() if row.sum() > 0 else free / free.sum()  # all shares of the others may be 0
+        held += portions(row, size)
+        found.append(row)
+    return np.stack(found)
+
+
 @dataclass
 class Hands:
     """The samples of each cluster in random order, and how many of them each client gets, [G, N]."""
@@ -64,10 +91,9 @@ class Hands:
     def dealt(cls, cluster: np.ndarray, shares: np.ndarray, rng: Generator) -> "Hands":
         """Cut each cluster by its row of shares [G, N]; `cluster` is that of each sample."""
         samples = [rng.permutation(np.flatnonzero(cluster == g)) for g in range(len(shares))]
-        sizes = [len(s) for s in samples]
-        cuts = [(np.cumsum(s)[:-1] * n).astype(np.int64) for s, n in zip(shares, sizes, strict=True)]
-        ends = [np.diff(c, prepend=0, append=n) for c, n in zip(cuts, sizes, strict=True)]
-        return cls(samples, np.stack(ends))
+        return cls(
+            samples, np.stack([portions(s, len(rows)) for s, rows in zip(shares, samples, strict=True)])
+        )
 
     @property
     def sizes(self) -> np.ndarray:

@@ -57,9 +57,9 @@ def _loaded(cfg: DataConfig, where: str) -> Any:
                 else datasets.load_dataset(cfg.name, **cfg.options)
             )
         except Exception as error:  # whatever the hub, the network or a damaged folder brings
-            text = (str(error).splitlines() or [""])[0]
+            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise DataError(
-                f"{where}: cannot be loaded: {reach.hint(error) or f'{type(error).__name__}: {text}'}; without a "
+                f"{where}: cannot be loaded: {reach.hint(error) or text}; without a "
                 "network give a folder that Dataset.save_to_disk wrote: data.name=FOLDER"
             ) from error
 

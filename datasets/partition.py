@@ -221,7 +221,9 @@ PARTITIONS: dict[str, Rule] = {
     ),
     "shards": Rule(shards, "sorted by label, some runs per client", ("shards_per_client",)),
     "dirichlet": Rule(
-        dirichlet, "class shares drawn from a Dirichlet distribution", ("alpha", "min_size", "num_clusters")
+        dirichlet,
+        "class shares drawn from a Dirichlet distribution",
+        ("alpha", "min_size", "num_clusters", "balanced"),
     ),
     "groups": Rule(
         groups,

@@ -1,5 +1,6 @@
 """`fedpers run --help` explains every key of the chosen groups, quickly: without torch, Hydra or Flower."""
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -10,6 +11,8 @@ import yaml
 from fedpers.app import help as module
 from fedpers.app.cli import main
 from fedpers.config.run_config import RunConfig
+from fedpers.datasets.keys import USED_BY
+from fedpers.datasets.partition import PARTITIONS
 
 HEAVY = "import sys; from fedpers.app.cli import main; main(['run', '--help', 'method=fedem']); "
 HEAVY += "print([m for m in ('torch', 'hydra', 'flwr', 'matplotlib', 'ray') if m in sys.modules])"
@@ -42,6 +45,23 @@ def test_every_key_of_a_group_is_explained(group, name, capsys):
     for key in content.keys() - {"name"}:
         assert f"{group}.{key}" in text
     assert f"{group}={name}: " in text
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_every_key_of_a_chosen_partition_is_explained(partition, capsys):
+    assert main(["run", "--help", f"data.partition={partition}"]) == 0
+    text = capsys.readouterr().out
+    for key in [k for k, users in USED_BY.items() if partition in users]:
+        assert re.search(rf"^data\.{key} +\S", text, re.M), key
+
+
+def test_the_keys_of_a_partition_have_their_defaults():
+    assert {key: default for key, default, _ in module.of_partition("dirichlet")} == {
+        "data.min_size": "1",
+        "data.alpha": "0.5",
+        "data.balanced": "false",
+        "data.num_clusters": "null",
+    }
 
 
 def test_comments_that_go_on_below_belong_to_their_key():

@@ -81,7 +81,16 @@ def test_without_a_network_a_run_ends_in_one_line(library, offline, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     words, thing, remedy = COMMANDS[library]
     away = {"HF_ENDPOINT": NOWHERE, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": offline}
-    command = [sys.executable, "-m", "fedpers", "run", "method=fedavg", "data.num_clients=3", *words, "out=run"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedpers",
+        "run",
+        "method=fedavg",
+        "data.num_clients=3",
+        *words,
+        "out=run",
+    ]
     options = {"cwd": tmp_path, "env": os.environ | away, "capture_output": True, "text": True}
     done = subprocess.run(command, timeout=300, **options)
     (line,) = done.stderr.splitlines()

@@ -13,7 +13,7 @@ from fedpers.core.errors import DataError
 from fedpers.datasets import cuts
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import CUT, Samples, _client_stream, _cut, cut_clients, stream
-from fedpers.datasets.dirichlet import Hands
+from fedpers.datasets.dirichlet import Hands, capped, portions
 from fedpers.datasets.federation import build
 from fedpers.datasets.partition import (
     PARTITIONS,
@@ -171,6 +171,54 @@ def test_dirichlet_deals_both_parts_in_the_same_shares():
         share = np.bincount(y[result.train[k]], minlength=2) / 5000
         np.testing.assert_allclose(share, result.truth["shares"][k], atol=1e-3)
         np.testing.assert_allclose(np.bincount(z[result.test[k]], minlength=2) / 1000, share, atol=3e-3)
+
+
+def test_a_balanced_dirichlet_deals_as_niid_bench_does():
+    """Restated: who has an even part of all samples gets none of the next class (Li et al., ICDE 2022)."""
+    y, stream = labels(900, 6, 1), rng(3)
+    shares, hands = stream.dirichlet(np.full(5, 0.3), 6), [[] for _ in range(5)]
+    for c, share in enumerate(shares):
+        open_ = np.array([p if len(h) < 900 / 5 else 0 for p, h in zip(share, hands, strict=True)])
+        samples = stream.permutation(np.flatnonzero(y == c))
+        cuts = (np.cumsum(open_ / open_.sum()) * len(samples)).astype(int)[:-1]
+        for hand, piece in zip(hands, np.split(samples, cuts), strict=True):
+            hand.extend(piece.tolist())
+    found = dirichlet(y, y[:0], 5, rng(3), 0.3, 1, balanced=True)
+    assert [h.tolist() for h in found.train] == hands and not found.notes
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 1.0])
+def test_a_balanced_dirichlet_gives_nobody_more_who_has_an_even_part(alpha):
+    sizes = np.full(10, 500)
+    for seed in range(50):
+        shares = rng(seed).dirichlet(np.full(20, alpha), 10)
+        mine, held = capped(shares, sizes), np.zeros(20)
+        np.testing.assert_allclose(mine.sum(1), 1)
+        for row, drawn, size in zip(mine, shares, sizes, strict=True):
+            full = held >= sizes.sum() / 20
+            assert not row[full].any()
+            np.testing.assert_allclose(row, np.where(full, 0, drawn) / drawn[~full].sum(), atol=1e-12)
+            held += portions(row, size)
+        assert held.sum() == sizes.sum()
+
+
+def test_a_balanced_dirichlet_has_sizes_that_vary_less():
+    """Without: the squared variation of sizes is (N - 1) / (C (N alpha + 1)) of C even classes, .80 here."""
+    sizes, N, alpha = np.full(10, 1000), 20, 0.1
+    drawn = [rng(s).dirichlet(np.full(N, alpha), 10) for s in range(400)]
+
+    def squared(made):
+        held = np.array([sum(portions(r, n) for r, n in zip(shares, sizes, strict=True)) for shares in made])
+        return float(np.mean((held.std(1) / held.mean(1)) ** 2))
+
+    assert squared(drawn) == pytest.approx((N - 1) / (10 * (N * alpha + 1)), rel=0.06)
+    assert np.sqrt(squared([capped(s, sizes) for s in drawn])) == pytest.approx(0.57, abs=0.03)
+
+
+def test_a_balanced_dirichlet_of_few_samples_has_no_gap():
+    assert capped(np.full((3, 2), 0.5), np.array([2, 0, 0])).tolist() == [[0.5, 0.5]] * 3
+    far = capped(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([4, 4]))
+    assert far.tolist() == [[1, 0], [0, 1]]  # the share of the only free client was 0
 
 
 def test_dirichlet_gives_up_with_numbers():
@@ -362,6 +410,17 @@ def test_the_hint_names_the_minimum_only_where_it_counts():
     with pytest.raises(DataError, match="needs 1 and 1; use fewer than 6 clients, or another") as caught:
         build(DataConfig(partition="iid", num_clients=6), raw, 0, torch.float32)
     assert "min_size" not in str(caught.value)
+
+
+def test_a_small_natural_client_is_not_told_to_use_fewer_clients():
+    y, owner = np.arange(9) % 2, np.array([0] * 8 + [1])
+    raw = Raw("own", np.zeros((9, 2), np.float32), y, np.zeros((0, 2), np.float32), y[:0], 2, owner=owner,
+              test_owner=owner[:0], names=("a", "b"), own=True)  # fmt: skip
+    with pytest.raises(
+        DataError, match=r"client 1 \('b'\).* give it more samples, a larger data.min_size"
+    ) as caught:
+        build(DataConfig(partition="natural", num_clients=None), raw, 0, torch.float32)
+    assert "fewer" not in str(caught.value)
 
 
 def test_too_few_samples_and_unknown_rule():

@@ -17,7 +17,8 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import tree_map
 from fedpers.core.rng import Stream
-from fedpers.datasets.config import OWN, DataConfig
+from fedpers.datasets.config import DataConfig
+from fedpers.datasets.keys import OWN
 from fedpers.datasets.split import Seen
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid

@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.datasets.keys import USED_BY
 
 LINE = re.compile(r"^( *)([\w-]+):(?: +([^#]*?))? *(?:# ?(.*))?$")
+FIELD = re.compile(r"^    (\w+): .* = (.*?)  # (.*)$", re.MULTILINE)  # of a dataclass: name, default, comment
 HEAD = """fedpers run [key=value ...]: one run
 fedpers run -m key=value,value ...: a sweep, a run for each combination
 fedpers run resume=FOLDER: go on with a run      fedpers list: what the groups may be
@@ -40,6 +42,24 @@ def show(overrides: Sequence[str], console: Console | None = None) -> None:
                 f"{group}={name}: {first}", [r for r in rows(text, f"{group}.") if r[0] != f"{group}.name"]
             )
         )
+        if group == "data":
+            shown = {row[0] for row in rows(text, "data.")}
+            if found := [row for row in of_partition(_partition(text, overrides)) if row[0] not in shown]:
+                console.print(_table(f"data.partition={_partition(text, overrides)}", found))
+
+
+def _partition(text: str, overrides: Sequence[str]) -> str:
+    """The partition that is asked for, or that of the data set's file."""
+    given = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith("data.partition=")]
+    return (given or re.findall(r"^partition: (\w+)", text, re.MULTILINE) or [""])[-1]
+
+
+def of_partition(name: str) -> list[Row]:
+    """The keys of a partition, from the comments of the dataclass that has them."""
+    source = (importlib.resources.files("fedpers.datasets") / "config.py").read_text(encoding="utf-8")
+    fields = {m[1]: (m[2], m[3]) for m in FIELD.finditer(source)}
+    keys = [key for key, users in USED_BY.items() if name in users]
+    return [(f"data.{key}", fields[key][0].lower().replace("none", "null"), fields[key][1]) for key in keys]
 
 
 def chosen(base: str, overrides: Sequence[str]) -> dict[str, str]:
