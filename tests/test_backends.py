@@ -18,12 +18,16 @@ GRAPHIC = {"CPU": 2, "GPU": 2}
 @pytest.mark.parametrize(
     ("options", "machines", "said"),
     [
-        ({"num_cpus": 64}, [SMALL], "engine.num_cpus=64: this machine has 4 CPUs.*choose at most 4"),
-        ({"num_gpus": 0.5}, [SMALL], "engine.num_gpus=0.5: this machine has 0 GPUs.*choose at most 0"),
+        ({"num_cpus": 64}, [SMALL], "engine.num_cpus=64: this process was granted 4 CPUs.*choose at most 4"),
+        (
+            {"num_gpus": 0.5},
+            [SMALL],
+            "engine.num_gpus=0.5: this process was granted 0 GPUs.*choose at most 0",
+        ),
         ({"num_cpus": 1.5}, [SMALL], "engine.num_cpus=1.5: of more than one.*choose 1"),
         ({"num_gpus": 3, "address": "a:1"}, [SMALL, GRAPHIC], "the largest machine of a:1 has 2 GPUs"),
         ({"num_cpus": 32, "num_gpus": 1, "address": "a:1"}, [LARGE, GRAPHIC], "no machine has both"),
-        ({"num_cpus": 1}, [], "this machine has 0 CPUs"),
+        ({"num_cpus": 1}, [], "this process was granted 0 CPUs"),
     ],
 )
 def test_an_actor_that_no_machine_holds_is_refused(options, machines, said):

@@ -92,10 +92,10 @@ def test_rare_keys_are_read_from_the_command_line():
     assert (local.betas, local.class_weights) == ((0.8, 0.9), (1.0, 2.0)) and local.optimizer == "adamw"
 
 
-@pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy"])
+@pytest.mark.parametrize("group", ["data", "model", "engine", "aggregation", "privacy", "systems"])
 def test_every_file_of_a_group_is_valid(group):
     for name in compose.choices(group):
-        extra = ["data.file=a9a"] if name == "libsvm" else []
+        extra = {"libsvm": ["data.file=a9a"], "table": ["systems.path=devices.csv"]}.get(name, [])
         assert compose.load([f"{group}={name}", *extra])
 
 
@@ -114,6 +114,7 @@ def test_yaml_top_level_says_what_the_dataclass_says():
         "engine",
         "aggregation",
         "privacy",
+        "systems",
         "experiment",
         "paper",
     }
@@ -142,7 +143,7 @@ def test_unknown_experiment_with_and_without_plus():
         ("rounds=-3", "rounds=-3: must be at least 1"),
         ("rounds=2.5", "rounds=2.5: expected an integer"),
         ("seed=-1", "seed=-1: must be at least 0"),
-        ("device=gpu", "device=gpu: expected one of auto, cpu, cuda"),
+        ("device=gpu", "device=gpu: expected one of auto, cpu, cuda, cuda:N"),
         ("engine.chunk=0", "engine.chunk=0: must be at least 1"),
         ("engine.num_cpus=0", "engine.num_cpus=0: must be above 0"),
         ("method.tau=0", "method.tau=0: must be at least 1"),

@@ -17,6 +17,7 @@ import yaml
 
 from fedpers.app import pool, tuning
 from fedpers.app.cli import main
+from fedpers.app.places import Places
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.config.run_config import flatten, from_mapping, to_mapping
@@ -144,7 +145,7 @@ def test_a_run_whose_process_dies_is_named_and_ctrl_c_ends_all(tmp_path, monkeyp
         pool.Task(cfg, tmp_path / "b", label="b"),
     ]
     with SweepBoard(2, 4) as board:
-        dead, alive = pool.run_all(tasks, 2, board)
+        dead, alive = pool.run_all(tasks, Places(2), board)
         assert isinstance(dead, pool.Crash) and "SIGKILL: by hand, or for want of memory" in str(dead)
         assert "last words" in str(dead)
         assert isinstance(alive, dict) and alive["status"] == "finished" and alive["peak_memory_mb"] > 50
@@ -155,7 +156,7 @@ def test_a_run_whose_process_dies_is_named_and_ctrl_c_ends_all(tmp_path, monkeyp
         monkeypatch.setattr(board, "step", interrupted)
         again = [pool.Task(cfg, tmp_path / name, label=name) for name in "cd"]
         with pytest.raises(KeyboardInterrupt):
-            pool.run_all(again, 2, board)
+            pool.run_all(again, Places(2), board)
     assert not multiprocessing.active_children()
 
 

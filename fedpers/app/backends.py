@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import socket
 import time
 import warnings
@@ -12,16 +11,23 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpers.app.build import Parts, encode_config
+from fedpers.app.devices import devices_of
+from fedpers.app.gpu_worker import current, starter
 from fedpers.config.run_config import EngineConfig, RunConfig
+from fedpers.core import machine
+from fedpers.core.bounds import show
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.engines.memory.row_store import RowStore
 
+log = logging.getLogger("fedpers")
 Body = Callable[[Grid], None]
 NODES = 64  # of a simulation on Ray, through which all clients are reached
 
 
-def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Body) -> None:
+def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, given: bool = False) -> None:
     """Run `body` on a grid of clients in this process (and its workers, one thread each).
+
+    `given` says that the data is an object of the caller, which only copies of this process have.
 
     Raises:
         ConfigError: the device cannot do what the engine is asked for.
@@ -32,29 +38,42 @@ def run_inprocess(engine: EngineConfig, parts: Parts, store: RowStore, body: Bod
     from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.engines.runner import RunnerConfig
 
+    engine, devices = cfg.engine, devices_of(cfg)
     cuda = parts.plan.device.startswith("cuda")
     if engine.precision == "tf32" and not cuda:
         raise ConfigError("engine.precision=tf32 needs device=cuda; a CPU knows float32 and bf16")
-    if engine.workers > 1 and cuda:
-        raise ConfigError(
-            f"engine.workers={engine.workers}: processes cannot share a GPU's clients; use 1, a stack "
-            f"fills the GPU"
-        )
     runner = RunnerConfig(
         engine.runner,
         engine.chunk,
-        engine.workers,
+        _workers(cfg, devices, given),
         convolution=engine.convolution,
         precision=engine.precision,
     )
-    cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner)
+    anew = starter(cfg, devices, runner) if devices != ("cpu",) else None
+    cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner, anew)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
     try:
-        body(InProcessGrid(cohort))
+        if anew:
+            cohort.start()  # they load while this process does
+        with current(devices[0]):
+            body(InProcessGrid(cohort))
     finally:
         cohort.close()
         torch.set_num_threads(threads)  # the process is its owner's
+
+
+def _workers(cfg: RunConfig, devices: Sequence[str], given: bool) -> int:
+    """The run's processes, its own among them: one a device, unless `engine.workers` says more or less."""
+    count = cfg.engine.workers or len(devices)
+    if not given or devices == ("cpu",) or count == 1:
+        return count
+    asked = f"engine.workers={count}" if cfg.engine.workers else f"devices={show(cfg.devices)}"
+    if cfg.engine.workers or cfg.devices:
+        text = "other processes cannot reach a Federation of this one; name one GPU, or use data=files"
+        raise ConfigError(f"{asked}: {text}")
+    log.warning("one of %d GPUs is used: no other process can reach a Federation of this one", len(devices))
+    return 1
 
 
 def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
@@ -93,22 +112,22 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         backend = _backend(cfg.engine)
-        run_simulation(server, app, nodes, backend_config=backend)
+        with machine.only_granted_gpus():
+            run_simulation(server, app, nodes, backend_config=backend)
     if failed:
         raise failed[0]
 
 
 def resources_there(address: str | None) -> list[Mapping[str, float]]:
-    """{CPU, GPU} of each machine: of a running cluster, or of this one as Ray would count it.
+    """{CPU, GPU} of each machine: of a running cluster, or what this process was granted of this one.
 
     Raises:
         ConfigError: there is no cluster at the address.
     """
     import ray
-    import torch
 
     if not address:
-        return [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}]
+        return [{"CPU": machine.cores(), "GPU": len(machine.gpus())}]
     try:
         _knock(address)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
@@ -140,8 +159,9 @@ def check_resources(engine: EngineConfig, machines: Sequence[Mapping[str, float]
             text = "of more than one, Ray gives whole ones alone"
             raise ConfigError(f"engine.{key}={wanted:g}: {text}; choose {math.floor(wanted)}")
         if wanted > most:
-            where = f"the largest machine of {engine.address}" if engine.address else "this machine"
-            text = f"{where} has {most:g} {kind}s, and an actor takes so many"
+            where = f"the largest machine of {engine.address}" if engine.address else ""
+            there = f"{where} has" if where else "this process was granted"
+            text = f"{there} {most:g} {kind}s, and an actor takes so many"
             raise ConfigError(f"engine.{key}={wanted:g}: {text}; choose at most {most:g}")
     if not any(m.get("CPU", 0) >= engine.num_cpus and m.get("GPU", 0) >= engine.num_gpus for m in machines):
         text = "no machine has both"
@@ -179,7 +199,7 @@ def _backend(engine: EngineConfig) -> Any:
     if engine.address:
         init["address"] = engine.address
     else:
-        init["num_cpus"] = os.cpu_count() or 1
+        init["num_cpus"], init["num_gpus"] = machine.cores(), len(machine.gpus())
         init["include_dashboard"] = False
     # Ray starts an actor that died anew, on another machine if it must; Flower hands these on as they are
     resources = {"num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus, "max_restarts": -1}

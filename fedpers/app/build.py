@@ -3,11 +3,13 @@
 import json
 from dataclasses import dataclass
 
+from fedpers.app.devices import choose_device
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
 from fedpers.core import scores
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
+from fedpers.core.systems import Systems
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy, Plan
 from fedpers.learning.model import Model, build_model, check_inputs
@@ -59,6 +61,7 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
     if cfg.participation != "fixed" and strategy.draws_itself:
         text = f"method={cfg.method_name} {strategy.draws_itself} with these settings; leave it fixed"
         raise ConfigError(f"participation={cfg.participation}: {text}")
+    _check_asked(cfg, strategy, num_clients)
     strategy.holdout = federation.holdout
     client = row.client_class()(cfg.method, model)
     if cfg.eval_train:
@@ -85,6 +88,16 @@ def _check_aggregation(cfg: RunConfig, strategy: type[PersonalizedStrategy]) -> 
         raise ConfigError(f"aggregation={kind} method={name}: {strategy.not_robust}; use aggregation=mean")
 
 
+def _check_asked(cfg: RunConfig, strategy: PersonalizedStrategy, num_clients: int) -> None:
+    """Refuse what changes who is asked, where the method chooses that by itself."""
+    verb = "takes all clients in every round" if strategy.takes_all else strategy.draws_itself
+    if verb and cfg.engine.extra:
+        raise ConfigError(f"engine.extra={cfg.engine.extra}: method={cfg.method_name} {verb}; leave it 0")
+    if cfg.systems.on and not Systems(cfg.systems, num_clients, 0).always and verb:
+        text = f"method={cfg.method_name} {verb}, available or not; let all be available"
+        raise ConfigError(f"systems={cfg.systems.name}: {text}")
+
+
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
     """The part of the configuration that is the same for every method."""
     return Plan(
@@ -98,27 +111,14 @@ def make_plan(cfg: RunConfig, num_clients: int) -> Plan:
         new_clients=cfg.new_clients,
         new_epochs=cfg.new_epochs,
         new_lr=cfg.new_lr,
+        extra=cfg.engine.extra,
         failures=cfg.failures,
         num_clients=num_clients,
-        device=choose_device(cfg.device),
+        device=choose_device(cfg),
         dtype=cfg.dtype,
         privacy=cfg.privacy,
         aggregation=cfg.aggregation,
     )
-
-
-def choose_device(wanted: str) -> str:
-    """ "cpu" or "cuda", where `wanted` may be "auto" too.
-
-    Raises:
-        ConfigError: device=cuda on a machine without.
-    """
-    import torch
-
-    has_cuda = torch.cuda.is_available()
-    if wanted == "cuda" and not has_cuda:
-        raise ConfigError("device=cuda: torch finds no CUDA device here; use device=cpu or device=auto")
-    return "cuda" if wanted != "cpu" and has_cuda else "cpu"
 
 
 def encode_config(cfg: RunConfig) -> str:

@@ -92,6 +92,8 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--json", type=Path, help="file for the numbers of the runs' only experiment")
     last = "ours beside the paper's numbers: means over so many last evaluations"
     report.add_argument("--last", type=int, help=last)
+    target = "a score, such as 0.9: what it took each method to reach it; default: the runs' stop.target"
+    report.add_argument("--target", type=float, help=target)
 
     export = _add(commands, "export", _export, "models of a run, for others to use")
     export.add_argument("run", type=Path, help="a run directory")
@@ -138,7 +140,7 @@ def _list(args: Any) -> None:
 def _report(args: Any) -> None:
     from fedpers.results.report.write import write_report
 
-    write_report(args.runs, args.out, args.json, args.last)
+    write_report(args.runs, args.out, args.json, args.last, args.target)
 
 
 def _export(args: Any) -> None:

@@ -11,7 +11,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpers.app.build import assemble, choose_device
+from fedpers.app.build import assemble
+from fedpers.app.devices import choose_device
 from fedpers.app.observers import invited
 from fedpers.app.run import Prepared, drive, logged
 from fedpers.app.run_folder import store_config
@@ -76,7 +77,7 @@ def run(cfg: RunConfig, out: Path, grid: Grid) -> None:
 
 
 def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
-    ledger, device, t, state = Ledger(), choose_device(cfg.device), 0, None
+    ledger, device, t, state = Ledger(), choose_device(cfg), 0, None
     if cfg.resume:
         t, state = checkpoint.load(out, ledger, device)
     devices = DeviceGrid(grid, cfg, ledger, device)

@@ -15,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from fedpers.app import preemption
 from fedpers.app.run_folder import CONFIG, check_nesting, check_writable
 from fedpers.config import compose, hydra_internals, search, slips
 from fedpers.config.run_config import RunConfig
@@ -50,10 +51,15 @@ def run_command(argv: Sequence[str]) -> int:
     args = hydra_internals.parse_arguments(argv, PROGRAM)
     folder = _value(args.overrides, "resume")
     try:
-        if folder is not None:
-            _resume(Path(folder).expanduser(), args, session)
-        else:
-            _start(args, session)
+        with preemption.heeded():
+            try:
+                if folder is not None:
+                    _resume(Path(folder).expanduser(), args, session)
+                else:
+                    _start(args, session)
+            except preemption.Preempted:
+                print(f"saved on {preemption.asked()}: the same command goes on", file=sys.stderr)
+                return preemption.status()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(session.out)) from None
     return 0
@@ -75,7 +81,7 @@ def _start(args: Any, session: Session) -> None:
     named = _value(args.overrides, "out")
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides, settings = compose.prepare(overrides, bool(args.multirun), args.config_dir)
-    many = _together(settings) if settings.jobs > 1 or settings.tune else None
+    many = _together(settings) if settings.jobs != 1 or settings.tune else None
     if named is not None:
         out = Path(named).expanduser()
         check_writable(out)
@@ -92,7 +98,8 @@ def _start(args: Any, session: Session) -> None:
             many.add(run, space, folder, words, _as_given(_root(hydra)))
             return None
         try:
-            repeat = hydra.mode == RunMode.MULTIRUN  # the same sweep again: what is finished is left alone
+            # the same sweep or job again: what is finished is left alone
+            repeat = hydra.mode == RunMode.MULTIRUN or preemption.restarted()
             summary = _execute(compose.from_omegaconf(cfg, words), folder, session, repeat, words)
             return objective(summary)  # for sweepers that search, such as Hydra's Optuna plugin
         except Exception as error:  # kept, so that a sweep goes on and Hydra is silent
@@ -127,6 +134,8 @@ def _together(settings: "SweepConfig") -> "ManyRuns":
 def _make(many: "ManyRuns", session: Session) -> None:
     try:
         results = many.make()
+    except preemption.Preempted:
+        raise
     except KeyboardInterrupt:
         text = f"interrupted; to go on: the same command with out={shlex.quote(str(many.root))}"
         raise KeyboardInterrupt(text) from None

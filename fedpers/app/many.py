@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpers.app import pool, tuning
+from fedpers.app.places import Places, places_for
 from fedpers.app.pool import Result, Task
 from fedpers.config.run_config import RunConfig
 from fedpers.config.search import SweepConfig
@@ -20,6 +21,7 @@ class ManyRuns:
         self.tasks: list[Task] = []
         self.spaces: list[list[str]] = []
         self.root = Path()
+        self.places = Places(1)
         logging.getLogger("hydra").setLevel(logging.WARNING)  # which would list the runs before they begin
 
     def add(self, run: RunConfig, space: list[str], folder: Path, words: Sequence[str], root: Path) -> None:
@@ -37,13 +39,14 @@ class ManyRuns:
             KeyboardInterrupt: Ctrl-C; no process is left.
         """
         n = self.sweep.tune
+        self.places = places_for([t.cfg for t in self.tasks], self.sweep)
         searches = tuning.searches(self.tasks, self.spaces, self.sweep, self.root) if n else []
         planned = sum(n * s.runs[0].cfg.rounds for s in searches) + sum(t.cfg.rounds for t in self.tasks)
         with SweepBoard(n * len(searches) + len(self.tasks), planned) as board:
             found = self._search(searches, board) if n else [(task, None) for task in self.tasks]
             good = [task for task, error in found if error is None]
             board.skip(len(found) - len(good), sum(t.cfg.rounds for t, e in found if e is not None))
-            made = iter(pool.run_all(good, self.sweep.jobs, board))
+            made = iter(pool.run_all(good, self.places, board))
             return [(task, error or next(made)) for task, error in found]
 
     def _search(
@@ -55,7 +58,7 @@ class ManyRuns:
             for s, tasks in asked:
                 again = min(tuning.BATCH, s.left) - len(tasks)
                 board.skip(again, again * s.runs[0].cfg.rounds)
-            results = iter(pool.run_all([t for _, ts in asked for t in ts], self.sweep.jobs, board))
+            results = iter(pool.run_all([t for _, ts in asked for t in ts], self.places, board))
             for s, tasks in asked:
                 s.tell([next(results) for _ in tasks])
         found: list[tuple[Task, Exception | None]] = []

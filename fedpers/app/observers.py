@@ -20,6 +20,7 @@ class Observers(Observer):
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self.observers = list(observers)
+        self.stopped_by = ""  # who or what asked to stop
 
     def on_start(self, out: Path, config: Mapping[str, Any]) -> None:
         """Pass on."""
@@ -36,6 +37,15 @@ class Observers(Observer):
     def on_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Pass on."""
         self._tell("on_rows", rows)
+
+    def should_stop(self, t: int) -> bool:
+        """Ask all of them."""
+        asked = [o for o in self.observers if self._asks(o, t)]
+        self.stopped_by = self.stopped_by or (_reason(asked[0]) if asked else "")
+        return bool(asked)
+
+    def _asks(self, observer: Observer, t: int) -> bool:
+        return observer.should_stop(t)
 
     def after_round(self, t: int) -> None:
         """Pass on."""
@@ -62,15 +72,28 @@ class Guests(Observers):
 
     def _tell(self, event: str, *what: Any) -> None:
         for o in self.observers:
-            name = type(o).__name__
-            try:
-                getattr(o, event)(*what)
-            except Exception as error:  # whatever a foreign class does: no run is lost by it
-                if event == "on_start" and isinstance(error, ConfigError):
-                    raise
-                if not self.failures[name]:  # the first in full, the others are counted
-                    log.warning("observer %s failed in %s; the run goes on", name, event, exc_info=error)
-                self.failures[name] += 1
+            self._guarded(o, event, *what)
+
+    def _asks(self, observer: Observer, t: int) -> bool:
+        return bool(self._guarded(observer, "should_stop", t))
+
+    def _guarded(self, observer: Observer, event: str, *what: Any) -> Any:
+        name = type(observer).__name__
+        try:
+            return getattr(observer, event)(*what)
+        except Exception as error:  # whatever a foreign class does: no run is lost by it
+            if event == "on_start" and isinstance(error, ConfigError):
+                raise
+            if not self.failures[name]:  # the first in full, the others are counted
+                log.warning("observer %s failed in %s; the run goes on", name, event, exc_info=error)
+            self.failures[name] += 1
+            return None
+
+
+def _reason(observer: Observer) -> str:
+    """Why an observer asked to stop, in its words, or its name."""
+    said = str(getattr(observer, "why", "") or getattr(observer, "stopped_by", ""))
+    return said or f"asked for by {type(observer).__name__}"
 
 
 def invited(specs: Sequence[str], given: Sequence[Observer] = ()) -> Guests:

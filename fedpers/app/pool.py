@@ -6,6 +6,7 @@ leaves in its folder is the same in whatever process it is made, so a sweep goes
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -21,8 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from fedpers.app import preemption
+from fedpers.app.places import Place, Places
 from fedpers.config.run_config import RunConfig
+from fedpers.core import machine
 from fedpers.core.errors import FedpersError
+from fedpers.engines.workers import WORKER_DIED
 from fedpers.flower.observer import Observer
 from fedpers.flower.strategy import RoundLog
 from fedpers.results.progress import SweepBoard
@@ -32,6 +37,11 @@ PRELOAD = [  # imported once, in a process that runs are forked from
     *("fedpers.engines.cohort", "fedpers.engines.inprocess_grid", "sklearn.datasets"),
 ]
 
+NO_MEMORY = re.compile(
+    r"CUDA out of memory|torch\.OutOfMemoryError|CUDA error: out of memory|\bMemoryError\b|not enough memory"
+    r"|can't allocate memory|Cannot allocate memory"
+)  # as torch, CUDA, Python and Linux put it
+LOOK, GRACE = 1.0, 60.0  # seconds between two looks for a signal; for runs to be saved after one
 SAFE = "PYTHONSAFEPATH"
 
 
@@ -50,11 +60,21 @@ class Crash(Exception):
     """A run failed by a bug, or its process died."""
 
 
+class OutOfMemory(Crash):
+    """A run found no more memory: of its GPU, or of the machine."""
+
+    def __init__(self, text: str, of_host: bool) -> None:
+        super().__init__(text)
+        self.of_host = of_host
+
+
 Result = dict[str, Any] | Exception  # a summary, or why there is none
 
 
-def run_all(tasks: Sequence[Task], jobs: int, board: SweepBoard) -> list[Result]:
-    """Make all runs, `jobs` at once; a run that fails leaves the others alone.
+def run_all(tasks: Sequence[Task], places: Places, board: SweepBoard) -> list[Result]:
+    """Make all runs, as many at once as there are places; a run that fails leaves the others alone.
+
+    One that ran out of memory is gone on with later, with fewer runs beside it; alone it fails.
 
     Returns:
         For each task the content of its summary.json, a FedpersError for a user's mistake, or a Crash.
@@ -64,26 +84,45 @@ def run_all(tasks: Sequence[Task], jobs: int, board: SweepBoard) -> list[Result]
     """
     results: dict[int, Result] = {}
     waiting = deque(enumerate(tasks))
-    running: dict[Any, tuple[int, _Child]] = {}
+    running: dict[Any, tuple[int, _Child, Place]] = {}
     with tempfile.TemporaryDirectory(prefix="fedpers-") as folder:
         try:
             while waiting or running:
-                while waiting and len(running) < jobs:
-                    i, task = waiting.popleft()
-                    child = _Child(task, Path(folder) / str(i))
-                    running[child.messages] = (i, child)
-                    board.begin(i, task.label, task.cfg.rounds)
-                for end in connection.wait(list(running)):
-                    i, child = running[end]
+                if preemption.asked():
+                    raise preemption.Preempted
+                for i, task, place in _placed(waiting, places):
+                    child = _Child(task, Path(folder) / str(i), place)
+                    running[child.messages] = (i, child, place)
+                    board.begin(i, task.label, task.cfg.rounds, place.name)
+                for end in connection.wait(list(running), LOOK):
+                    i, child, place = running[end]
                     result = child.hear(lambda t, score, i=i: board.step(i, t, score))  # type: ignore[misc]
-                    if result is not None:
-                        del running[end]
+                    if result is None:
+                        continue
+                    del running[end]
+                    beside = places.fewer(place, result.of_host) if isinstance(result, OutOfMemory) else 0
+                    places.leave(place)
+                    if beside:
+                        waiting.appendleft((i, tasks[i]))
+                        board.again(i, f"out of memory beside {beside} others; put back")
+                    else:
                         results[i] = result
                         board.end(i, _said(result, tasks[i].trial))
         finally:
-            for _, child in running.values():
-                child.stop()
+            for _, child, _ in running.values():
+                child.process.terminate()
+            for _, child, _ in running.values():
+                child.stop(GRACE if preemption.asked() else 0.0)
     return [results[i] for i in range(len(tasks))]
+
+
+def _placed(waiting: deque[tuple[int, Task]], places: Places) -> Iterator[tuple[int, Task, Place]]:
+    """The runs for which there is a place now, taken out of those that wait."""
+    for i, task in list(waiting):
+        place = places.take(task.cfg)
+        if place is not None:
+            waiting.remove((i, task))
+            yield i, task, place
 
 
 def _said(result: Result, trial: bool) -> str:
@@ -115,14 +154,14 @@ def _no_code_of_the_current_folder() -> Iterator[None]:
 class _Child:
     """The process of one run, as this process sees it."""
 
-    def __init__(self, task: Task, output: Path) -> None:
+    def __init__(self, task: Task, output: Path, place: Place) -> None:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
             context.set_forkserver_preload(PRELOAD)
-        self.output = output
+        self.output, self.killed_before = output, machine.killed_for_memory()
         self.messages, theirs = context.Pipe(duplex=False)
-        args = (task, theirs, str(output), dict(os.environ))
+        args = (task, theirs, str(output), dict(os.environ) | place.environment())
         self.process = context.Process(target=_work, args=args, daemon=False)
         with _no_code_of_the_current_folder():
             self.process.start()
@@ -134,7 +173,9 @@ class _Child:
             kind, *content = self.messages.recv()
         except (EOFError, OSError):
             self.process.join()
-            return Crash(f"its process died ({_why(self.process.exitcode)}){self._last_words()}")
+            text = f"its process died ({_why(self.process.exitcode)}){self._last_words()}"
+            by_linux = self.process.exitcode == -signal.SIGKILL and self._memory_ran_out()
+            return OutOfMemory(text, of_host=True) if by_linux else Crash(text)
         if kind == "step":
             step(*content)
             return None
@@ -143,12 +184,20 @@ class _Child:
         if kind == "done":
             summary: dict[str, Any] = content[0]
             return summary
-        return FedpersError(content[0]) if kind == "mistake" else Crash(content[0])
+        text = content[0]
+        if WORKER_DIED in text and self._memory_ran_out():
+            return OutOfMemory(text, of_host=True)
+        if memory := NO_MEMORY.search(text):
+            return OutOfMemory(text, of_host="CUDA" not in memory[0] and "torch.O" not in memory[0])
+        return FedpersError(text) if kind == "mistake" else Crash(text)
 
-    def stop(self) -> None:
-        """End the process; its run can be gone on with."""
-        self.process.terminate()
-        self.process.join(10)
+    def _memory_ran_out(self) -> bool:
+        """Whether Linux has killed some process for it since this one began."""
+        return machine.killed_for_memory() > self.killed_before
+
+    def stop(self, grace: float) -> None:
+        """End the process, which has `grace` seconds to save its run; that can be gone on with anyway."""
+        self.process.join(grace)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -200,7 +249,8 @@ def _work(task: Task, messages: Any, output: str, environment: dict[str, str]) -
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(file, stream)
-    messages.send(_outcome(task, messages.send))
+    with preemption.heeded():
+        messages.send(_outcome(task, messages.send))
 
 
 def _outcome(task: Task, send: Callable[[tuple[Any, ...]], None]) -> tuple[Any, ...]:
@@ -217,6 +267,8 @@ def _outcome(task: Task, send: Callable[[tuple[Any, ...]], None]) -> tuple[Any, 
         return "done", plain(summary)
     except (FedpersError, OSError) as error:
         return "mistake", str(error) or type(error).__name__
+    except preemption.Preempted:
+        return "mistake", "saved and ended by a signal"
     except Exception:
         return "crash", traceback.format_exc()
 

@@ -9,26 +9,30 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedpers.app import preemption
 from fedpers.app.build import Parts, assemble
 from fedpers.app.observers import Guests, Observers, invited
 from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
-from fedpers.core.errors import FedpersError
+from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.logs import formatter
 from fedpers.core.memory import give_back
+from fedpers.core.systems import Systems
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
+from fedpers.flower.clock import Clock
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.learning.flops import SampleFlops, flops_of
 from fedpers.learning.model import Model
 from fedpers.results import checkpoint
+from fedpers.results.early_stop import EarlyStop
 from fedpers.results.files import flush_files, replace_json
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
-from fedpers.results.summary import best, peak_memory, read_summary
+from fedpers.results.summary import best, note_interruption, peak_memory, read_summary
 
 log = logging.getLogger("fedpers")
 
@@ -73,15 +77,23 @@ class Checkpointer(Observer):
         self.run = run
 
     def after_round(self, t: int) -> None:
-        """Save if round t is one of those."""
-        every, last = self.run.cfg.checkpoint_every, t == self.run.cfg.rounds
-        if every and (last or t % every == 0):
+        """Save if round t is one of those, or if a scheduler asks.
+
+        Raises:
+            Preempted: it did.
+        """
+        every, last = self.run.cfg.checkpoint_every, t == self.run.parts.strategy.last_round
+        due, signalled = bool(every) and (last or t % every == 0), preemption.asked()
+        if due or signalled:
             self.run.recorder.flush()  # what the checkpoint's rounds wrote comes first
             if self.run.store is None:
                 flush_files()  # the states that go with it, in files of the clients' own
             strategy, stores = self.run.parts.strategy, (self.run.store, self.run.spending)
             run = strategy.run_id if self.run.store is None else ""
             checkpoint.save(self.run.out, t, strategy.state, *stores, exchanges=strategy.exchanges, run=run)
+        if signalled and not last:
+            note_interruption(self.run.out, signalled)
+            raise preemption.Preempted
 
 
 def execute(
@@ -152,7 +164,7 @@ def _make(
     if cfg.engine.name == "ray":
         backends.run_ray(cfg, prepared.parts, store, body)
     else:
-        backends.run_inprocess(cfg.engine, prepared.parts, store, body)
+        backends.run_inprocess(cfg, prepared.parts, store, body, given=federation is not None)
     return prepared.summary
 
 
@@ -227,7 +239,10 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
         cost = Cost(strategy.model, run.parts.federation.input_shape)
-        observers = [*first, cost, run.recorder, Checkpointer(run), progress, run.guests]
+        early = EarlyStop(run.cfg.stop, rows)
+        if run.cfg.systems.on:
+            strategy.clock = _clock(run, cost)
+        observers = [*first, cost, run.recorder, early, Checkpointer(run), progress, run.guests]
         if run.cfg.privacy.on:
             run.spending = Spending(run.cfg.privacy)
             log.info("%s", run.spending.plan(run.cfg.rounds))
@@ -238,7 +253,12 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
             gap = observe_optimality_gap(strategy, grid)
             observers.insert(0, gap)  # before the recorder: it adds to what is recorded
             run.recorder.facts["optimum"] = gap.facts()
-        strategy.start(grid, num_rounds=run.cfg.rounds, observer=Observers(observers))
+        everybody = Observers(observers)
+        strategy.start(grid, num_rounds=run.cfg.rounds, observer=everybody)
+    if strategy.clock is not None:
+        run.recorder.facts["virtual_seconds"] = strategy.clock.now
+    if everybody.stopped_by:
+        run.recorder.facts["stopped"] = {"round": strategy.last_round, "why": everybody.stopped_by}
     run.recorder.facts |= strategy.facts(strategy.state)
     if run.spending is not None:
         run.recorder.facts["privacy"] = run.spending.facts()
@@ -246,3 +266,17 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     if run.own_process:
         run.recorder.facts["peak_memory_mb"] = peak_memory()
     run.summary = run.recorder.close()
+
+
+def _clock(run: Prepared, cost: Cost) -> Clock:
+    """The virtual clock, where a resumed run left it.
+
+    Raises:
+        ConfigError: nobody can tell what training costs.
+    """
+    cfg = run.cfg
+    if cost.flops is None:
+        text = "the operations of a sample of this model could not be counted, see the log"
+        raise ConfigError(f"systems={cfg.systems.name}: {text}; set systems=off")
+    systems = Systems(cfg.systems, run.parts.federation.num_clients, cfg.seed)
+    return Clock(systems, cost.flops.of, sum(r.get("virtual_seconds", 0.0) for r in run.recorder.rows))

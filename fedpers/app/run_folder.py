@@ -13,7 +13,7 @@ from fedpers.config.run_config import RESUMABLE, RunConfig, flatten, from_mappin
 from fedpers.core.errors import ConfigError
 from fedpers.results import checkpoint
 from fedpers.results.files import claimed, replace_text
-from fedpers.results.summary import note_failure, read_summary
+from fedpers.results.summary import INTERRUPTED, note_failure, read_summary
 
 CONFIG, COMMAND = ".hydra/config.yaml", ".hydra/overrides.yaml"
 TRACES = (CONFIG, "metrics.csv", "summary.json", "checkpoint")  # each shows that a run was here
@@ -73,7 +73,7 @@ def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
     held = [trace for trace in TRACES if (out / trace).exists()]
     if not held or _failed_before_round_1(out):
         return cfg
-    if not repeat:
+    if not repeat and read_summary(out).get("status") != INTERRUPTED:
         raise ConfigError(
             f"out={out}: there is a run already ({', '.join(held)}); "
             f"choose another folder, or go on with it: fedpers run resume={out}"

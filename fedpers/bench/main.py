@@ -28,6 +28,7 @@ from fedpers.bench.table import SCRIPTS, table, update
 from fedpers.bench.work import FLOPS, NO_KERNELS, PROFILED, Result, Work, versions
 from fedpers.bench.work import MODELS as RUN
 from fedpers.config import registry
+from fedpers.core import machine as granted
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.learning.model import MODELS
 
@@ -78,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
-    found.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    found.add_argument("--workers", type=int, default=granted.cores(), help="processes")
     of_peer = "rounds: another interpreter, for a peer that needs its own"
     found.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH", help=of_peer)
     found.add_argument("--pflib", default="", help="libraries: folder of a checkout of PFLlib")
@@ -223,7 +224,7 @@ def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
     merged = versions() | {name: v for row in rows for name, v in row.get("versions", {}).items()}
     found = {
         "cpu": processor(),
-        "cores": os.cpu_count(),
+        "cores": granted.cores(),
         "python": platform.python_version(),
         "versions": merged,
     }

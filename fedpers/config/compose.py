@@ -23,7 +23,7 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.datasets.registry import DATASETS, data_sets
 
 CONF = "fedpers.conf"
-GROUPS = ("method", "data", "model", "engine", "aggregation", "privacy", "experiment")
+GROUPS = ("method", "data", "model", "engine", "aggregation", "privacy", "systems", "experiment")
 
 
 def load(overrides: Sequence[str] = ()) -> RunConfig:
@@ -83,7 +83,7 @@ def _check_settings(
     names = [o.key_or_group for o in given]
     if not jobs and names:
         raise ConfigError(f"{names[0]}=: Hydra's own sweeper only; the chosen one has options of its own")
-    if settings.jobs > 1 and "jobs" in names and not sweep and not settings.tune:
+    if settings.jobs != 1 and "jobs" in names and not sweep and not settings.tune:
         raise ConfigError(f"jobs={settings.jobs}: one run has nothing to share; add -m and several values")
 
 

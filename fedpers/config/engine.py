@@ -7,7 +7,7 @@ from fedpers.core.bounds import above, bounds
 
 ENGINES_OF = {  # key of an engine: the engines that use it; any other key is used by all
     **dict.fromkeys(("runner", "workers", "precision", "convolution"), ("inprocess",)),
-    "memory_mb": ("inprocess", "ray"),
+    **dict.fromkeys(("memory_mb", "extra"), ("inprocess", "ray")),
     **dict.fromkeys(("num_cpus", "num_gpus"), ("ray",)),
     "address": ("ray", "deployment"),
     **dict.fromkeys(
@@ -23,7 +23,8 @@ class EngineConfig:
     name: Literal["inprocess", "ray", "deployment"] = "inprocess"
     runner: Literal["auto", "loop", "stack"] = "auto"  # inprocess: one by one, or stacked (vmap)
     chunk: int | None = None  # clients in a stack, null: measured; ray: in a message
-    workers: int = 1  # inprocess: processes that share the clients
+    workers: int | None = None  # inprocess: processes that share the clients; null: 1, or 1 a GPU
+    extra: int = 0  # inprocess, ray: clients asked beyond clients_per_round; the last replies are left out
     memory_mb: float = 512.0  # inprocess, ray: RAM for clients' states; the rest: files
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # inprocess: of a stack's products
     convolution: Literal["auto", "grouped", "products"] = "auto"  # inprocess: in a stack
@@ -43,6 +44,7 @@ class EngineConfig:
             self,
             chunk=(1, None),
             workers=(1, None),
+            extra=(0, None),
             memory_mb=(0, None),
             num_gpus=(0, None),
             min_clients=(1, None),

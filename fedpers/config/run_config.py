@@ -4,16 +4,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fedpers.config import observers, registry, schema, search, slips
+from fedpers.config import devices, observers, registry, schema, search, slips
 from fedpers.config.engine import ENGINES_OF, EngineConfig
+from fedpers.config.stop import StopConfig
 from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
 from fedpers.core.bounds import bounds, show
 from fedpers.core.errors import ConfigError
 from fedpers.core.privacy import PrivacyConfig
+from fedpers.core.systems import SystemsConfig
 from fedpers.datasets.config import DataConfig, unused
 
-RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers")  # may change later
+RESUMABLE = (
+    "rounds",
+    "device",
+    "checkpoint_every",
+    "eval_every",
+    "engine",
+    "observers",
+    "devices",
+)  # may change later
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    systems: SystemsConfig = field(default_factory=SystemsConfig)
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -50,9 +61,11 @@ class RunConfig:
     new_epochs: int = 0  # of a new client, on its own data before it predicts
     new_lr: float = 0.05  # rate of these
     checkpoint_every: int = 10  # 0 = never
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = "auto"  # auto, cpu, cuda (all GPUs) or cuda:N
+    devices: tuple[int, ...] = ()  # numbers of the GPUs; (): as `device` says
     dtype: Literal["float32", "float64"] = "float32"
     failures: Literal["raise", "skip"] = "raise"
+    stop: StopConfig = field(default_factory=StopConfig)  # when the run ends before its last round
     observers: tuple[str, ...] = ()  # names, or pkg.mod:Class
     out: str | None = None  # the run directory
     resume: str | None = None  # the run directory to go on with
@@ -77,6 +90,9 @@ class RunConfig:
             )
             + self._off_line()
             + self._idle()
+            + self.systems.unfit(self.engine, self.clients_per_round, self.participation, self.privacy.on)
+            + devices.problems(self.device, self.devices, self.engine.name)
+            + self.stop.unfit(self.metrics, self.eval_every, self.data.valid_fraction)
             + observers.problems(self.observers)
             + scores.problems(self.metrics)
         )
@@ -133,10 +149,8 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
 
 
 def _two_noises(run: RunConfig, explicit: Sequence[str]) -> list[str]:
-    if run.privacy.epsilon is None or "privacy.noise_multiplier" not in explicit:
-        return []
     z, target = run.privacy.noise_multiplier, run.privacy.epsilon
-    if z is None:
+    if target is None or z is None or "privacy.noise_multiplier" not in explicit:
         return []
     return [f"privacy.noise_multiplier={show(z)} privacy.epsilon={show(target)}: the noise follows from "
             "epsilon; give one of them"]  # fmt: skip
@@ -146,7 +160,7 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
     """Problems of keys that the user set himself and that the chosen set, partition or engine ignores."""
     below = {
         group: [k.partition(".")[2] for k in explicit if k.startswith(f"{group}.")]
-        for group in ("data", "engine", "aggregation", "privacy")
+        for group in ("data", "engine", "aggregation", "privacy", "systems")
     }
     found = unused(run.data, below["data"])
     found += [
@@ -161,9 +175,12 @@ def _without_effect(run: RunConfig, explicit: Sequence[str]) -> list[str]:
         for key in below["aggregation"]
         if USED_BY.get(key, kind) != kind
     ]
-    quiet = [] if run.privacy.on else below["privacy"]
+    quiet = {"privacy": "dp", "systems": "drawn"}
     return found + [
-        f"privacy.{key}: without effect for privacy=off; privacy=dp would use it" for key in quiet
+        f"{group}.{key}: without effect for {group}=off; {group}={other} would use it"
+        for group, other in quiet.items()
+        for key in below[group]
+        if not getattr(run, group).on
     ]
 
 
@@ -187,9 +204,7 @@ def _method(
         settings = _overlay(settings, extra, "method", explicit)
     settings.pop(search.SPACE, None)
     for key in [k for k in settings if k not in names] if not hasattr(cls, "variant") else ():
-        problems += [
-            f"{problem}{_others_with(key)}" for problem in schema.unknown_keys([key], names, "method")
-        ]
+        problems += [p + _others_with(key) for p in schema.unknown_keys([key], names, "method")]
         settings.pop(key)
     return name, schema.build(cls, settings, "method", problems)
 
@@ -262,6 +277,8 @@ def to_mapping(run: RunConfig) -> dict[str, Any]:
             "engine": asdict(run.engine),
             "aggregation": asdict(run.aggregation),
             "privacy": asdict(run.privacy),
+            "stop": asdict(run.stop),
+            "systems": asdict(run.systems),
         }
     )
 

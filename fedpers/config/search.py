@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from fedpers.config import schema
 from fedpers.core.bounds import bounds
@@ -14,13 +14,19 @@ SPACE = "search"  # the key of a method's file that states its space
 class SweepConfig:
     """Keys of the command, not of a run."""
 
-    jobs: int = 1  # runs at once, each in a process of its own
+    jobs: int | Literal["auto"] = 1  # runs at once, each in a process of its own
+    jobs_per_gpu: int | None = None  # at most so many of them on one GPU
     tune: int = 0  # trials of each method's search; 0: none
     tune_seed: int = 1000  # of the search; the runs that follow have other ones
 
     def check(self) -> list[str]:
         """Problems of values."""
-        return bounds(self, jobs=(1, None), tune=(0, None), tune_seed=(0, None))
+        found = bounds(self, jobs_per_gpu=(1, None), tune=(0, None), tune_seed=(0, None))
+        if self.jobs != "auto":
+            found += bounds(self, jobs=(1, None))
+        if self.jobs_per_gpu and self.jobs == 1:
+            found.append(f"jobs_per_gpu={self.jobs_per_gpu}: without effect with jobs=1; set jobs=auto")
+        return found
 
 
 KEYS = tuple(f.name for f in fields(SweepConfig))

@@ -18,6 +18,7 @@ class Plan:
     eval_every: int = 1
     eval_clients: int | None = None  # a fixed sample of this size; None: all
     eval_protocol: Literal["all_after", "participants_local"] = "all_after"
+    extra: int = 0  # clients asked beyond clients_per_round
     failures: Literal["raise", "skip"] = "raise"
     num_clients: int | None = None  # wait for so many; None: those there are
     new_clients: int = 0  # the last ones never train: split "new"

@@ -24,8 +24,8 @@ class Channel:
     said that nothing there refers to it any more.
     """
 
-    def __init__(self, end: socket.socket) -> None:
-        self.end = end
+    def __init__(self, end: socket.socket, device: str = "cpu") -> None:
+        self.end, self.device = end, device
         self._own: dict[int, Tensor] = {}  # blocks made here
         self._free: list[int] = []
         self._theirs: dict[int, mmap.mmap] = {}  # blocks made at the other end
@@ -57,7 +57,7 @@ class Channel:
                 os.close(handle)
 
     def receive(self) -> tuple[Any, list[Any]]:
-        """(object, trees) of the next message; the tensors are views of a block.
+        """(object, trees) of the next message; the tensors are views of a block, or of its copy on a GPU.
 
         Raises:
             EOFError: the other end is gone.
@@ -78,7 +78,8 @@ class Channel:
             got += count
         about, content, free = pickle.loads(text)
         self._free += free
-        return about, unpack_trees(content, self._seen(number))
+        block = self._seen(number)
+        return about, unpack_trees(content, block if self.device == "cpu" else block.to(self.device))
 
     def close(self) -> None:
         """Close the socket."""

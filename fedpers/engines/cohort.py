@@ -8,7 +8,7 @@ from fedpers.core.plan import Plan
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner, RunnerConfig
-from fedpers.engines.workers import Pool
+from fedpers.engines.workers import Pool, Starter
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Request
 
@@ -23,12 +23,14 @@ class Cohort(Population):
         store: ClientStore,
         plan: Plan,
         runner: RunnerConfig = RunnerConfig(),  # noqa: B008
+        starter: Starter | None = None,
     ) -> None:
         if plan.device != "cpu":
             gc.collect()  # tensors of an earlier run: cycles keep them, and Python sees no GPU's memory
         super().__init__(client, federation, store, plan)
         self.runner = Runner(runner)
         self._pool: Pool | None = None
+        self._starter = starter  # of worker processes that are no copies of this one
 
     def handle(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """The answers, in the order of the requests; of a client that failed its exception."""
@@ -39,9 +41,9 @@ class Cohort(Population):
         return self.runner.run(self, requests)
 
     def start(self) -> None:
-        """Fork the worker processes, if there are any, before `handle` needs them."""
+        """Start the worker processes, if there are any, before `handle` needs them."""
         if self.runner.config.workers > 1 and self._pool is None:
-            self._pool = Pool(self, self.runner)
+            self._pool = Pool(self, self.runner, self._starter)
 
     def close(self) -> None:
         """End the worker processes, if there are any, and free what the runner holds."""

@@ -68,8 +68,13 @@ class PackedTrees:
         """Copy all tensors into `block`, uint8 [size]."""
         for column, tensors in self._writes:
             first = tensors[0]
-            if first.nbytes:
-                torch.stack(tensors, out=_view(block, column, first.shape, first.dtype))
+            if not first.nbytes:
+                continue
+            place = _view(block, column, first.shape, first.dtype)
+            if first.is_cpu:
+                torch.stack(tensors, out=place)
+            else:  # put together on the GPU: one copy to the host a column
+                place.copy_(torch.stack(tensors))
 
 
 def unpack_trees(content: tuple[list[int], list[Group]], block: Tensor) -> list[Any]:
@@ -97,5 +102,5 @@ def _view(block: Tensor, column: Column, shape: Sequence[int], dtype: torch.dtyp
     rows = max(column.rows, 1)
     size = num_bytes((rows, *shape), dtype)
     if not size:
-        return torch.empty(rows, *shape, dtype=dtype)
+        return torch.empty(rows, *shape, dtype=dtype, device=block.device)
     return block[column.offset : column.offset + size].view(dtype).view(rows, *shape)

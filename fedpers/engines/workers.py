@@ -1,9 +1,9 @@
-"""Worker processes that share a cohort with this one: forked once, one thread each, tensors in shared memory.
+"""Worker processes that share a cohort with this one: one thread each, tensors in shared memory.
 
 Processes and not threads, since small models are bound by Python's lock. This process takes a share of
 the clients too. The workers' orders go out and their answers come back in blocks of anonymous shared
 memory, whose descriptors travel through a socket; a client's state travels with its order, so any
-worker can serve any client.
+worker can serve any client. They are forked once, or started anew where GPUs are used.
 """
 
 import contextlib
@@ -28,6 +28,8 @@ from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner
 from fedpers.flower.messages import Answer, Request
 
+Starter = Callable[[int, str], tuple[int, Channel]]  # (worker, our device): its process, a way to it
+WORKER_DIED = "a worker process died"
 PRELOAD = 8 * 2**30  # bytes of data that are decoded before the fork, at most
 
 
@@ -50,26 +52,38 @@ class Carrier(ClientStore):
 
 
 class Pool:
-    """This process and `count` - 1 forked copies of it, each answering a part of the requests."""
+    """This process and `count` - 1 others, each answering a part of the requests.
 
-    def __init__(self, population: Population, runner: Runner) -> None:
+    Args:
+        population: the clients.
+        runner: this process's own.
+        starter: starts a worker that makes its clients itself; None: workers are copies of this process.
+    """
+
+    def __init__(self, population: Population, runner: Runner, starter: Starter | None = None) -> None:
         self.population, self.runner, count = population, runner, runner.config.workers
         if not hasattr(os, "memfd_create") or not hasattr(os, "fork"):
             raise ConfigError(f"engine.workers={count}: more than 1 needs Linux")
-        _preload(population)
         self._channels: list[Channel] = []
         self._pids: list[int] = []
-        gc.collect()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for _ in range(count - 1):
-            ours, theirs = socket.socketpair()
-            pid = os.fork()
-            if pid == 0:
-                _child(population, runner, Channel(theirs), [*(c.end for c in self._channels), ours])
-            theirs.close()
-            self._channels.append(Channel(ours))
+        if starter is None:
+            _preload(population)
+            gc.collect()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        for i in range(1, count):
+            pid, channel = starter(i, population.device) if starter else self._forked()
+            self._channels.append(channel)
             self._pids.append(pid)
+
+    def _forked(self) -> tuple[int, Channel]:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            others = [*(c.end for c in self._channels), ours]
+            _child(self.population, self.runner, Channel(theirs), others)
+        theirs.close()
+        return pid, Channel(ours)
 
     def handle(self, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; states are kept in this process's store."""
@@ -99,7 +113,8 @@ class Pool:
             return how(*args)
         except (EOFError, ConnectionError) as error:
             raise FedpersError(
-                "a worker process died (for lack of memory?); try engine.workers=1 or a smaller engine.chunk"
+                f"{WORKER_DIED} (for lack of memory?); try engine.workers=1, fewer devices or a smaller "
+                "engine.chunk"
             ) from error
 
     def _take_back(
@@ -155,19 +170,32 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
     """Serve requests until the parent closes the socket; never returns."""
     status = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+        leave_to_parent()
         for other in others:
             other.close()
         torch.set_num_threads(1)
-        population.store = carrier = Carrier()
-        with settled(), contextlib.suppress(EOFError, ConnectionError):
-            while True:
-                _serve(population, runner, carrier, channel)
+        population.store = Carrier()
+        serve(population, runner, channel)
         status = 0
     except BaseException:  # the parent sees only that the process ended
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def leave_to_parent() -> None:
+    """Signals that reach all processes of a job are for the one that keeps the run."""
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def serve(population: Population, runner: Runner, channel: Channel) -> None:
+    """Answer requests until the other end of the channel is closed; the population's store is a Carrier."""
+    carrier = population.store
+    assert isinstance(carrier, Carrier)
+    with settled(), contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            _serve(population, runner, carrier, channel)
 
 
 def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Channel) -> None:

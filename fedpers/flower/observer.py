@@ -36,6 +36,10 @@ class Observer:
     def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """Clients were evaluated after round t: one column a metric, one row a client."""
 
+    def should_stop(self, t: int) -> bool:
+        """Whether the run should end with round t, which has been evaluated if it is one of those."""
+        return False
+
     def after_round(self, t: int) -> None:
         """Round t and its evaluation are done, and all observers have seen them."""
 

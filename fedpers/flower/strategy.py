@@ -4,7 +4,7 @@ import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,12 +20,14 @@ from fedpers.core.metrics import tabulate
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
 from fedpers.core.rng import server_rng
+from fedpers.flower.clock import Clock
 from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.messages import Header
 from fedpers.flower.newcomers import Unseen
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.privacy import NoisedMean
 from fedpers.flower.roster import Roster, rows_of
+from fedpers.flower.sampling import drawn, reachable
 from fedpers.flower.transport import Orders, Replies, connect
 from fedpers.learning.model import Model, initial_params
 
@@ -46,7 +48,6 @@ class PersonalizedStrategy(Strategy, ABC):
         "its server does more with replies than to take their mean"
     )
     one_mean: ClassVar[bool] = True  # False: a round takes several means of what one client sent
-    one_mean: ClassVar[bool] = True  # False: a round takes several means of what one client sent
     weighs_by_samples: ClassVar[bool] = False  # True: means over clients count by samples; it is checked
 
     def __init__(self, config: Any, model: Model, plan: Plan = Plan()) -> None:  # noqa: B008
@@ -54,14 +55,15 @@ class PersonalizedStrategy(Strategy, ABC):
         self.state: Any = None
         self.run_id = uuid.uuid4().hex  # clients that keep their own states keep them under it
         self.rounds_done = 0
+        self.clock: Clock | None = None  # of simulated devices
         self.roster = Roster((), torch.zeros(0), {})
         self.row: Mapping[int, int] = {}  # partition id -> place in the roster
         self.unseen: Sequence[int] = ()
         self.round_log = RoundLog()
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
-        self._last_round: int | None = None
         self._noised = NoisedMean(plan.privacy, plan.seed)
+        self.last_round: int | None = None  # of `start`; the one in which it ended early, once it has
         self._exchange = 0
 
     # ---- what a method writes -------------------------------------------------------------------
@@ -107,23 +109,15 @@ class PersonalizedStrategy(Strategy, ABC):
     # ---- helpers for methods --------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> list[int]:
-        """The clients of this round, sorted, uniformly: r, from the range to r, or each with chance r/N."""
-        ids, r = self.roster.ids, self.num_sampled
-        if self.plan.participation == "bernoulli":
-            return [k for k, u in zip(ids, rng.random(len(ids)), strict=True) if u < r / len(ids)]
-        if self.plan.participation == "range":
-            r = int(rng.integers(min(self.plan.least_per_round, r), r + 1))
-        if r >= len(ids):
-            return list(ids)
-        return sorted([ids[i] for i in rng.choice(len(ids), r, replace=False).tolist()])
+        """The clients of this round, sorted; see `drawn`."""
+        there = reachable(self.roster.ids, self.clock, self.rounds_done + 1)
+        return drawn(self.roster.ids, self.num_sampled, self.plan, rng, there)
 
     def average(
         self, items: Sequence[Params], weights: Sequence[float] | None = None, start: Params | None = None
     ) -> Params:
-        """The weighted mean of what clients sent, or the robust one that the run asks for.
-
-        `weights` None is all alike; `start` is what the clients started from, None for changes.
-        """
+        """The weighted mean (None: all alike) of what clients sent, or the robust one that the run asks for;
+        `start` is what they started from, None for changes."""
         weights = weights or [1.0] * len(items)
         if self.plan.privacy.by_server:
             return self._noised(items, weights, start, self.rounds_done + 1)
@@ -145,7 +139,7 @@ class PersonalizedStrategy(Strategy, ABC):
 
     def evaluates(self, t: int) -> bool:
         """Whether clients are evaluated after round t."""
-        return t == self._last_round or (self.plan.eval_every > 0 and t % self.plan.eval_every == 0)
+        return t == self.last_round or (self.plan.eval_every > 0 and t % self.plan.eval_every == 0)
 
     def note(self, **values: float) -> None:
         """Add the method's own columns to this round's row of metrics.csv."""
@@ -162,46 +156,56 @@ class PersonalizedStrategy(Strategy, ABC):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Any = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
         *,
         observer: Observer | None = None,
     ) -> Result:
         """Run rounds up to `num_rounds`, going on from `state` if there is one.
 
-        Arguments are Flower's; `initial_arrays` (a state dict) replaces the model's own
-        initialisation, `observer` is called in every round.
+        Arguments are Flower's; `initial_arrays` (a state dict) replaces the model's own initialisation.
+        `should_stop(round, result)` or the `observer` may end the run, with an evaluation as in a last round.
 
         Raises:
             ReplyError: a client failed or answered nonsense (with failures="raise").
         """
-        self._last_round = num_rounds
+        self.last_round = num_rounds
         observer = observer or Observer()
-        config, result, arrays = ConfigRecord(), Result(), ArrayRecord()
         self.connect(grid, initial_arrays)
-        self.transport.timeout = timeout
+        result, arrays, none, self.transport.timeout = Result(), ArrayRecord(), ConfigRecord(), timeout
+        if self.rounds_done and observer.should_stop(self.rounds_done):  # it had ended, and was resumed
+            self.last_round = self.rounds_done
         with settled():
-            for t in range(self.rounds_done + 1, num_rounds + 1):
+            while (t := self.rounds_done + 1) <= self.last_round:
                 # messages without names, which would keep them until the next round's replies are there
                 arrays, train_metrics = self.aggregate_train(
-                    t, self.transport.send(self.configure_train(t, arrays, train_config or config, grid))
+                    t, self.transport.send(self.configure_train(t, arrays, train_config or none, grid))
                 )
                 result.train_metrics_clientapp[t] = train_metrics
                 observer.on_round(t, self.round_log)
-                orders = self.configure_evaluate(t, arrays, evaluate_config or config, grid)
-                if orders or self.transport.assessed:
-                    metrics = self.aggregate_evaluate(t, self.transport.send(orders))
-                    result.evaluate_metrics_clientapp[t] = metrics or MetricRecord()
-                    observer.on_evaluation(t, self.client_metrics, self.arrays())
+                self._evaluate(t, result, observer)
                 if evaluate_fn is not None and (value := evaluate_fn(t, arrays)) is not None:
                     result.evaluate_metrics_serverapp[t] = value
+                if observer.should_stop(t) or (should_stop is not None and should_stop(t, result)):
+                    before, self.last_round = self.evaluates(t), t
+                    if not before:
+                        self._evaluate(t, result, observer)
                 observer.after_round(t)
         result.arrays = self._exported()
         return result
+
+    def _evaluate(self, t: int, result: Result, observer: Observer) -> None:
+        orders = self.configure_evaluate(t, result.arrays, ConfigRecord(), self.transport.grid)
+        if orders or self.transport.assessed:
+            found = self.aggregate_evaluate(t, self.transport.send(orders)) or MetricRecord()
+            result.evaluate_metrics_clientapp[t] = found
+            observer.on_evaluation(t, self.client_metrics, self.arrays())
 
     def connect(self, grid: Grid, initial_arrays: ArrayRecord | None = None) -> None:
         """Take in the roster of `grid`, and make the initial state if there is none."""
         self.transport, everybody = connect(grid, self.plan, self.needs)
         self.roster, self.unseen = everybody.part(self.plan.new_clients)
         self.row = rows_of(self.roster.ids)
+        self.transport.clock, self.transport.most = self.clock, self.num_sampled if self.plan.extra else 0
         if self.state is None:
             params = initial_params(self.model, self.plan)
             if initial_arrays:
@@ -244,8 +248,8 @@ class PersonalizedStrategy(Strategy, ABC):
         if self.plan.eval_clients is not None and self.plan.eval_clients < len(self.roster.ids):
             rng = server_rng(self.plan.seed, 0)
             ids = sorted(ids[i] for i in rng.choice(len(ids), self.plan.eval_clients, False))
-        orders = {k: self.order_to_predict(k) for k in (*ids, *self.unseen)}
-        return self._address("evaluate", server_round, orders)
+        asked = (*ids, *self.unseen)
+        return self._address("evaluate", server_round, {k: self.order_to_predict(k) for k in asked})
 
     def order_to_predict(self, k: int) -> Any:
         """What client k is sent to predict with; a new one may have to train on its own data before."""
@@ -260,9 +264,8 @@ class PersonalizedStrategy(Strategy, ABC):
         if not rows:
             return None
         self.client_metrics = table = tabulate(rows, self.unseen)
-        weights = table["test_num"]
+        weights, names = table["test_num"], ("test_loss", "test_accuracy")
         total = max(float(weights.sum()), 1.0)
-        names = ("test_loss", "test_accuracy")
         return MetricRecord({n: float(np.nansum(weights * table[n]) / total) for n in names})
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -288,13 +291,10 @@ class PersonalizedStrategy(Strategy, ABC):
         self.state, self._generator, self.transport.orders = state, None, {}
         return []
 
-    # ---- messages -------------------------------------------------------------------------------
-
     def _address(self, kind: str, t: int, orders: Orders) -> Sequence[Message]:
         assess = self.plan.eval_protocol == "participants_local" and self.evaluates(t)
         header = Header(kind, t, self._exchange, assess, self.run_id, self.model.network.digest)
         return self.transport.address(header, orders, self.round_log)
 
     def _exported(self) -> ArrayRecord:
-        flat = {f"{m}.{k}": v for m, p in self.models(self.state).items() for k, v in p.items()}
-        return ArrayRecord(flat) if flat else ArrayRecord()
+        return ArrayRecord({f"{m}.{k}": v for m, p in self.models(self.state).items() for k, v in p.items()})

@@ -14,6 +14,7 @@ from fedpers.core.errors import ReplyError
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten
 from fedpers.core.serialization import leaf_bytes
+from fedpers.flower.clock import Clock, Effort
 from fedpers.flower.internals import number
 from fedpers.flower.messages import (
     Assessed,
@@ -56,17 +57,22 @@ class Transport:
         self.orders: Orders = {}  # of the current exchange
         self.assessed: dict[int, dict[str, float]] = {}  # partition id -> columns of `assess`
         self.timeout: float = 3600  # seconds
-        self._kind = "train"
+        self.clock: Clock | None = None  # of simulated devices
+        self.most = 0  # replies that are taken of an exchange; 0: all
+        self._down: dict[int, int] = {}  # bytes of each client's order
+        self._kind, self._when = "train", (0, 0)
 
     def address(self, header: Header, orders: Orders, counts: RoundLog) -> Sequence[Message]:
         """Messages for the orders; the bytes that they have on a network are added to `counts`."""
-        self.orders, self._kind = orders, header.kind
+        self.orders, self._kind, self._when = orders, header.kind, (header.t, header.e)
         trees = {}
         if header.kind == "train":
             times = Counter(map(id, orders.values()))
             one_of = {id(order): order for order in orders.values()}
             trees = {i: flatten(order) for i, order in one_of.items()}
-            counts.bytes_down += sum(n * leaf_bytes(trees[i][0]) for i, n in times.items())
+            sizes = {i: leaf_bytes(tree[0]) for i, tree in trees.items()}
+            counts.bytes_down += sum(n * sizes[i] for i, n in times.items())
+            self._down = {k: sizes[id(order)] for k, order in orders.items()} if self.clock else {}
             if self.plan.privacy.on:
                 counts.releases += orders
         requests = [Request(k, order, header, trees.get(id(order))) for k, order in orders.items()]
@@ -83,6 +89,7 @@ class Transport:
             ReplyError: a client failed or its reply is unfit (plan.failures="raise"), or all did.
         """
         replies: Replies = {}
+        efforts: dict[int, Effort] = {}
         inspector = Inspector()
         missing = dict.fromkeys(self.orders, "no reply")
         for k, found in self._outcomes(messages):
@@ -101,11 +108,27 @@ class Transport:
                 counts.body_forwards += found.work + found.forwards
                 counts.head_steps += found.head_steps
                 counts.bytes_up += size
+                if self.clock is not None:
+                    cost = self.clock.flops(found.work, found.work + found.forwards, found.head_steps)
+                    efforts[k] = Effort(self._down[k], size, cost)
             replies[k] = body
             del missing[k]
         if missing:
             self._report(t, missing, bool(replies), counts)
+        if self.clock is not None and efforts:
+            self._let_pass(self.clock, efforts, replies, counts)
         return dict(sorted(replies.items()))
+
+    def _let_pass(
+        self, clock: Clock, efforts: Mapping[int, Effort], replies: Replies, counts: RoundLog
+    ) -> None:
+        """Let simulated time pass, and leave out the replies that came too late."""
+        began = clock.now
+        late = clock.pass_by(efforts, self.most or len(efforts), self._when)
+        for k in late:
+            del replies[k]
+        for name, value in (("virtual_seconds", clock.now - began), ("late", len(late))):
+            counts.extra[name] = counts.extra.get(name, 0.0) + value
 
     def _messages(self, requests: Sequence[Request]) -> Sequence[Message]:
         return request_messages(requests, self.nodes)

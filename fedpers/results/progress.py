@@ -150,8 +150,9 @@ class SweepBoard:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def begin(self, i: int, label: str, rounds: int) -> None:
-        """Run `i` begins."""
+    def begin(self, i: int, label: str, rounds: int, where: str = "") -> None:
+        """Run `i` begins; `where` names its GPU."""
+        label = f"{label} ({where})" if where else label
         task = self._bar.add_task(f"  {label}", total=rounds, score="")
         self._now[i] = (task, label, rounds, 0)
 
@@ -160,6 +161,13 @@ class SweepBoard:
         task, label, rounds, _ = self._now[i]
         self._now[i] = (task, label, rounds, t)
         self._bar.update(task, completed=t, score=score)
+        self._refresh()
+
+    def again(self, i: int, text: str) -> None:
+        """Run `i` has ended and will begin once more; `text` says why."""
+        task, label, _, _ = self._now.pop(i)
+        self._bar.remove_task(task)
+        self.console.print(f"{label}: {text}", highlight=False, markup=False, soft_wrap=True)
         self._refresh()
 
     def end(self, i: int, text: str) -> None:

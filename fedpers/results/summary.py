@@ -23,6 +23,7 @@ PACKAGES = ("torch", "torchvision", "flwr", "ray", "numpy", "scipy", "scikit-lea
             "hydra-core", "datasets", "flwr-datasets", "timm")  # fmt: skip  # what moves a number
 WARM_UP = 10  # rounds in which kernels are compiled and chunk sizes chosen
 DIVERGED = 100.0  # a test loss of so many times that of guessing, or the first one, is of no use
+INTERRUPTED = "interrupted"  # status of a run that was saved on a scheduler's word
 NAMED = 5  # clients in a sentence
 METRICS = ("loss", "accuracy", "accuracy_mean", "worst_decile")
 
@@ -149,6 +150,11 @@ def read_summary(out: Path) -> dict[str, Any]:
 def note_failure(out: Path, text: str) -> None:
     """Write a summary.json that says why the run has no result."""
     files.replace_json(out / "summary.json", {"status": "failed", "error": text})
+
+
+def note_interruption(out: Path, signal: str) -> None:
+    """Write a summary.json that says that the run is to go on."""
+    files.replace_json(out / "summary.json", {"status": INTERRUPTED, "error": f"saved and ended on {signal}"})
 
 
 def peak_memory() -> float:

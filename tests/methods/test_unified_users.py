@@ -72,7 +72,7 @@ def test_an_objective_of_ones_own_is_refused_where_it_does_not_fit(name, method)
 def warned(caplog, name, fed, last=1, **options):
     strategy, _, grid = make(name, fed, **options)
     with caplog.at_level(logging.WARNING, logger="fedpers"):
-        strategy._last_round = last
+        strategy.last_round = last
         rounds(strategy, grid, 1)
     return " ".join(caplog.messages)
 

@@ -217,7 +217,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
     def _advice(self, own_mu: float, c: Constants, rates: Any) -> Iterator[str]:
         yield from on_convexity(self.config.objective, own_mu) if self.momentum else ()
         yield from on_blocks(c)
-        yield from on_anchors(rates, self.anchored(self._last_round or 0)) if "v" in self.keeps else ()
+        yield from on_anchors(rates, self.anchored(self.last_round or 0)) if "v" in self.keeps else ()
 
     def anchored(self, rounds: int) -> int:
         """How many of a run's rounds have control variates, where a method has any."""

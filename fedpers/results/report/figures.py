@@ -12,7 +12,9 @@ from fedpers.results.plots.curves import series
 from fedpers.results.report.runs import SeedGroup, StoredRun
 from fedpers.results.report.standings import Comparison, Standing, client_names, seed_of
 
-COSTS = {"bytes": ("bytes_up", "bytes_down"), "gradients": ("gradient_evals",), "seconds": ("seconds",)}
+COSTS = {"bytes": ("bytes_up", "bytes_down"), "gradients": ("gradient_evals",), "seconds": ("seconds",),
+         "hours": ("virtual_seconds",)}  # fmt: skip
+UNITS = {"hours": 3600}
 CURVES = ("accuracy", "worst_decile", "loss")
 MOST_DOTS = 400  # clients of one method; of more, every so many is shown
 
@@ -62,7 +64,10 @@ def curve(group: SeedGroup) -> list[dict[str, Any]]:
 def costs(run: StoredRun) -> dict[int, dict[str, float]]:
     """{round: bytes both ways, gradient evaluations and seconds, of all rounds so far}."""
     rows = [r for r in run.rows if r["split"] == "train"]
-    sums = {k: accumulate(sum(r.get(c, 0) for c in columns) for r in rows) for k, columns in COSTS.items()}
+    sums = {
+        k: accumulate(sum(r.get(c, 0) for c in columns) / UNITS.get(k, 1) for r in rows)
+        for k, columns in COSTS.items()
+    }
     return {
         r["round"]: dict(zip(sums, values, strict=True))
         for r, values in zip(rows, zip(*sums.values(), strict=True), strict=True)

@@ -19,7 +19,8 @@ from fedpers.results.plots.curves import series
 from fedpers.results.summary import read_summary
 
 IGNORED = (
-    "seed", "out", "resume", "device", "checkpoint_every", "optimum", "paper", "data.root", "observers",
+    "seed", "out", "resume", "device", "devices", "checkpoint_every", "optimum", "paper", "data.root",
+    "observers",
 )  # fmt: skip
 SEARCH = ".search"  # trials lie below it; they chose the settings of runs and are no runs to be compared
 

@@ -19,7 +19,8 @@ from fedpers.results.report.tables import spread
 from fedpers.results.report.wording import clients_note, sentence, warnings
 
 METRICS = {"accuracy": "accuracy", "worst_decile": "worst tenth", "loss": "loss"}
-AXES = {"round": "rounds", "bytes": "bytes", "gradients": "gradients", "seconds": "seconds"}
+AXES = {"round": "rounds", "bytes": "bytes", "gradients": "gradients", "seconds": "seconds",
+        "hours": "simulated hours"}  # fmt: skip
 CHOSEN = "Test {metric} in the round that the validation split chose"
 LAST = "Test {metric} after the last round, for some run has no validation split that could choose"
 RANKING = (

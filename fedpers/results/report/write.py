@@ -7,7 +7,16 @@ from typing import Any
 from rich.console import Console
 
 from fedpers.core.errors import ConfigError, FedpersError
-from fedpers.results.report import document, drawings, optimality_gap, record, screen, standings, written
+from fedpers.results.report import (
+    budgets,
+    document,
+    drawings,
+    optimality_gap,
+    record,
+    screen,
+    standings,
+    written,
+)
 from fedpers.results.report.runs import Setting, StoredRun, find_runs, group_by_setting
 from fedpers.results.report.screen import ReportTable
 from fedpers.results.report.tables import beside_paper, costs, tuned, unseen
@@ -17,7 +26,11 @@ FOOT = "mean ± standard deviation over runs (ddof = 1)"
 
 
 def write_report(
-    paths: Sequence[Path], out: Path | None = None, json: Path | None = None, last: int | None = None
+    paths: Sequence[Path],
+    out: Path | None = None,
+    json: Path | None = None,
+    last: int | None = None,
+    target: float | None = None,
 ) -> Path:
     """Print the tables and write report.html, report.md and the folder report/; returns the first's path.
 
@@ -25,6 +38,7 @@ def write_report(
         paths: run directories, or folders above them.
         out: where to; by default the only path, else the current folder.
         json: a file for the numbers of the runs' only experiment.
+        target: a score; what it took each method to reach it is a table.
         last: ours beside the paper's are means over so many last evaluations; else as the experiment says.
 
     Raises:
@@ -41,7 +55,7 @@ def write_report(
     texts = {json: record.text(settings)} if json else {}
     page, markdown = folder / "report.html", folder / "report.md"
     written.claim([page, markdown, *texts], folder / "report")
-    parts = [part for s in settings for part in _parts(s, folder)]
+    parts = [part for s in settings for part in _parts(s, folder, target)]
     content: dict[str, Any] = {"comparisons": parts, "left_out": _left_out(runs), "foot": FOOT}
     texts |= {page: document.html(**content), markdown: document.markdown(**content)}
     for part in parts:
@@ -56,9 +70,10 @@ def write_report(
     return page
 
 
-def _parts(setting: Setting, folder: Path) -> Iterable[dict[str, Any]]:
+def _parts(setting: Setting, folder: Path, target: float | None = None) -> Iterable[dict[str, Any]]:
     """The views of a setting's comparisons; its tables and drawings stand at the first."""
     tables = [*beside_paper(setting), *unseen(setting), *optimality_gap.tables(setting), costs(setting)]
+    tables += budgets.tables(setting, target)
     tables += tuned(setting)
     pictures = drawings.draw(setting, folder / "report", slug(setting.name))
     for comparison in standings.compare(setting):

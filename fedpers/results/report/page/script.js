@@ -4,6 +4,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const LABELS = {
   round: "round", bytes: "bytes sent, both ways", gradients: "gradient evaluations", seconds: "seconds in rounds",
+  hours: "simulated hours",
   accuracy: "test accuracy", worst_decile: "worst tenth of the clients", loss: "test loss",
 };
 const DASHES = [[1, 0], [7, 3], [2, 2.5], [9, 3, 2, 3]];  // a second cue beside colour
