@@ -1,6 +1,7 @@
 """Per-FedAvg, client half. The algorithm box is in strategies/perfedavg.py."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -8,7 +9,11 @@ from torch import Tensor
 
 from fedpers.core.params import add
 from fedpers.families.global_model.client import GlobalModelClient, Weights
-from fedpers.learning.local_training import minimise_ahead
+from fedpers.learning.kernels.plan import understood
+from fedpers.learning.kernels.programs import run_program
+from fedpers.learning.minibatches import schedule_of
+from fedpers.learning.optimizers import program
+from fedpers.learning.step import Grad, Mix, Program, Rate
 from fedpers.method import Data, LocalConfig, Model, Params, Stream, bounds, grad, minimise
 
 
@@ -47,7 +52,25 @@ class AfterAStep:
 
     def minimise(self, w: Params, opt: Any, rows: Data, rng: Stream, cfg: LocalConfig, lr: Any) -> Any:
         """All steps in one call, where there is a kernel; else None."""
-        return minimise_ahead(self.model.loss, self.alpha, w, opt, self.data, self.other, rng, cfg, lr)
+        if not understood(cfg) or program(cfg) != program(LocalConfig()) or not isinstance(lr, float):
+            return None
+        draw = lambda: schedule_of(self.data, rng, cfg)                                  # noqa: E731
+        steps, own = self.steps(self.alpha), {"w": w}
+        found = run_program(
+            self.model.loss, steps, own, ("w",), self.data.block, draw, lr=lr, other=self.other
+        )
+        return found and (found[0], opt)
+
+    @staticmethod
+    @cache
+    def steps(alpha: float) -> Program:
+        """One step of plain SGD, in the paper's letters."""
+        return Program((
+            Grad("g", "w", other=True),                                                  # [C2]
+            Mix("u", ((1.0, "w"), (-alpha, "g"))),
+            Grad("g", "u"),                                                              # [C3]
+            Mix("w", ((1.0, "w"), (Rate(), "g"))),
+        ))
 
     def _stepped(self, w: Params, rows: Data) -> Params:
         g = grad(self.model.loss)(w, self._at(self.other[rows.x], rows.mask))

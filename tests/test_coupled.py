@@ -16,12 +16,13 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
-from fedpers.families.unified.composed import FRSettings
+from fedpers.families.unified.composed import FRSettings, beside_step
 from fedpers.families.unified.mixture import APFL2Settings, Mixture, MT2Settings, Term
 from fedpers.families.unified.objective import Settings
-from fedpers.learning.kernels import coupled, native
+from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.kernels.plan import Summed
+from fedpers.learning.kernels.plan import GRADIENT
+from fedpers.learning.kernels.programs import plain_parts
 from fedpers.learning.model import build_model
 from fedpers.method import LocalConfig, Plan
 from fedpers.strategies.lsgd import LSGD
@@ -69,9 +70,15 @@ class Sum(Mixture):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The clients of each call of the C function."""
-    found, couple = [], coupled.couple
-    monkeypatch.setattr(coupled, "couple", lambda *args: found.append(len(args[3])) or couple(*args))
+    """The clients of each call of the C runner, plain gradients aside."""
+    found, train = [], native.train
+
+    def counted(plan, *args, **options):
+        if plan.program != GRADIENT:
+            found.append(len(args[1]))
+        return train(plan, *args, **options)
+
+    monkeypatch.setattr(native, "train", counted)
     return found
 
 
@@ -196,8 +203,10 @@ def test_sums_are_those_by_hand(name):
     weight = torch.tensor([[1.0, 0.0, 2.0, 1.0, 0.0], [1.0, 1.0, 3.0, 0.0, 0.0]])[:, None].repeat(1, 4, 1)
     weight[:, 2] = 1.0
     with torch.no_grad():
-        plan, start = coupled.plain_parts(network.loss, {k: t[0] for k, t in w.items()}, parts)
-        found = coupled.couple(plan, replace(start, w=w, cbar=v), Summed(*sizes), parts, index, weight)
+        plan, start = plain_parts(network.loss, {k: t[0] for k, t in w.items()}, parts)
+        plan = replace(plan, program=beside_step(*sizes), wanted=("w", "β"))
+        done = native.train(plan, replace(start, vectors={"w": w, "β": v}), parts, index, weight)
+        found = done.vectors["w"], done.vectors["β"]
     for c, data in enumerate(parts):
         first, second = ({k: t[c] for k, t in m.items()} for m in (w, v))
         expected = summed_by_hand(network, first, second, data, index[c], weight[c], sizes)

@@ -30,6 +30,7 @@ from fedpers.families.split_models.client import OwnPart, SharedPart
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import grad, stacked
+from fedpers.learning.kernels import assess as assess_module
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.scoring import losses_of, losses_of_each, sample_losses_of, scores_of
@@ -492,7 +493,7 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
 def test_losses_of_models_in_stacks_are_each_clients_own(head_alone, task, monkeypatch):
     """Of ragged clients, on parts of their samples; layers below are each model's own, or all share them."""
     fed = toy_federation(3, (70, 3, 41), dim=19, task=task)
-    model, calls, assess = net(19, (7,), fed.num_classes, task=task), [], native._assess
+    model, calls, assess = net(19, (7,), fed.num_classes, task=task), [], assess_module._assess
     block = Block([fed.client(k).train.part(lambda n: np.arange(0, n, 2)) for k in range(3)], 40)
     copies = [Data(p.x, p.y, p.mask) for p in block.parts]
     below = {k: v for k, v in model.init(9).items() if not model.is_head(k)} if head_alone else {}
@@ -500,7 +501,7 @@ def test_losses_of_models_in_stacks_are_each_clients_own(head_alone, task, monke
     own = [[model.init(3 * c + j) for j in range(3)] for c in range(3)]
     names = [k for k in own[0][0] if k not in below]
     stacks = {k: torch.stack([torch.stack([w[k] for w in group]) for group in own]) for k in names}
-    monkeypatch.setattr(native, "_assess", lambda *args: calls.append(1) or assess(*args))
+    monkeypatch.setattr(assess_module, "_assess", lambda *args: calls.append(1) or assess(*args))
 
     def one(i, w):
         return losses_of(loss, w, StackedData.of(i, block))
@@ -521,10 +522,10 @@ def test_losses_of_each_sample_are_those_of_each_model(hidden, task, monkeypatch
     sizes, calls = (70, 3, 41), []
     fed = toy_federation(3, sizes, dim=19, task=task)
     model, parts = net(19, hidden, fed.num_classes, task=task), [fed.client(k).train for k in range(3)]
-    block, shared, kernel = Block(parts, 80), model.init(9), native.sample_losses
+    block, shared, kernel = Block(parts, 80), model.init(9), assess_module.sample_losses
     own = [model.init(k) for k in range(3)]
     stacks = {k: torch.stack([w[k] for w in own]) for k in shared}
-    monkeypatch.setattr(native, "sample_losses", lambda *args: calls.append(1) or kernel(*args))
+    monkeypatch.setattr(assess_module, "sample_losses", lambda *args: calls.append(1) or kernel(*args))
 
     def one(i, w):
         return sample_losses_of(model, (shared, w), StackedData.of(i, block))

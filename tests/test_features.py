@@ -101,10 +101,10 @@ def test_rows_of_parts_are_rows_of_the_whole():
     whole, index = clients(DEEP, 3)[:3], torch.tensor([[[0, 1]], [[2, 0]], [[1, 1]]])
     even, odd = torch.tensor([0, 2, 4]), torch.tensor([5, 3, 1])
     for rows in ([even] * 3, [even, odd, even]):
-        parts, found = whole_rows([Part(d, r) for d, r in zip(whole, rows, strict=True)], index)
+        parts, (found,) = whole_rows([Part(d, r) for d, r in zip(whole, rows, strict=True)], index)
         assert all(p is d for p, d in zip(parts, whole, strict=True))
         assert found.tolist() == [r[i].tolist() for r, i in zip(rows, index, strict=True)]
-    assert whole_rows(whole, index) == (whole, index)
+    assert whole_rows(whole, index) == (whole, [index])
 
 
 def test_a_pull_on_the_trained_layers_stays():

@@ -55,7 +55,9 @@ def by_kernel_and_autograd(kind, model, data, local, monkeypatch):
     """Both trainings; the first must be the kernel's, and not that of the model's own loss."""
     loss, params = loss_of(kind, model)
     calls, train = [], native.train
-    monkeypatch.setattr(native, "train", lambda *args: calls.append(args[0].extra.kind) or train(*args))
+    monkeypatch.setattr(
+        native, "train", lambda *args, **more: calls.append(args[0].extra.kind) or train(*args, **more)
+    )
     fast, slow = both(lambda: trained(loss, params, data, local))
     assert len(calls) == 1
     return calls[0], fast, slow
@@ -166,7 +168,9 @@ def test_stacks_of_unequal_clients_are_autograds(name, local, monkeypatch):
         "moon": (MoonClient(MoonConfig(2.0, 0.4, local), model), orders),
     }[name]
     calls, train = [], native.train
-    monkeypatch.setattr(native, "train", lambda *args: calls.append(len(args[2])) or train(*args))
+    monkeypatch.setattr(
+        native, "train", lambda *args, **more: calls.append(len(args[2])) or train(*args, **more)
+    )
     loop = answers(client, order.get, RunnerConfig("loop"))
     assert calls == [1] * 10
     with autograd_only():

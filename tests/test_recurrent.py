@@ -21,8 +21,9 @@ from fedpers.families.unified.messages import Block
 from fedpers.families.unified.mixture import APFL2Settings, MT2Settings, MX2Settings
 from fedpers.families.unified.objective import Settings
 from fedpers.learning.gradients import model_gradient
-from fedpers.learning.kernels import coupled, native, recurrent
+from fedpers.learning.kernels import native, recurrent
 from fedpers.learning.kernels.dispatch import autograd_only
+from fedpers.learning.kernels.programs import plain_parts
 from fedpers.learning.kernels.recurrent import Recurrence
 from fedpers.learning.model import build_model
 from fedpers.method import Plan
@@ -219,7 +220,7 @@ def test_steps_are_those_by_hand(network, size, fast, steps, points):
     weight = torch.ones(3, steps, size)
     weight[1, :, 5:] = 0  # padding
     weight[2, :, 2:3] = 3.0
-    how, plan = recurrence(points, fast), coupled.plain_parts(network.loss, own[0][0], parts)[0]
+    how, plan = recurrence(points, fast), plain_parts(network.loss, own[0][0], parts)[0]
     found = recurrent._call(plan, how, models, ENDS, parts, index, weight)
     for c, data in enumerate(parts):
         each = by_hand(

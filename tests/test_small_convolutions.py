@@ -54,7 +54,7 @@ def trained(model, data, local, loss=None, params=None):
 def used(monkeypatch):
     """How often the C function was called."""
     calls, train = [], native.train
-    monkeypatch.setattr(native, "train", lambda *args: calls.append(1) or train(*args))
+    monkeypatch.setattr(native, "train", lambda *args, **more: calls.append(1) or train(*args, **more))
     return calls
 
 

@@ -33,6 +33,7 @@ from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.gradients import stacked
+from fedpers.learning.kernels import assess as assess_module
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.scoring import losses_of_each, mean_losses_of, sample_losses_of
@@ -392,8 +393,8 @@ def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypa
     if head_alone:
         loss = Frozen(model.loss, {k: v for k, v in model.init(7).items() if not model.is_head(k)})
         models = [[{k: v for k, v in w.items() if model.is_head(k)} for w in group] for group in models]
-    assess = native._assess
-    monkeypatch.setattr(native, "_assess", lambda *args: calls.append(1) or assess(*args))
+    assess = assess_module._assess
+    monkeypatch.setattr(assess_module, "_assess", lambda *args: calls.append(1) or assess(*args))
     with torch.no_grad():
         found = losses_of_each(loss, Items([w for group in models for w in group]), datas)
         assert len(calls) == (native.library() is not None)

@@ -72,7 +72,7 @@ def test_fedem_in_stacks_of_unequal_clients_is_autograds(monkeypatch):
     model = network(fed, "mlp")
     config = FedEMConfig(2, replace(SGD, momentum=0.5, epochs=2))
     calls, trained = [], native.train
-    monkeypatch.setattr(native, "train", lambda *args: calls.append(1) or trained(*args))
+    monkeypatch.setattr(native, "train", lambda *args, **more: calls.append(1) or trained(*args, **more))
     thetas = Components((model.init(1), model.init(2)))
 
     def answers(runner):

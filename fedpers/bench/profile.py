@@ -40,7 +40,8 @@ SIDE = 512  # of the matrices of that product; larger ones, no faster, empty cac
 PARTS = ("kernel", "torch", "Python", "Flower", "storage")
 COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is made of: samples, and models
 IN_C = {  # functions whose time is the kernels', by their file
-    "kernels/native.py": ("call", "_assess"),
+    "kernels/native.py": ("call",),
+    "kernels/assess.py": ("_assess",),
     "kernels/uniform.py": ("_by_kernel",),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (

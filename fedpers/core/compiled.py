@@ -157,6 +157,11 @@ def longs(values: Sequence[int]) -> Any:
     return (ctypes.c_long * len(values))(*values)
 
 
+def ints(values: Sequence[int]) -> Any:
+    """An array of small whole numbers, as C is given it."""
+    return (ctypes.c_int * len(values))(*values)
+
+
 def hops(stacks: Sequence[Tensor | None]) -> Any:
     """Numbers from one client's row to the next; 0 where all share one, or there is none."""
     return longs([0 if t is None else t.stride(0) for t in stacks])

@@ -6,15 +6,23 @@ import torch
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, between, sub
+from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream
-from fedpers.core.vmap import scalar
 from fedpers.learning.gradients import grad
 from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
-from fedpers.learning.kernels.plan import BLEND, Plan, Training
+from fedpers.learning.kernels.plan import Plan, Training
 from fedpers.learning.local_training import dense_plan
 from fedpers.learning.losses import Loss
 from fedpers.learning.minibatches import minibatches, passes_of, schedule_of, where_any
-from fedpers.learning.optimizers import LocalConfig, OptimizerState
+from fedpers.learning.optimizers import LocalConfig, init_optimizer
+from fedpers.learning.step import Clip, Grad, Mul, Program, Rate
+
+STEP = Program((
+    Mul("u", "own", 1.0, "W", "way"),
+    Grad("g", "u"),
+    Mul("W", "W", Rate(), "g", "way"),
+    Clip("W", 0.0, 1.0),
+))  # fmt: skip
 
 
 def minimise_between(
@@ -29,7 +37,7 @@ def minimise_between(
     own, other = ({k: model[k] for k in W} for model in (own, other))
     dense = _blending(loss, own, other, W, data, cfg, eta)
     if dense is not None:
-        return minimise_dense(*dense, data.block, *schedule_of(data, rng, cfg)).m
+        return minimise_dense(*dense, data.block, *schedule_of(data, rng, cfg)).vectors["W"]
     slope, way = grad(loss), sub(other, own)
     for batch in minibatches(data, rng, cfg):
         g = slope(between(own, other, W), batch)
@@ -67,9 +75,9 @@ def _blending(
     loss: Loss, own: Params, other: Params, W: Params, data: Data, cfg: LocalConfig, eta: float
 ) -> tuple[Plan, Training] | None:
     """What a kernel needs for steps of W; None if there is none."""
-    like = next(iter(W.values()))
-    state = OptimizerState(scalar(0.0, like.dtype, like.device), W, sub(other, own))
-    dense = dense_plan(loss, between(own, other, W), state, data, cfg, eta)
+    plain = LocalConfig(lr=eta, batch_size=cfg.batch_size)
+    dense = dense_plan(loss, own, init_optimizer(own, plain), data, plain, eta)
     if dense is None or dense[0].lam:
         return None
-    return replace(dense[0], rule=BLEND, decay=0.0), replace(dense[1], cbar=own)
+    vectors = {"w": dense[1].w, "W": W, "own": own, "way": sub(other, own)}
+    return replace(dense[0], program=STEP, wanted=("W",)), changed(dense[1], vectors=vectors)

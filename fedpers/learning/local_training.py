@@ -18,14 +18,19 @@ from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
 from fedpers.learning.gradients import grad, knows_training
-from fedpers.learning.kernels.coupled import steps_ahead
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.graphs import minimise_recorded
 from fedpers.learning.kernels.joint import Found, steps_then_gradient
-from fedpers.learning.kernels.plan import ADAM, PLAIN, Ahead, rule_of, understood
 from fedpers.learning.losses import Loss
 from fedpers.learning.minibatches import has_pace, paced, schedule_of, where_any
-from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, one_step, program
+from fedpers.learning.optimizers import (
+    MOMENTS,
+    LocalConfig,
+    OptimizerState,
+    init_optimizer,
+    one_step,
+    program,
+)
 from fedpers.learning.soft_targets import softened
 from fedpers.learning.step import Now
 from fedpers.learning.torch_steps import accumulated, alone, descend
@@ -58,8 +63,8 @@ def minimise_each(
     dense = None if own else dense_plan(loss, models[0], opt, data, cfg, cfg.lr)
     if dense is None:
         return [minimise(loss, phi, data, rng, cfg) for phi, rng in zip(models, rngs, strict=True)]
-    plan, start = replace(dense[0], keeps=False), dense[1]
-    starts = [changed(start, w=start.w | phi) for phi in models]
+    plan, start = replace(dense[0], wanted=("w",)), dense[1]
+    starts = [changed(start, vectors=start.vectors | {"w": start.w | phi}) for phi in models]
     batches = [schedule_of(data, rng, cfg) for rng in rngs]
     return [done.w for done in minimise_dense_each(plan, starts, data.block, batches)]
 
@@ -125,9 +130,10 @@ def minimise_by_kernel(
         return None
     plan, start = dense
     if not keeps or each:
-        plan, start = replace(plan, keeps=keeps), changed(start, each=each)
+        plan, start = replace(plan, wanted=plan.wanted if keeps else ("w",)), changed(start, each=each)
     done = minimise_dense(plan, start, data.block, *schedule_of(data, rng, cfg))
-    return done.w, OptimizerState(done.step[0], done.m, done.v) if opt.m else opt
+    moments = [done.vectors.get(k, {}) for k in MOMENTS]
+    return done.w, OptimizerState(done.step[0], *moments) if done.step else opt
 
 
 def minimise_paced(
@@ -149,11 +155,11 @@ def minimise_paced(
         The parameters, their momentum ({} without) and the weights [S, B] of the minibatches.
     """
     dense = dense_plan(loss, params, opt, data, cfg, lr)
-    if dense is None or dense[0].rule == ADAM:
+    if dense is None or cfg.optimizer != "sgd" or cfg.clip_norm:
         return None
     (plan, start), (index, weight) = dense, schedule_of(data, rng, cfg)
     done = minimise_dense(plan, changed(start, pace=pace), data.block, index, weight)
-    return done.w, done.m, weight
+    return done.w, done.vectors.get("m", {}), weight
 
 
 def minimise_then_grad(
@@ -195,31 +201,6 @@ def minimise_weighed(
     if each.dtype != torch.float32:
         return None
     return minimise_by_kernel(loss, params, opt, data, rng, cfg, lr, (each,))
-
-
-def minimise_ahead(
-    loss: Loss,
-    alpha: float,
-    params: Params,
-    opt: OptimizerState,
-    data: Data,
-    other: Tensor,
-    rng: Stream,
-    cfg: LocalConfig,
-    lr: Any,
-) -> tuple[Params, OptimizerState] | None:
-    """Steps w -= lr ∇f(w - α ∇f(w; D); D') of plain SGD; None if there is no kernel for it.
-
-    Args:
-        loss: f.
-        other: [n] the row in D for each in D'.
-    """
-    plain = understood(cfg) and rule_of(cfg, 0.0) == PLAIN and isinstance(lr, float)
-    if not plain or not kernels_allowed():
-        return None
-    how, draw = Ahead(alpha, lr), lambda: schedule_of(data, rng, cfg)
-    moved = steps_ahead(loss, how, params, data.block, other, draw)
-    return None if moved is None else (moved, opt)
 
 
 def dense_plan(loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any) -> Any:

@@ -14,8 +14,9 @@ else has written is obeyed as those here are.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +43,18 @@ class Rate:
         return f"({self.plus:g} + {own})" if self.plus else own
 
 
-Coefficient = float | Rate | Tensor
+@dataclass(frozen=True)
+class Own:
+    """A coefficient times·(a number of the client's own, by its name)."""
+
+    name: str
+    times: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.times:g} {self.name}"
+
+
+Coefficient = float | Rate | Own | Tensor
 
 
 class Now(NamedTuple):
@@ -51,6 +63,13 @@ class Now(NamedTuple):
     gradient: Callable[[Params], Params]  # of the loss of the step's samples, at parameters
     lr: Any  # a number, or a scalar tensor
     number: Tensor  # scalar: which step of the optimiser this is, from 1 on
+    own: Mapping[str, Any] = MappingProxyType({})  # numbers of the client
+
+    def value(self, c: Coefficient) -> Any:
+        """Of a coefficient."""
+        if isinstance(c, Own):
+            return c.times * self.own[c.name]
+        return c.at(self.lr) if isinstance(c, Rate) else c
 
 
 class Instruction(ABC):
@@ -74,19 +93,28 @@ class Instruction(ABC):
 
 @dataclass(frozen=True)
 class Grad(Instruction):
-    """dst = ∇f(at)."""
+    """dst = ∇f(at).
+
+    Torch takes plain ones only. In programs of methods that have a loop of their own for torch it may also
+    be of other samples, which pair with the step's, or of the sum of two models' outputs.
+    """
 
     dst: str = "g"
     at: str = "w"
+    other: bool = False
+    beside: str = ""  # the model whose outputs are added, as constants
 
     def run(self, v: Vectors, now: Now) -> Params:
+        if self.other or self.beside:
+            raise NotImplementedError(f"torch has no way to take {self}")
         return now.gradient(v[self.at])
 
     def in_place(self, v: Vectors, now: Now) -> None:
         v[self.dst] = self.run(v, now)
 
     def __str__(self) -> str:
-        return f"{self.dst} = ∇f({self.at})"
+        at = f"outputs of {self.at} + {self.beside}" if self.beside else self.at
+        return f"{self.dst} = ∇f({at}{'; D' if self.other else ''})"
 
 
 @dataclass(frozen=True)
@@ -97,12 +125,12 @@ class Mix(Instruction):
     terms: tuple[tuple[Coefficient, str], ...]
 
     def run(self, v: Vectors, now: Now) -> Params:
-        terms = [(c.at(now.lr) if isinstance(c, Rate) else c, v[name]) for c, name in self.terms]
+        terms = [(now.value(c), v[name]) for c, name in self.terms]
         return {k: _mixed([(c, x[k]) for c, x in terms]) for k in terms[0][1]}
 
     def in_place(self, v: Vectors, now: Now) -> None:
         names = [name for _, name in self.terms]
-        factors = [c.at(now.lr) if isinstance(c, Rate) else c for c, _ in self.terms]
+        factors = [now.value(c) for c, _ in self.terms]
         if names[0] != self.dst or names.count(self.dst) > 1 or any(isinstance(c, Tensor) for c in factors):
             super().in_place(v, now)
             return
@@ -137,7 +165,7 @@ class Mul(Instruction):
     v: str
 
     def run(self, v: Vectors, now: Now) -> Params:
-        c = self.c.at(now.lr) if isinstance(self.c, Rate) else self.c
+        c = now.value(self.c)
         return {k: x + c * v[self.u][k] * v[self.v][k] for k, x in v[self.src].items()}
 
     def __str__(self) -> str:
@@ -253,3 +281,11 @@ class Program(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.instructions))
+
+
+def pulled(steps: Program, lam: float) -> Program:
+    """The step with the gradient λ(ū w - c) beside the loss's: of a vector "c" and a client's own "ū"."""
+    if not lam:
+        return steps
+    grad, *others = steps.instructions
+    return Program((grad, Mix("g", ((1.0, "g"), (Own("ū", lam), "w"), (-lam, "c"))), *others), steps.keeps)

@@ -12,7 +12,7 @@ from fedpers.learning.gradients import in_stack
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.optimizers import MOMENTS, LocalConfig, OptimizerState, program
 from fedpers.learning.pieces import layout, pieces, slopes
-from fedpers.learning.step import Mix, Now
+from fedpers.learning.step import Now, pulled
 
 
 def alone() -> bool:
@@ -36,19 +36,18 @@ def descend(
     Args:
         gradient: of the loss without its proximal term, where it is written out; None: by autograd.
     """
-    near, steps, instructions = taken_apart(loss)[0], program(cfg), list(program(cfg).instructions)
+    near = taken_apart(loss)[0]
     pulls = near.lam != 0 and near.cbar.keys() == params.keys()  # else autograd says what is wrong
-    loss = near.loss if pulls else loss
+    steps, loss = pulled(program(cfg), near.lam * pulls), near.loss if pulls else loss
+    own = {"ū": float(near.ubar)} if pulls else {}  # read once: reading a number off a GPU waits for it
     w = {k: layout(t).requires_grad_(gradient is None) for k, t in params.items()}
     v = {"w": w} | {k: {n: layout(getattr(opt, k)[n]) for n in params} for k in steps.keeps}
-    if pulls:  # ū is read once: reading a number off a GPU waits for it
+    if pulls:
         v["c"] = {k: layout(near.cbar[k]) for k in params}
-        pull = (1.0, "g"), (near.lam * float(near.ubar), "w"), (-near.lam, "c")
-        instructions.insert(1, Mix("g", pull))
     step, slope = opt.step.clone(), gradient or partial(_slopes, loss)
     for batch, pace in batches:
-        now = Now(partial(accumulated, slope, cfg.micro_batch, batch), lr * pace, step.add_(1))
-        for instruction in instructions:
+        now = Now(partial(accumulated, slope, cfg.micro_batch, batch), lr * pace, step.add_(1), own)
+        for instruction in steps.instructions:
             instruction.in_place(v, now)
     done = {k: t.detach().contiguous() for k, t in w.items()}
     return done, OptimizerState(step, *(v.get(k, {}) for k in MOMENTS)) if steps.keeps else opt

@@ -32,8 +32,8 @@ from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.newcomers import Unseen
 from fedpers.learning.gradients import is_linear
-from fedpers.learning.kernels.coupled import Draw
 from fedpers.learning.kernels.dispatch import kernels_allowed
+from fedpers.learning.kernels.programs import Draw
 from fedpers.learning.kernels.recurrent import Recurrence, steps_recurrent
 from fedpers.learning.model import Model
 

@@ -1,6 +1,7 @@
 """Objectives whose client predicts by a shared and a private part together: of one model, or two models."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
@@ -13,9 +14,9 @@ from fedpers.core.params import Params, merge, scale, split, sq_norm
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised
 from fedpers.learning.gradients import is_linear
-from fedpers.learning.kernels.coupled import Draw, steps_mixed
-from fedpers.learning.kernels.plan import Mixed, Summed
+from fedpers.learning.kernels.programs import Draw, run_program
 from fedpers.learning.model import HEAD
+from fedpers.learning.step import Grad, Mix, Program
 
 WEIGHT = HEAD + "weight"
 
@@ -108,6 +109,28 @@ class WS2(Objective):
         return {WEIGHT: params[WEIGHT][:, :k]}, {WEIGHT: params[WEIGHT][:, k:], **rest}
 
 
+@cache
+def beside_step(of_u: float, of_beta: float) -> Program:
+    """A step of both models of FR, from the gradients of the loss of the sum of their outputs."""
+    return Program((
+        Grad("g_w", "w", beside="β"),
+        Grad("g_β", "β", beside="w"),
+        Mix("w", ((1.0, "w"), (-of_u, "g_w"))),
+        Mix("β", ((1.0, "β"), (-of_beta, "g_β"))),
+    ))  # fmt: skip
+
+
+@cache
+def sum_step(of_u: float, of_beta: float) -> Program:
+    """The same of linear models, whose sum is a model."""
+    return Program((
+        Mix("x", ((1.0, "w"), (1.0, "β"))),
+        Grad("g", "x"),
+        Mix("w", ((1.0, "w"), (-of_u, "g"))),
+        Mix("β", ((1.0, "β"), (-of_beta, "g"))),
+    ))  # fmt: skip
+
+
 class FR(Objective):
     """Federated residual learning (eq. 18): the outputs of a shared and a private model add up."""
 
@@ -131,15 +154,13 @@ class FR(Objective):
         self, w: Params, beta: Params, data: Data, draw: Draw, steps: tuple[float, float]
     ) -> tuple[Params, Params] | None:
         """In one call where both models see all inputs; of linear ones the sum is a model too, u + β_m."""
-        h, (of_w, of_b) = self.config, steps
+        h = self.config
         if not self._as_written or h.l2 or h.shared_features or h.private_features:
             return None
-        if is_linear(self.model):
-            how: Mixed | Summed = Mixed(((self.s, 1.0, of_w * self.s, of_b),))
-            return steps_mixed(self.model.loss, how, w, beta, data.block, draw)
-        how = Summed(of_w * self.s**2, of_b)
-        found = steps_mixed(self.model.loss, how, self.shared(w), beta, data.block, draw)
-        return found and (scale(found[0], 1 / self.s), found[1])
+        made = sum_step if is_linear(self.model) else beside_step
+        vectors, sizes = {"w": self.shared(w), "β": beta}, (steps[0] * self.s**2, steps[1])
+        found = run_program(self.model.loss, made(*sizes), vectors, ("w", "β"), data.block, draw)
+        return (scale(found[0], 1 / self.s), found[1]) if found else None
 
     def gradient_work(self, of: Of) -> Work:
         """The other model passes forward where one alone has a gradient."""

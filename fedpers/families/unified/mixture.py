@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -12,8 +13,8 @@ from fedpers.core.params import Params, add, scale, sq_dist, zeros_like
 from fedpers.core.work import Work
 from fedpers.families.unified.objective import Base, Constants, Objective, Of, Reparametrised, Settings
 from fedpers.learning.gradients import is_linear
-from fedpers.learning.kernels.coupled import Draw, steps_mixed
-from fedpers.learning.kernels.plan import Mixed
+from fedpers.learning.kernels.programs import Draw, run_program
+from fedpers.learning.step import Grad, Instruction, Mix, Program
 
 
 class Term(NamedTuple):
@@ -22,6 +23,21 @@ class Term(NamedTuple):
     c: float
     a: float
     b: float
+
+
+@cache
+def mixed_step(terms: tuple[Term, ...], of_w: float, of_beta: float) -> Program:
+    """A step of both models by Σ_k c_k f'(a_k w + b_k β), from gradients at where both were before it."""
+    apart = sorted(terms, key=lambda t: t.a != 0 and t.b != 0)  # of one model alone: taken at that model
+    lines = list[Instruction]()
+    for k, t in enumerate(apart):
+        lines += [Mix(f"x{k}", ((t.a, "w"), (t.b, "β")))] * ((t.a, t.b) not in ((1, 0), (0, 1)))
+    for k, t in enumerate(apart):
+        alone = "w" if (t.a, t.b) == (1, 0) else "β"
+        lines.append(Grad("g", alone if (t.a, t.b) in ((1, 0), (0, 1)) else f"x{k}"))
+        lines += [Mix("w", ((1.0, "w"), (-of_w * t.c * t.a, "g")))] * bool(t.a)
+        lines += [Mix("β", ((1.0, "β"), (-of_beta * t.c * t.b, "g")))] * bool(t.b)
+    return Program(tuple(lines))
 
 
 class Mixture(Objective):
@@ -71,10 +87,9 @@ class Mixture(Objective):
         """In one call where there are two models, u = w, and nothing but the terms."""
         if not self.sums_gradients or self.lam or self.s != 1 or self.config.l2 or not (w and beta):
             return None
-        of_w, of_b = steps
-        terms = sorted(self.terms, key=lambda t: (t.a, t.b) != (1, 0))  # w itself is stepped on in place
-        mixed = Mixed(tuple((t.a, t.b, of_w * t.c * t.a, of_b * t.c * t.b) for t in terms))
-        return steps_mixed(self.model.loss, mixed, w, beta, data.block, draw)
+        made, vectors = mixed_step(tuple(self.terms), *steps), {"w": w, "β": beta}
+        found = run_program(self.model.loss, made, vectors, ("w", "β"), data.block, draw)
+        return (found[0], found[1]) if found else None
 
     def gradient_work(self, of: Of) -> Work:
         """One gradient of the model for each term that the block is in."""

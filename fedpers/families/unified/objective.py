@@ -26,7 +26,7 @@ from fedpers.core.pytree import record
 from fedpers.core.work import Work
 from fedpers.families.unified.curvature import curvature
 from fedpers.learning.gradients import grad, model_gradient
-from fedpers.learning.kernels.coupled import Draw
+from fedpers.learning.kernels.programs import Draw
 from fedpers.learning.model import Model
 
 Of = Literal["w", "beta", "both"]  # what a gradient is taken in

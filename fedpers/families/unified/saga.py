@@ -8,7 +8,7 @@ import torch
 
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
-from fedpers.learning.kernels.coupled import Draw
+from fedpers.learning.kernels.programs import Draw
 from fedpers.learning.kernels.recurrent import Recurrence, steps_with_table
 from fedpers.learning.sample_gradients import Factors, SampleGradients
 

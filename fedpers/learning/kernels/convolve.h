@@ -1,9 +1,9 @@
-/* Convolutions of stride 1, ReLU and max pooling below a dense network, for native.c.
+/* Convolutions of stride 1, ReLU and max pooling below a dense network, for steps.c.
 
    No windows are copied. An image lies in planes padded with zeros, rows `pitch` apart; then all outputs of a
    channel are one long row, z[c][at] = b[c] + sum_s w[c][s] x[off[s] + at], where s = (input channel, i, j) and
    off[s] is where that tap starts. Outputs of the columns that are too many are left aside, and have no
-   derivative. Names as in native.c; a tap is a number of a kernel, a spot the output of one window. */
+   derivative. Names as in steps.c; a tap is a number of a kernel, a spot the output of one window. */
 #include "native.h"
 
 typedef struct {

@@ -25,8 +25,8 @@ from fedpers.learning.kernels.plan import (
     Plan,
     Shape,
     Training,
-    known,
     layers_of,
+    shared_plan,
     small_convs,
     stepping,
     understood,
@@ -60,8 +60,10 @@ def plan_of(
     )
     if found is None:
         return None
-    step = (opt.step,) if opt.m else ()  # plain steps nobody counts
-    plan, start = stepping(found[0], cfg, lr), changed(found[1], m=opt.m, v=opt.v, step=step)
+    plan = stepping(found[0], cfg, lr)
+    moments = {k: getattr(opt, k) for k in plan.program.keeps}
+    step = (opt.step,) if moments else ()  # plain steps nobody counts
+    start = changed(found[1], vectors=found[1].vectors | moments, step=step)
     return (plan, start) if native.fits(plan, start, data.block.parts) else None
 
 
@@ -75,7 +77,7 @@ def _known_parts(
     if found is None or isinstance(parts[0], Part):  # rows of a part are numbered otherwise
         return None
     plan = replace(found[0], extra=extra, trained=frozenset(params))
-    start = changed(found[1], w=params)
+    start = changed(found[1], vectors=found[1].vectors | {"w": params})
     if set(plan.names) != params.keys() or not native.fits(plan, start, parts):
         return None
     if len(plan.layers) == 1 and not second:  # all is head, and nothing moves the features
@@ -104,7 +106,7 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
     whole = frozen.fixed | params
     if layers is None or model.network.squashes:
         return None
-    plan = known(Plan(layers, model.bias, model.task, frozenset(params), proximal.lam, convs=convs))
+    plan = shared_plan(Plan(layers, model.bias, model.task, frozenset(params), proximal.lam, convs=convs))
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):
         return None
     cbar = proximal.cbar if plan.lam else {}
@@ -112,7 +114,7 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
         return None  # autograd says what is wrong
     ubar, w = proximal.ubar, {k: whole[k] for k in plan.names}
     ubar = ubar.to(like.dtype) if isinstance(ubar, Tensor) else scalar(ubar, like.dtype)
-    return plan, Training(w, cbar, (ubar,) if plan.lam else (), {}, {}, (), {})
+    return plan, Training({"w": w} | ({"c": cbar} if plan.lam else {}), {"ū": ubar} if plan.lam else {})
 
 
 def of_model_alone(model: Any) -> bool:
@@ -126,66 +128,74 @@ def _layers(model: Model) -> tuple[tuple[str, ...] | None, tuple[Shape, ...]]:
     return (dense, ()) if dense else small_convs(model) or (None, ())
 
 
-def minimise_dense(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Training:
+def minimise_dense(
+    plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor, others: Tensor | None = None
+) -> Training:
     """The training of one client, alone or under vmap; a step whose weights are all 0 changes nothing.
 
     Args:
         given: one client's tensors.
         block: `Data.block` of that client, the data of the whole stack.
         index, weight: minibatches [S, B], the rows of each step and their weights.
+        others: [S, B] rows of the other samples that some programs look at.
 
     Returns:
-        `given` after the training; `w`, `m` and `v` hold what was trained only, or nothing the plan keeps.
+        `given` after the training; its vectors are those that the plan wants, of what was trained only.
     """
-    return minimise_dense_each(plan, [given], block, [(index, weight)])[0]
+    return minimise_dense_each(plan, [given], block, [(index, weight)], others)[0]
 
 
 def minimise_dense_each(
-    plan: Plan, given: Sequence[Training], block: Any, batches: Sequence[tuple[Tensor, Tensor]]
+    plan: Plan,
+    given: Sequence[Training],
+    block: Any,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    others: Tensor | None = None,
 ) -> list[Training]:
     """`minimise_dense` from several models of a client, each on minibatches of its own."""
-    leaves, form = flatten([list(given), list(batches)])
-    moments = [plan.moving if plan.keeps and kind else [] for kind in (given[0].m, given[0].v)]
-    kinds = (plan.moving, *moments)
+    leaves, form = flatten([list(given), list(batches), () if others is None else (others,)])
+    forms = list[Any]()
 
     def all_clients(*leaves: Tensor) -> list[Tensor]:
-        found: list[Tensor] = []
-        for start, (index, weight) in zip(*rebuild(form, leaves), strict=True):
-            done = start  # of several models there may be some for which no client has a sample
+        found = list[Training]()
+        starts, schedules, others = rebuild(form, leaves)
+        for start, (index, weight) in zip(starts, schedules, strict=True):
+            done = native.only_wanted(plan, start)
+            # of several models there may be some for which no client has a sample
             if len(given) == 1 or weight.numpy().any():  # several times as quick as torch's
-                done = native.train(plan, start, *whole_rows(block.parts, index), weight)
-            trees = zip((done.w, done.m, done.v), kinds, strict=True)
-            found += [*(tree[k] for tree, names in trees for k in names), *done.step]
-        return found
+                parts, (rows, *more) = whole_rows(block.parts, index, *others)
+                done = native.train(plan, start, parts, rows, weight, *more)
+            found.append(done)
+        flat, after = flatten(found)
+        forms.append(after)
+        return flat
 
-    values = iter(on_stacks(all_clients, *leaves))
-    trained = []
-    for start in given:
-        w, m, v = ({k: next(values) for k in names} for names in kinds)
-        trained.append(changed(start, w=w, m=m, v=v, step=tuple(next(values) for _ in start.step)))
-    return trained
+    values = on_stacks(all_clients, *leaves)
+    return rebuild(forms[0], values)  # type: ignore[no-any-return]
 
 
 def minimise_in_turn(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Params:
     """P trainings of one client, alone or under vmap, each from where the one before ended.
 
     Args:
+        plan: it wants one vector.
         index, weight: minibatches [P, S, B].
 
     Returns:
-        Stacks [P, ...]: the first moment as each left it, of a BLEND the weights.
+        Stacks [P, ...]: that vector as each left it.
     """
     leaves, form = flatten([given, index, weight])
+    (name,) = plan.wanted
 
     def all_clients(*leaves: Tensor) -> list[Tensor]:
         start, index, weight = rebuild(form, leaves)
-        parts, rows = whole_rows(block.parts, index)
+        parts, (rows,) = whole_rows(block.parts, index)
         every = [
             tree_map(lambda t, c=c: t[c].expand(len(weight[c]), *t.shape[1:]), start)
             for c in range(len(rows))
         ]
         found = [
-            native.train(plan, own, [part] * len(w), i, w, in_turn=True).m
+            native.train(plan, own, [part] * len(w), i, w, in_turn=True).vectors[name]
             for own, part, i, w in zip(every, parts, rows, weight, strict=True)
         ]
         return [torch.stack([m[k] for m in found]) for k in plan.moving]
@@ -193,17 +203,20 @@ def minimise_in_turn(plan: Plan, given: Training, block: Any, index: Tensor, wei
     return dict(zip(plan.moving, on_stacks(all_clients, *leaves), strict=True))
 
 
-def whole_rows(parts: Sequence[Data], index: Tensor) -> tuple[Sequence[Data], Tensor]:
-    """(data, rows [C, S, B]) where the rows of parts that are some of a client's samples need no copy."""
+def whole_rows(parts: Sequence[Data], *rows: Tensor) -> tuple[Sequence[Data], list[Tensor]]:
+    """(data, each of the rows [C, S, B]) where rows of parts, some of a client's samples, need no copy."""
     if not isinstance(parts[0], Part):
-        return parts, index
-    whole: list[Data] = [p.of for p in parts]  # type: ignore[attr-defined]
+        return parts, list(rows)
     chosen: list[Tensor] = [p.chosen for p in parts]  # type: ignore[attr-defined]
+    return [p.of for p in parts], [_of_whole(chosen, i) for i in rows]  # type: ignore[attr-defined]
+
+
+def _of_whole(chosen: list[Tensor], index: Tensor) -> Tensor:
     if all([rows is chosen[0] for rows in chosen]):  # of clients of one size
-        return whole, chosen[0].take(index)
+        return chosen[0].take(index)
     if all([len(rows) == len(chosen[0]) for rows in chosen]):
-        return whole, torch.stack(chosen).gather(1, index.flatten(1)).view(index.shape)
-    return whole, torch.stack([rows.take(i) for rows, i in zip(chosen, index, strict=True)])
+        return torch.stack(chosen).gather(1, index.flatten(1)).view(index.shape)
+    return torch.stack([rows.take(i) for rows, i in zip(chosen, index, strict=True)])
 
 
 def gradient_of(loss: Loss, *args: Any) -> Params | None:
@@ -250,7 +263,7 @@ def _gradient(plan: Plan, start: Training, parts: Sequence[Data], mask: Tensor) 
 
     def all_clients(mask: Tensor, *leaves: Tensor) -> list[Tensor]:
         every = numbers(mask.shape[1], mask.device).expand(len(mask), 1, -1)
-        gradients = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1)).m
-        return [gradients[k] for k in plan.moving]
+        done = native.train(plan, rebuild(form, leaves), parts, every, mask.unsqueeze(1), always=True)
+        return [done.vectors["g"][k] for k in plan.moving]
 
     return dict(zip(plan.moving, on_stacks(all_clients, mask, *leaves), strict=True))

@@ -15,6 +15,7 @@ from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import whole_rows
 from fedpers.learning.kernels.plan import Plan, Training
+from fedpers.learning.kernels.steps import ROOM, WRITTEN
 
 Found = tuple[Params, Params, Tensor]  # what was trained, the gradient of all, what is told of the steps
 
@@ -37,7 +38,7 @@ def steps_then_gradient(
     leaves, form = flatten(given)
 
     def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
-        parts, rows = whole_rows(block.parts, index)
+        parts, (rows,) = whole_rows(block.parts, index)
         w, g, told = _joint(plan, rebuild(form, leaves), parts, rows, weight, steps, powers)
         return [*w.values(), *g.values(), told]
 
@@ -57,7 +58,7 @@ def _joint(
     native.call(
         native.library().fedpers_joint,
         plan,
-        ((given.w, none, none, none), (w, none, g, none), parts, index, weight),
+        ([(WRITTEN, given.w, w), (ROOM, none, g)], parts, index, weight),
         ctypes.c_float(plan.lr),
         ctypes.c_long(steps),
         pointer(told if powers else None),

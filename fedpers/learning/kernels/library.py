@@ -7,10 +7,8 @@ from typing import Any
 from fedpers.core import sums
 from fedpers.core.compiled import SHARED, build_portable, compiled
 
-HEADERS = (
-    "native convolve network products softmax derivatives score extra passes features batch motion recur"
-)
-CODE = "native couple joint recur sweep assess uniform linear pooled"
+HEADERS = "native convolve network products softmax derivatives score extra passes features motion recur"
+CODE = "steps joint recur assess uniform linear pooled"
 SOURCES = [SHARED] + [
     Path(__file__).with_name(f"{name}.{kind}")
     for kind, names in (("h", HEADERS), ("c", CODE))

@@ -7,7 +7,8 @@
    shares in what never changes: these are numbers, as all shares of the other models, until what is wanted is made.
    Shares fall off: a share that is TINY beside what the model once had counts as none, and its product is left out. */
 #pragma once
-#include "passes.h"
+#include "derivatives.h"
+#include "products.h"
 
 #define TINY 0x1p-30
 enum { EIGHT = 8 };

@@ -12,29 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpers.core.compiled import addresses, hops, longs, place, pointer, pointers, with_whole_rows
+from fedpers.core.compiled import hops, ints, longs, place, pointer, pointers, with_whole_rows
 from fedpers.core.data import Data
-from fedpers.core.items import Items
 from fedpers.core.params import Params
-from fedpers.core.pytree import changed
 from fedpers.learning.kernels.library import library
-from fedpers.learning.kernels.plan import ADAM, GRADIENT, MOMENTUM, Plan, Shape, Training
+from fedpers.learning.kernels.plan import Plan, Shape, Training
+from fedpers.learning.kernels.steps import compiled
 
 FAILURES = {1: MemoryError("no memory for a minibatch"), 2: IndexError("a label is no class")}
 FAILURES |= {3: IndexError("a part has a row that is no sample")}
-Kinds = Sequence[Params]  # stacks of the weights, of c̄, of the first and the second moments
-Given = tuple[Kinds, Kinds, Sequence[Data], Tensor, Tensor]  # in, out, clients' data, minibatches and weights
+Vector = tuple[
+    int, Params, Params
+]  # what becomes of a vector of parameters, stacks where it comes from and goes
+Given = tuple[Sequence[Vector], Sequence[Data], Tensor, Tensor]  # clients' data, minibatches and weights
 TASKS = {"classification": 0, "binary": 1, "regression": 2}
 
 
 def fits(plan: Plan, given: Training, parts: Sequence[Data]) -> bool:
     """Whether there is a kernel, and all it reads is float32 on the CPU and of the right shape."""
-    w, others = given.w, (given.cbar, given.m, given.v)
-    needed = [kind for kind, least in ((given.m, MOMENTUM), (given.v, ADAM)) if least <= plan.rule <= ADAM]
+    w, *others = given.vectors.values()
+    numbers = (*given.own.values(), *given.step, *given.each, *given.extra, *given.pace.values())
     return (
-        all(_known(t) for t in (*given.ubar, *given.step, *given.each, *given.extra, *given.pace.values()))
-        and all(_known(t) and t.shape == w[k].shape for kind in others for k, t in kind.items())
-        and all(plan.trained <= kind.keys() for kind in needed)
+        all(map(_known, numbers))
+        and all(_known(v[k]) and v[k].shape == w[k].shape for v in others for k in plan.trained & v.keys())
+        and all(plan.trained <= v.keys() for v in others)
         and all(
             w[f"{name}.weight"].shape[-4:] == (s[3], s[0], s[4], s[4])
             for name, s in zip(plan.layers, plan.convs, strict=False)
@@ -59,7 +60,7 @@ def knows(
         convs: the shapes of the first layers, if they are convolutions.
     """
     names = names[2 * len(convs) :]
-    widths = _widths(w, names)
+    widths = widths_of(w, names)
     numbers = math.prod(convs[0][:3]) if convs else widths[0]
     targets = widths[-1] if task == "regression" else 1
     labels = (torch.int64,) if task == "classification" else (torch.int64, torch.float32)
@@ -75,7 +76,7 @@ def knows(
     )
 
 
-def _widths(w: Params, names: Sequence[str]) -> list[int]:
+def widths_of(w: Params, names: Sequence[str]) -> list[int]:
     """The widths of the inputs and of each layer's outputs."""
     return [w[names[0]].shape[-1], *(w[name].shape[-2] for name in names[::2])]
 
@@ -84,59 +85,87 @@ def _known(t: Tensor) -> bool:
     return t.is_cpu and t.dtype == torch.float32
 
 
+def only_wanted(plan: Plan, given: Training) -> Training:
+    """`given` as `train` would leave it without a step."""
+    found = {name: {k: given.vectors[name][k] for k in plan.moving} for name in plan.wanted}
+    return Training(found, {}, given.step)
+
+
 def train(
-    plan: Plan, given: Training, parts: Sequence[Data], index: Tensor, weight: Tensor, in_turn: bool = False
+    plan: Plan,
+    given: Training,
+    parts: Sequence[Data],
+    index: Tensor,
+    weight: Tensor,
+    others: Tensor | None = None,
+    *,
+    in_turn: bool = False,
+    always: bool = False,
 ) -> Training:
-    """Train C clients; `fits` must hold. No tensor of `given` is overwritten.
+    """Let C clients take the plan's steps; `fits` must hold. No tensor of `given` is overwritten.
 
     Args:
-        given: stacks [C, ...] of weights, proximal terms and optimiser states.
+        given: stacks [C, ...].
         parts: the clients' data.
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
-        in_turn: all C are one client, who goes on from where it ended, `v` being a BLEND's; not for ADAM.
+        others: [C, S, B] the rows of the other samples, of the same weights, that a program may look at.
+        in_turn: all C are one client, who goes on from where it ended; optimisers must not count.
+        always: also steps whose weights are all 0.
 
     Returns:
-        `given` with the stacks of what was trained, and of what the plan keeps; of a GRADIENT, `m` holds it.
+        The stacks of the vectors that are wanted, of what is trained, and the steps made.
 
     Raises:
         MemoryError: there is none for a minibatch.
         IndexError: a label is no class.
     """
-    kinds: Kinds = (given.w, given.cbar, given.m, given.v)
-    none: Params = {}
-    moments = (given.m, none if in_turn else given.v) if plan.keeps else (none, none)
-    made = (none, none, given.w, none) if plan.rule == GRADIENT else (given.w, none, *moments)
-    fresh: Kinds = [{k: torch.empty(t.shape) for k, t in kind.items() if k in plan.trained} for kind in made]
-    if in_turn:
-        kinds, fresh = _in_turn(kinds, fresh)
+    steps = compiled(plan.steps, tuple(given.vectors), plan.wanted)
+    came, fresh = _from_and_to(plan, given, steps.vectors, len(parts), in_turn)
+    done = dict(zip(steps.vectors, fresh, strict=True))
     step = tuple([s.clone(memory_format=torch.contiguous_format) for s in given.step])
-    others = (given.ubar, given.each, given.extra[:1], given.extra[1:])
-    whole = [list(map(with_whole_rows, t)) for t in others]  # copies among them live until the kernel has run
-    ubar, each, a, b = map(place, whole)
+    rows = ([given.own[k] for k in steps.numbers], given.each, given.extra[:1], given.extra[1:])
+    numbers, *whole = [list(map(with_whole_rows, t)) for t in rows]  # copies live until the kernel has run
+    each, a, b = map(place, whole)
     pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
+    others = others if others is None else _packed(others)
     call(
-        library().fedpers_train,
+        library().fedpers_steps,
         plan,
-        (kinds, fresh, parts, index, weight),
-        plan.rule,
-        *map(ctypes.c_float, (plan.lr, plan.decay, plan.momentum, plan.lam)),
-        *ubar,
+        (list(zip(steps.kinds, came, fresh, strict=True)), parts, index, weight),
+        ctypes.create_string_buffer(steps.code, len(steps.code)),
+        ctypes.c_long(steps.lines),
+        ctypes.c_float(plan.lr),
+        pointers(numbers),
+        hops(numbers),
+        pointer(others),
+        None if others is None else longs(others.stride()),
         pointer(*step),
         pointers(pace),
         *each,
         plan.extra.kind,
         *map(ctypes.c_float, (plan.extra.weight, plan.extra.tau)),
         *(*a, *b),
+        int(always),
     )
-    return changed(given, w=fresh[0], m=fresh[2], v=fresh[3], step=step)
+    return Training({k: done[k] for k in plan.wanted}, {}, step)
 
 
-def _in_turn(kinds: Kinds, fresh: Kinds) -> tuple[list[Params], list[Params]]:
-    """(kinds, fresh) of one training after the other: each reads what the one before it made.
+def _from_and_to(
+    plan: Plan, given: Training, names: Sequence[str], C: int, in_turn: bool
+) -> tuple[list[Params], list[Params]]:
+    """Stacks where each vector comes from, and where it goes if it is wanted."""
+    came = [given.vectors.get(name, {}) for name in names]
+    shapes = {k: given.w[k].shape[1:] for k in plan.moving}
+    fresh = [{k: torch.empty(C, *s) for k, s in shapes.items()} if n in plan.wanted else {} for n in names]
+    return _in_turn(came, fresh) if in_turn else (came, fresh)
+
+
+def _in_turn(came: Sequence[Params], fresh: Sequence[Params]) -> tuple[list[Params], list[Params]]:
+    """(came, fresh) of one training after the other: each reads what the one before it made.
 
     The kernel goes client by client, and writes what it made of one before it reads the next.
     """
-    before, after = [dict(kind) for kind in kinds], [dict(kind) for kind in fresh]
+    before, after = [dict(v) for v in came], [dict(v) for v in fresh]
     for was, made in zip(before, after, strict=True):
         for k, rows in made.items():
             chain = torch.empty(len(rows) + 1, *rows.shape[1:])
@@ -152,20 +181,23 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
         MemoryError: there is none for a minibatch.
         IndexError: a label is no class.
     """
-    kinds, fresh, parts, index, weight = given
+    vectors, parts, index, weight = given
     names = plan.places + plan.second
-    tensors = [_rows(kind.get(name)) for kind in kinds for name in names]
-    widths = _widths(kinds[0], plan.places[2 * len(plan.convs) :])
+    tensors = [in_rows(came.get(name)) for _, came, _ in vectors for name in names]
+    widths = widths_of(vectors[0][1], plan.places[2 * len(plan.convs) :])
     index, weight = _packed(index), _packed(weight if weight.dtype is torch.float32 else weight.float())
-    targets = [_targets(p.y, plan.task) for p in parts]
+    targets = [targets_of(p.y, plan.task) for p in parts]
     failed = function(
         ctypes.c_long(len(plan.convs)),
         longs([side for shape in plan.convs for side in shape]),
         ctypes.c_long(len(widths) - 1),
         longs(widths),
+        ctypes.c_long(len(vectors)),
+        ints([kind for kind, _, _ in vectors]),
+        ints([name in plan.trained for name in names]),
         pointers(tensors),
         hops(tensors),
-        pointers([kind.get(name) for kind in fresh for name in names]),
+        pointers([fresh.get(name) for _, _, fresh in vectors for name in names]),
         TASKS[plan.task],
         *map(ctypes.c_long, index.shape),
         pointers([p.x for p in parts]),
@@ -180,118 +212,14 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
         raise FAILURES[failed]
 
 
-def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) -> tuple[Tensor, Tensor]:
-    """Mean losses and accuracies of C clients' J models on all their samples, [C, J] each; `knows` must hold.
-
-    Args:
-        w: stacks [C, J, ...] of parameters.
-        names, parts: each layer's weight and bias in turn, whether it has one or not; the clients' data.
-    """
-    C, J = next(iter(w.values())).shape[:2]
-    rows = [t if t is None or t[0, 0].is_contiguous() else t.contiguous() for t in map(w.get, names)]
-    first = [None if t is None else (t.data_ptr(), 4 * t.stride(0), 4 * t.stride(1)) for t in rows]
-    places = [at and at[0] + c * at[1] + j * at[2] for c in range(C) for j in range(J) for at in first]
-    found = _assess(places, _widths(w, names), task, parts, [c for c in range(C) for _ in range(J)])
-    return found.float().view(C, J, 2).unbind(2)  # type: ignore[return-value]
-
-
-def assess_each(
-    models: Items, names: Sequence[str], task: str, parts: Sequence[Data]
-) -> tuple[Tensor, Tensor]:
-    """As `assess`, [C, J] each, of models that lie anywhere, client by client; they must have `places`."""
-    assert models.places is not None
-    C, J = len(parts), len(models) // len(parts)
-    none, on = [None] * len(models), [c for c in range(C) for _ in range(J)]
-    rows = zip(*[models.places.get(name, none) for name in names], strict=True)
-    places = [at for row in rows for at in row]
-    found = _assess(places, _widths(models.models[0], names), task, parts, on)
-    return found.float().view(C, J, 2).unbind(2)  # type: ignore[return-value]
-
-
-def mean_losses(models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data]) -> Tensor:
-    """[C, J] float64 mean losses of C clients' samples under J models, as `sample_losses`."""
-    shared, pairs, places = _pairs(models, names, parts)
-    found = _assess(places, _widths(models[0], names), task, parts, [c for c, _ in pairs])[:, 0]
-    return found.view(len(models), -1).T if shared else found.view(len(parts), -1)
-
-
-def sample_losses(
-    models: Sequence[Params], names: Sequence[str], task: str, parts: Sequence[Data], size: int
-) -> Tensor:
-    """[C, J, size] the loss of each sample of C clients under J models; 0 beyond a client's samples.
-
-    Args:
-        models: stacks [C, ...] of the parameters of each; what all clients share is packed once.
-        names, parts: as in `assess`.
-
-    Raises:
-        IndexError: a label is no class.
-    """
-    _, pairs, places = _pairs(models, names, parts)
-    found = torch.zeros(len(parts), len(models), size)
-    where = [found.data_ptr() + 4 * size * (c * len(models) + j) for c, j in pairs]
-    _assess(places, _widths(models[0], names), task, parts, [c for c, _ in pairs], where)
-    return found
-
-
-def _pairs(
-    models: Sequence[Params], names: Sequence[str], parts: Sequence[Data]
-) -> tuple[bool, list[tuple[int, int]], list[int | None]]:
-    """(whether all clients share each model, pairs of client and model, where the parameters of each lie).
-
-    Client by client each reads its samples once; model by model, if they are shared, each is packed once.
-    """
-    rows = [[_rows(w.get(name)) for name in names] for w in models]
-    C, J = range(len(parts)), range(len(models))
-    shared = all(t is None or not t.stride(0) for row in rows for t in row)
-    pairs = [(c, j) for j in J for c in C] if shared else [(c, j) for c in C for j in J]
-    firsts = [[None if t is None else (t.data_ptr(), 4 * t.stride(0)) for t in row] for row in rows]
-    return shared, pairs, [at and at[0] + c * at[1] for c, j in pairs for at in firsts[j]]
-
-
-def _assess(
-    places: Sequence[int | None],
-    widths: Sequence[int],
-    task: str,
-    parts: Sequence[Data],
-    on: Sequence[int],
-    each: Sequence[int] | None = None,
-) -> Tensor:
-    """[n, 2] float64 mean loss and accuracy of models whose parameters are at `places`, model by model.
-
-    Args:
-        on: the number of the part whose samples each model is to predict.
-        each: the places where the losses of these samples go.
-    """
-    found = torch.empty(len(on), 2, dtype=torch.float64)
-    whole = [(getattr(p, "of", p), getattr(p, "chosen", None)) for p in parts]  # of a Part no row is copied
-    targets = [_targets(data.y, task) for data, _ in whole]
-    sizes = [n for p, (data, _) in zip(parts, whole, strict=True) for n in (len(p), len(data))]
-    at = [t.data_ptr() for (data, _), y in zip(whole, targets, strict=True) for t in (data.x, y)]
-    failed = library().fedpers_assess(
-        ctypes.c_long(len(widths) - 1),
-        longs(widths),
-        addresses(places),
-        TASKS[task],
-        ctypes.c_long(len(on)),
-        longs(on),
-        longs(sizes),
-        addresses(at),
-        pointers([chosen for _, chosen in whole]),
-        pointer(found),
-        None if each is None else addresses(each),
-    )
-    if failed:
-        raise FAILURES[failed]
-    return found
-
-
-def _targets(y: Tensor, task: str) -> Tensor:
+def targets_of(y: Tensor, task: str) -> Tensor:
+    """Labels or values, in the type that C reads."""
     kind = torch.int64 if task == "classification" else torch.float32
     return y if y.dtype is kind else y.to(kind)
 
 
-def _rows(stack: Tensor | None) -> Tensor | None:
+def in_rows(stack: Tensor | None) -> Tensor | None:
+    """A stack whose rows are contiguous, if there is one."""
     return None if stack is None else with_whole_rows(stack)
 
 

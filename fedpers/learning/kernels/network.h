@@ -1,25 +1,24 @@
-/* The layers of a network, a client's parameters and the memory of a call, for native.c. */
+/* The layers of a network, a client's parameters and the memory of a call, for steps.c. */
 #pragma once
 #include "convolve.h"
 #include "products.h"
 
-enum { PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND }; /* GRADIENT writes it where FIRST is; of BLEND see there */
-enum { GOALS = 2 };
-enum { WEIGHT, CBAR, FIRST, SECOND, KINDS }; /* weights, c̄ of the proximal term, moments */
-
 typedef struct {
-    long L, P;            /* dense layers, parameters of all: weight and bias of each layer in turn; of two heads, too */
-    const long *width;    /* [L + 1] of inputs and of each dense layer's outputs */
-    long N;               /* convolutions, whose parameters are first */
-    conv *conv;           /* [N] */
-    const float **from;   /* [KINDS][P] where a client's parameters come from, null if absent */
-    const long *hop;      /* [KINDS][P] floats from one client's to the next; 0: all share them */
-    float **to;           /* [KINDS][P] where they go, null if absent or not trained */
-    float **own;          /* [KINDS][P] the padded copies */
-    float **at;           /* [P] those that outputs are taken with */
-    float **goal[GOALS];  /* [P] those that a step goes to, null if absent */
-    float share[GOALS];   /* how much of a plain step goes there */
+    long L, P;          /* dense layers, parameters of all: weight and bias of each layer in turn; of two heads, too */
+    const long *width;  /* [L + 1] of inputs and of each dense layer's outputs */
+    long N;             /* convolutions, whose parameters are first */
+    conv *conv;         /* [N] */
+    long K;             /* vectors: the first are the weights */
+    const float **from; /* [K][P] where a client's parameters come from, null if absent */
+    const long *hop;    /* [K][P] floats from one client's to the next; 0: all share them */
+    float **to;         /* [K][P] where they go, null if absent */
+    const int *trained; /* [P] whether there is a gradient */
+    const int *kind;    /* [K] GIVEN, ROOM or WRITTEN: what becomes of a vector */
+    float **own;        /* [K][P] the padded copies, null if there is no room */
+    float **at;         /* [P] those that outputs are taken with */
 } net;
+
+enum { GIVEN, ROOM, WRITTEN }; /* read alone; has room of its own; it also changes after it was copied */
 
 static long channels(const net *n, long l) { return l < n->N ? n->conv[l].s.out : n->width[l - n->N + 1]; }
 static long layer_of(const net *n, long p) { return p / 2 < n->N + n->L ? p / 2 : n->N + n->L - 1; } /* both heads' */
@@ -28,15 +27,16 @@ static long ins_of(const net *n, long p) {
     long l = layer_of(n, p);
     return p % 2 ? channels(n, l) : l < n->N ? n->conv[l].taps : n->width[l - n->N];
 }
-static int trained(const net *n, long p) { return n->to[p] || n->to[FIRST * n->P + p]; }
+static int has_room(const net *n, long k, long p) {
+    return n->from[k * n->P + p] || n->to[k * n->P + p] || (n->kind[k] != GIVEN && n->trained[p]);
+}
 
 /* Copy client c's parameters to the padded rows, what all share and nothing changes only for the first client;
-   or back to where they go. What needs no padding is worked on where it goes, or read where it comes from.
-   Moments change with their parameter, also if they go nowhere. */
+   or back to where they go. What needs no padding is worked on where it goes, or read where it comes from. */
 static void copy(const net *n, long c, int back) {
-    for (long at = 0; at < KINDS * n->P; at++) {
+    for (long at = 0; at < n->K * n->P; at++) {
         long p = at % n->P, ins = ins_of(n, p), outs = outs_of(n, p), wide = WIDE(ins);
-        int changed = at < FIRST * n->P ? n->to[at] != 0 : trained(n, p), whole = ins == wide;
+        int changed = n->kind[at / n->P] == WRITTEN && n->trained[p], whole = ins == wide;
         const float *from = n->from[at] ? n->from[at] + c * n->hop[at] : 0;
         float *to = n->to[at] ? n->to[at] + c * outs * ins : 0;
         if (whole && !back && to) n->own[at] = to;
@@ -89,11 +89,11 @@ static int reserve(net *n, space *m, const shape *shapes, long B) {
     }
     for (long l = 0; l < n->N; l++) total += n->conv[l].s.out * WIDE(n->conv[l].taps); /* room in g */
     for (long p = 0; p < P; p++)
-        for (int k = 0; k < KINDS; k++)
-            if (n->from[k * P + p] || n->to[k * P + p]) total += outs_of(n, p) * WIDE(ins_of(n, p));
+        for (long k = 0; k < n->K; k++)
+            if (has_room(n, k, p)) total += outs_of(n, p) * WIDE(ins_of(n, p));
     total += Bp * WIDE(n->width[L]) + 2 * WIDE(B) + most * WIDE(Bp) + OUTS * most + V;
     m->all = calloc(total, sizeof(float));
-    n->own = calloc(KINDS * P, sizeof(float *));
+    n->own = calloc(n->K * P, sizeof(float *));
     m->z = calloc(2 * (L + 1), sizeof(float *));
     m->x = calloc(L + 1, sizeof(float **));
     const float **lists = calloc((L + 3) * Bp + most, sizeof(float *));
@@ -113,15 +113,13 @@ static int reserve(net *n, space *m, const shape *shapes, long B) {
         for (long i = 0; i < Bp; i++) m->x[l][i] = m->z[l] + i * wide;
     }
     for (long p = 0; p < P; p++)
-        for (int k = 0; k < KINDS; k++)
-            if (n->from[k * P + p] || n->to[k * P + p])
-                n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
+        for (long k = 0; k < n->K; k++)
+            if (has_room(n, k, p)) n->own[k * P + p] = take(&at, outs_of(n, p) * WIDE(ins_of(n, p)));
     m->sum = take(&at, Bp * WIDE(n->width[L]));
     m->ones = take(&at, B);
     for (long i = 0; i < B; i++) m->ones[i] = 1;
     m->turned = take(&at, most * WIDE(Bp));
-    n->at = n->goal[0] = n->own;
-    n->share[0] = 1;
+    n->at = n->own;
     m->out = Bp * WIDE(n->width[L]);
     m->g = at; /* of what is left: OUTS * most, or a convolution's gradient */
     return 0;

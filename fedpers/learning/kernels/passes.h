@@ -1,4 +1,4 @@
-/* A pass of a minibatch through a network, forward and backward, for native.c and couple.c.
+/* A pass of a minibatch through a network, forward and backward, for steps.c and joint.c.
 
    Names: x inputs of a layer, z its outputs, d derivatives of the loss in z, g gradient of the loss in a
    parameter. A bias is a matrix of one row. */
@@ -6,76 +6,89 @@
 #include "derivatives.h"
 #include "extra.h"
 
+enum { TERMS = 12 };
+enum { GRAD, MIX, MUL, CLIP, CLIPNORM, ADAM };
+
+/* An instruction of a step on vectors of parameters, as in step.py; its coefficients are plus + times * lr, times a
+   client's own number if it names one. */
 typedef struct {
-    int kind;                             /* PLAIN, ... */
-    float lr, decay, momentum, lam, ubar; /* the proximal term's gradient is lam (ubar w - cbar) */
-    float rate, root;                     /* bias corrections of Adam's current step */
-    const float **pace;                   /* [L] a factor for each client's gradients, or null */
-    const extra *extra;                   /* what the loss has beside the model's own, or null */
-    int adds;                             /* of GRADIENT: it is added to what is there */
+    int op, dst, n, src[TERMS], number[TERMS];
+    float plus[TERMS], times[TERMS];
+    int other, beside, adds; /* of GRAD: on the other samples; the outputs of this vector are added, -1 without; c[0]
+                                times it to what is there */
+    float c[TERMS];                 /* coefficients of the current client */
+} instr;
+
+/* A gradient, and what is done with it as soon as a block of it is there. */
+typedef struct {
+    int to, adds, ends;    /* the vector that it is, if this has room; to which it is added; whether it is complete then */
+    long count;
+    const instr *code;     /* [count] */
+    const float *const *pace; /* [N + L] a factor for each client's gradients, or null */
+    extra *extra;          /* what the loss has beside the model's own, or null */
+    float rate, root;      /* bias corrections of Adam's current step */
 } rule;
 
-/* Add the gradients of weight decay and of the proximal term, in n parameters. */
-static void add_penalties(const rule *h, const float *restrict w, const float *restrict cbar,
-                          float *restrict g, long n) {
-    float shrink = h->decay + h->lam * h->ubar;
-    if (shrink != 0)
-        for (long i = 0; i < n; i++) g[i] += shrink * w[i];
-    if (cbar)
-        for (long i = 0; i < n; i++) g[i] -= h->lam * cbar[i];
-}
-
-/* What weight decay and the proximal term leave of a parameter in a plain step. */
-static float left_of_one(const rule *h) { return 1 - h->lr * (h->decay + h->lam * h->ubar); }
-
-/* Take a plain step by the gradients of weight decay and of the proximal term, in n parameters: one pass over them
-   less than by way of g. */
-static void shrink(const rule *h, float *restrict w, const float *restrict cbar, long n) {
-    float keep = left_of_one(h), pull = h->lr * h->lam;
-    if (cbar)
-        for (long i = 0; i < n; i++) w[i] = keep * w[i] + pull * cbar[i];
-    else if (keep != 1)
-        for (long i = 0; i < n; i++) w[i] *= keep;
-}
-
-/* A step of Adam in n parameters by g and the gradients of penalties; `near`: there is a proximal term. */
-INLINE void adam(const rule *h, const int near, float *restrict w, const float *restrict cbar, float *restrict m,
-                 float *restrict v, const float *restrict g, long n) {
-    const float shrink = h->decay + h->lam * h->ubar;
-    for (long i = 0; i < n; i++) {
-        float d = g[i] + shrink * w[i];
-        if (near) d -= h->lam * cbar[i];
-        m[i] = 0.9f * m[i] + 0.1f * d;
-        v[i] = 0.999f * v[i] + 0.001f * d * d;
-        w[i] -= h->rate * m[i] / (sqrtf(v[i] * h->root) + 1e-8f);
-    }
-}
-
-/* A step of the optimiser in n parameters, by the gradient g and those of penalties. */
-static void update(const rule *h, float *restrict w, const float *restrict cbar, float *restrict m, float *restrict v,
-                   float *restrict g, long n) {
-    if (h->kind == ADAM) {
-        if (cbar) adam(h, 1, w, cbar, m, v, g, n);
-        else adam(h, 0, w, 0, m, v, g, n);
-        return;
-    }
-    add_penalties(h, w, cbar, g, n);
-    if (h->kind == MOMENTUM)
-        for (long i = 0; i < n; i++) g[i] = m[i] = h->momentum * m[i] + g[i];
-    for (long i = 0; i < n; i++) w[i] -= h->lr * g[i];
-}
-
-/* One step of the weights m in [0, 1] of n parameters w = c + m v, entry by entry; g is the gradient in w. n is whole
-   registers: compilers branch at each entry here, unless they are told how not to. */
-static void blend(const rule *h, float *w, const float *c, float *m, const float *v, const float *g, long n) {
+/* y = sum_k c_k x_k of T terms, of n floats: whole registers */
+INLINE void sum_of(const int T, const float *c, float *const *x, float *y, long n) {
+    const float *from[T];
+    vec f[T];
+    for (int k = 0; k < T; k++) f[k] = every(c[k]), from[k] = x[k];
     for (long i = 0; i < n; i += V) {
-        vec way = *(const vec *)(v + i), to = *(vec *)(m + i) - h->lr * *(const vec *)(g + i) * way;
-        to = pick(to < 0, every(0), to); /* keeps NaN, as the next does */
-        *(vec *)(m + i) = to = pick(to > 1, every(1), to);
-        way *= to;
-        HELD(way); /* rounded before it is added: results stay what they were */
-        *(vec *)(w + i) = *(const vec *)(c + i) + way;
+        vec t = f[0] * *(const vec *)(from[0] + i);
+        for (int k = 1; k < T; k++) t += f[k] * *(const vec *)(from[k] + i);
+        *(vec *)(y + i) = t;
     }
+}
+
+/* A step of Adam: w by moments m, v, which it moves by g first; c holds lr, both betas and epsilon. */
+INLINE void adam(const rule *h, const float *c, float *restrict w, float *restrict m, float *restrict v,
+                 const float *restrict g, long n) {
+    const float a = c[1], b = c[2], rate = c[0] * h->rate, root = h->root, least = c[3];
+    for (long i = 0; i < n; i++) {
+        m[i] = a * m[i] + (1 - a) * g[i];
+        v[i] = b * v[i] + (1 - b) * g[i] * g[i];
+        w[i] -= rate * m[i] / (sqrtf(v[i] * root) + least);
+    }
+}
+
+/* One instruction on n floats, whole registers: y = dst, x the sources. */
+static void obey(const rule *h, const instr *o, const float *c, float *y, float *const *x, long n) {
+    if (o->op == MIX && o->n == 1 && c[0] == 1) memmove(y, x[0], sizeof(float) * n);
+    else if (o->op == MIX) switch (o->n) {
+#define SUM_OF(T) case T: sum_of(T, c, x, y, n); break;
+        SUM_OF(1) SUM_OF(2) SUM_OF(3) SUM_OF(4) SUM_OF(5) SUM_OF(6) SUM_OF(7) SUM_OF(8) SUM_OF(9) SUM_OF(10) SUM_OF(11) SUM_OF(12)
+    }
+    for (long i = 0; i < n && (o->op == MUL || o->op == CLIP); i += V) { /* comparisons keep NaN */
+        vec t = *(vec *)(y + i);
+        if (o->op == MUL) {
+            vec way = c[0] * *(const vec *)(x[1] + i) * *(const vec *)(x[2] + i);
+            HELD(way); /* rounded before it is added */
+            t = *(const vec *)(x[0] + i) + way;
+        } else {
+            t = pick(t < c[0], every(c[0]), t);
+            t = pick(t > c[1], every(c[1]), t);
+        }
+        *(vec *)(y + i) = t;
+    }
+    if (o->op == ADAM) adam(h, c, y, x[0], x[1], x[2], n);
+}
+
+/* What is done with parameter p from `at` on, n floats, where the gradient is `by` times g. */
+static void follow(const net *n, const rule *h, long p, long at, long size, float *g, float by) {
+    for (const instr *o = h->code; o < h->code + h->count; o++) {
+        float *x[TERMS], *y = o->dst == h->to ? g : n->own[o->dst * n->P + p] + at, c[TERMS];
+        for (int k = 0; k < TERMS; k++) c[k] = by != 1 && k < o->n && o->src[k] == h->to ? by * o->c[k] : o->c[k];
+        for (int k = 0; k < o->n; k++) x[k] = o->src[k] == h->to ? g : n->own[o->src[k] * n->P + p] + at;
+        obey(h, o, c, y, x, size);
+    }
+}
+
+/* Whether the gradient is only ever added to something: a multiple of its row can stand for it. */
+static int linear(const rule *h) {
+    for (const instr *o = h->code; o < h->code + h->count; o++)
+        if (o->op != MIX || o->dst == h->to) return 0;
+    return 1;
 }
 
 /* Samples of a minibatch up to the last of a weight; 0 if there is none. What pads it need not be computed. */
@@ -129,71 +142,44 @@ static void outputs(const net *n, space *m, long B, long first, long last) {
     }
 }
 
-/* Take the step of one parameter matrix, whose gradient is sum_i d_i x_i^T. */
-static void step(const net *n, space *m, const rule *h, long p, float *w, const float *d, long lead,
-                 const float **x, const float **next, long B) {
-    long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), P = n->P;
-    float *c = n->own[CBAR * P + p];
-    float *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-    if (h->kind == PROXIMAL && c) {
-        moves how = {.c = c, .keep = left_of_one(h), .pull = h->lr * h->lam};
-        mix_in_pulled(d, lead, x, next, w, B, outs, wide, m->turned, &how);
+/* The gradient of one parameter matrix, sum_i d_i x_i^T, and what follows from it, block by block. */
+static void step(const net *n, space *m, const rule *h, long p, const float *d, long lead, const float **x,
+                 const float **next, long B) {
+    long outs = outs_of(n, p), wide = WIDE(ins_of(n, p)), block = B > 2 ? OUTS : 1; /* few samples take longer to read */
+    float *to = n->own[h->to * n->P + p];
+    if (B == 1 && !to && linear(h)) {
+        for (long j = 0; next && j < wide; j += LINE) __builtin_prefetch(next[0] + j, 0, 2);
+        for (long r = 0; r < outs; r++) follow(n, h, p, r * wide, wide, (float *)x[0], d[r]);
         return;
     }
-    if (h->kind <= PROXIMAL) {
-        if (h->kind == PROXIMAL) shrink(h, w, 0, outs * wide); /* by weight decay alone */
-        mix_in(d, lead, x, next, w, B, outs, wide, m->turned);
+    if (h->adds || (to && !h->count)) {
+        if (h->adds) mix_in(d, lead, x, next, to, B, outs, wide, m->turned);
+        else mix(d, lead, x, next, to, B, outs, wide, m->turned);
+        if (h->ends) follow(n, h, p, 0, outs * wide, to, 1);
         return;
     }
-    if (h->kind == GRADIENT) {
-        if (h->adds) mix_in(d, lead, x, next, u, B, outs, wide, m->turned);
-        else mix(d, lead, x, next, u, B, outs, wide, m->turned);
-        if (!h->adds) add_penalties(h, w, c, u, outs * wide);
-        return;
-    }
-    if (h->kind == MOMENTUM && !c) {
-        moves how = {u, h->momentum, h->decay + h->lam * h->ubar, h->lr};
-        mix_and_move(d, lead, x, next, w, B, outs, wide, m->turned, &how);
-        return;
-    }
-    for (long r = 0; r < outs; r += OUTS) {
-        long count = outs - r < OUTS ? outs - r : OUTS, at = r * wide;
-        mix(d + r, lead, x, r ? 0 : next, m->g, B, count, wide, 0);
-        if (h->kind == BLEND) {
-            blend(h, w + at, c + at, u + at, v + at, m->g, count * wide);
-            continue;
-        }
-        update(h, w + at, c ? c + at : c, u ? u + at : u, v ? v + at : v, m->g, count * wide);
+    for (long r = 0; r < outs; r += block) {
+        long count = outs - r < block ? outs - r : block;
+        float *g = to ? to + r * wide : m->g;
+        mix(d + r, lead, x, r ? 0 : next, g, B, count, wide, 0);
+        if (h->ends) follow(n, h, p, r * wide, count * wide, g, 1);
     }
 }
 
-/* Take the steps of a convolution whose gradients for the batch are there. */
-static void settle(const net *n, space *m, const rule *h, long l, long client) {
+/* The same of a convolution whose gradients for the batch are there. */
+static void step_conv(const net *n, space *m, const rule *h, long l, long client) {
     conv *c = &n->conv[l];
-    float pace = h->pace[l] ? h->pace[l][client] : 1;
+    float pace = h->pace && h->pace[l] ? h->pace[l][client] : 1;
     for (long p = 2 * l; p < 2 * l + 2; p++) {
-        long wide = WIDE(ins_of(n, p)), count = outs_of(n, p) * wide, P = n->P;
-        float *w = n->own[p], *b = n->own[CBAR * P + p], *u = n->own[FIRST * P + p], *v = n->own[SECOND * P + p];
-        float *g = h->kind == GRADIENT ? u : m->g;
-        if (!trained(n, p)) continue;
-        for (long r = 0; r < outs_of(n, p); r++)
-            for (long k = 0; k < wide; k++)
-                g[r * wide + k] = k >= ins_of(n, p) ? 0 : p % 2 ? c->bias[k] : add_up(c->sums[r * c->taps + k]);
-        for (long k = 0; pace != 1 && k < count; k++) g[k] *= pace;
-        for (int t = 0; t < GOALS && h->kind == PLAIN; t++)
-            for (long k = 0; n->goal[t] && k < count; k++) n->goal[t][p][k] += n->share[t] * g[k];
-        if (h->kind == PLAIN) continue;
-        if (h->kind == PROXIMAL) {
-            shrink(h, w, b, count);
-            for (long k = 0; k < count; k++) w[k] += g[k];
-            continue;
-        }
-        if (h->kind == BLEND) {
-            blend(h, w, b, u, v, g, count);
-            continue;
-        }
-        if (h->kind == GRADIENT) add_penalties(h, w, b, g, count);
-        else update(h, w, b, u, v, g, count);
+        long wide = WIDE(ins_of(n, p)), outs = outs_of(n, p);
+        float *to = n->own[h->to * n->P + p], *g = to ? to : m->g;
+        if (!n->trained[p]) continue;
+        for (long r = 0; r < outs; r++)
+            for (long k = 0; k < wide; k++) {
+                float one = k >= ins_of(n, p) ? 0 : p % 2 ? c->bias[k] : add_up(c->sums[r * c->taps + k]);
+                g[r * wide + k] = (h->adds ? g[r * wide + k] : 0) + (pace == 1 ? one : one * pace);
+            }
+        if (h->ends) follow(n, h, p, 0, outs * wide, g, 1);
     }
     memset(c->sums, 0, c->s.out * c->taps * sizeof(vec));
     memset(c->bias, 0, sizeof(float) * c->s.out);
@@ -214,27 +200,13 @@ static void down(const net *n, space *m, const rule *h, long lowest, long B, lon
             pitch = c->pitch;
         }
     }
-    for (long l = lowest; l < n->N; l++) settle(n, m, h, l, client);
+    for (long l = lowest; l < n->N; l++) step_conv(n, m, h, l, client);
 }
 
-/* Take plain steps in both goals by one gradient, sum_i d_i x_i^T. */
-static void share_out(const net *n, space *m, long p, const float *d, long lead, const float **x, const float **next,
-                      long B) {
-    long outs = outs_of(n, p), wide = WIDE(ins_of(n, p));
-    for (long r = 0; r < outs; r += OUTS) {
-        long count = outs - r < OUTS ? outs - r : OUTS;
-        mix(d + r, lead, x, r ? 0 : next, m->g, B, count, wide, 0);
-        for (int t = 0; t < GOALS; t++) {
-            float *restrict w = n->goal[t][p] + r * wide;
-            for (long i = 0; i < count * wide; i++) w[i] += n->share[t] * m->g[i];
-        }
-    }
-}
-
-/* Take the step of the bias p. */
-static void step_bias(const net *n, space *m, const rule *h, long p, float *w, float *d, long B) {
+/* The same of the bias p. */
+static void step_bias(const net *n, space *m, const rule *h, long p, float *d, long B) {
     for (long i = 0; i < B; i++) m->list[i] = d + i * WIDE(outs_of(n, p - 1));
-    step(n, m, h, p, w, m->ones, 1, m->list, 0, B);
+    step(n, m, h, p, m->ones, 1, m->list, 0, B);
 }
 
 /* Take the second head's step, and add what is to be added to the first head's outputs; 2 if a label is no class. */
@@ -246,26 +218,9 @@ static int second_head(const net *n, space *m, const rule *h, int task, const vo
     for (long i = 0; i < B * zw; i++) m->sum[i] += z[i];
     for (long i = 0; i < B * K; i++) z[i / K * zw + i % K] += e->a[i % K];
     if (derivatives(task, m->sum, y, e->rows, e->share, 0, e->scale, B, K, zw)) return 2;
-    step(n, m, h, p, w, m->sum, zw, m->x[L - 1], 0, B);
-    if (b) step_bias(n, m, h, p + 1, b, m->sum, B);
+    step(n, m, h, p, m->sum, zw, m->x[L - 1], 0, B);
+    if (b) step_bias(n, m, h, p + 1, m->sum, B);
     return 0;
-}
-
-/* Take the steps of dense layer l, in each goal its share; d is overwritten. */
-static void steps(const net *n, space *m, const rule *h, long l, float *d, long B) {
-    long zw = WIDE(n->width[l + 1]), p = 2 * (n->N + l);
-    int both = n->goal[1] && n->share[0] != 0 && n->share[1] != 0;
-    const float **next = l || n->N ? 0 : m->next;
-    if (both && trained(n, p)) share_out(n, m, p, d, zw, m->x[l], next, B);
-    float now = 1;
-    for (int t = 0; t < GOALS; t++) {
-        if (!n->goal[t] || n->share[t] == 0) continue;
-        float factor = n->share[t] / now;
-        for (long i = 0; i < B * zw; i++) d[i] *= factor;
-        now = n->share[t];
-        if (!both && trained(n, p)) step(n, m, h, p, n->goal[t][p], d, zw, m->x[l], next, B);
-        if (trained(n, p + 1)) step_bias(n, m, h, p + 1, n->goal[t][p + 1], d, B);
-    }
 }
 
 /* Go from the head down to the lowest trained layer, for client c. */
@@ -283,10 +238,11 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }
-        const float *pace = h->pace[n->N + l];
+        const float *pace = h->pace ? h->pace[n->N + l] : 0;
         if (pace)
             for (long i = 0; i < B * zw; i++) d[i] *= pace[c];
-        steps(n, m, h, l, d, B);
+        if (n->trained[p]) step(n, m, h, p, d, zw, m->x[l], l || n->N ? 0 : m->next, B);
+        if (n->trained[p + 1]) step_bias(n, m, h, p + 1, d, B);
     }
     if (lowest < n->N) down(n, m, h, lowest, B, c);
 }

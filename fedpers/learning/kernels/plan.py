@@ -1,18 +1,20 @@
 """What a kernel is told: the layers of a network, the rule of a step, the tensors."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 
 from torch import Tensor
 
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
+from fedpers.learning.kernels.steps import known
 from fedpers.learning.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu, SquashedStack, Stack, image
 from fedpers.learning.model import HEAD, Model
-from fedpers.learning.optimizers import LocalConfig
+from fedpers.learning.optimizers import LocalConfig, program
+from fedpers.learning.step import Grad, Program, pulled
 
-PLAIN, PROXIMAL, MOMENTUM, ADAM, GRADIENT, BLEND = range(6)  # the kernel's rules for a step
+GRADIENT = Program((Grad(),))  # what gives ∇f, as "g"
 STACKS = (Stack, SquashedStack)  # subclasses may do anything
 HEADS = (HEAD.rstrip("."),)  # the layers of a model whose features are given
 TAPS = 6144  # weights of a convolution that is small: its gradients, a register each, stay in the cache
@@ -46,13 +48,16 @@ class Plan:
     task: str
     trained: frozenset[str]  # the parameters that move
     lam: float = 0.0  # weight of the proximal term
-    rule: int = GRADIENT  # of a step
+    program: Program = GRADIENT  # of a step, without the pull of that term
+    wanted: tuple[str, ...] = ("g",)  # the vectors to be had after the last step
     lr: float = 0.0
-    decay: float = 0.0  # weight decay
-    momentum: float = 0.0
     convs: tuple[Shape, ...] = ()  # of the first layers; the others are dense
-    keeps: bool = True  # whether somebody wants the moments after the last step
     extra: Extra = Extra()
+
+    @cached_property
+    def steps(self) -> Program:
+        """The program, with the pull of the proximal term."""
+        return pulled(self.program, self.lam)
 
     @cached_property
     def places(self) -> list[str]:
@@ -77,7 +82,7 @@ class Plan:
 
 
 @lru_cache(256)  # clients ask for the same in every round: what is derived from a plan stays with it
-def known(plan: Plan) -> Plan:
+def shared_plan(plan: Plan) -> Plan:
     """The plan itself, of equal ones the first."""
     return plan
 
@@ -85,88 +90,43 @@ def known(plan: Plan) -> Plan:
 @lru_cache(256)
 def stepping(plan: Plan, cfg: LocalConfig, lr: float) -> Plan:
     """The plan of a local training by this optimiser, of size `lr`."""
-    rule = rule_of(cfg, plan.lam)
-    return replace(plan, rule=rule, lr=lr, decay=cfg.weight_decay, momentum=cfg.momentum)
+    steps = program(cfg)
+    return replace(plan, program=steps, wanted=("w", *steps.keeps), lr=lr)
 
 
 @record("learning.Training")
 class Training:
     """The tensors of a local training, one client's or stacks [C, ...] of them."""
 
-    w: Params  # weights, frozen ones too
-    cbar: Params  # c̄ of the proximal term; {} without; of a BLEND where its way begins
-    ubar: tuple[Tensor, ...]  # (ū of the proximal term,), a scalar; () without
-    m: Params  # momentum or first moment; the result of a GRADIENT; the weights of a BLEND
-    v: Params  # second moment; the way that a BLEND weighs
-    step: tuple[Tensor, ...]  # (steps made before,), a scalar, if the rule counts them
-    pace: Params  # factors of the loss's gradients, a scalar a layer; {} without
+    vectors: dict[
+        str, Params
+    ]  # by their names in the program: "w", frozen ones too; of others what is trained
+    own: dict[str, Tensor]  # numbers of the client, by their names in the program: scalars
+    step: tuple[Tensor, ...] = ()  # (steps made before,), a scalar, if the optimiser counts them
+    pace: Params = field(
+        default_factory=dict
+    )  # factors of the loss's gradients, a scalar a layer; {} without
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size
     extra: tuple[Tensor, ...] = ()  # a, or a and b, of the plan's Extra
 
-
-@dataclass(frozen=True)
-class Ahead:
-    """Steps of size lr with the gradient at w - α ∇f(w; D), in D'."""
-
-    alpha: float
-    lr: float
-    kind = 0
-
     @property
-    def numbers(self) -> tuple[float, ...]:
-        """What the kernel is told."""
-        return self.alpha, self.lr
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Steps of two models w and v with gradients at a w + b v."""
-
-    terms: tuple[
-        tuple[float, float, float, float], ...
-    ]  # (a, b, how much goes to w, how much to v), two at most
-    kind = 1
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """What the kernel is told."""
-        return tuple(v for term in self.terms for v in term)
-
-
-@dataclass(frozen=True)
-class Summed:
-    """Steps of two models w and v with gradients of the loss of the sum of their outputs."""
-
-    to_w: float
-    to_v: float
-    kind = 2
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """What the kernel is told."""
-        return self.to_w, self.to_v
+    def w(self) -> Params:
+        """The weights: the first vector."""
+        return next(iter(self.vectors.values()))
 
 
 # The settings that a kernel obeys, spelled out: a new one is unknown until somebody adds it here.
-SETTINGS = {"lr", "epochs", "steps", "batch_size", "momentum", "weight_decay", "optimizer"}
-SETTINGS |= {"keep_momentum", "schedule", "horizon"}  # obeyed by training_round.py, before a kernel is asked
-OPTIMIZERS = ("sgd", "adam")
+SETTINGS = {"lr", "epochs", "steps", "batch_size"}
+SETTINGS |= {"momentum", "weight_decay", "optimizer", "betas", "eps", "clip_norm"}  # of the program
+SETTINGS |= {"keep_momentum", "schedule", "horizon", "warmup"}  # of a round: obeyed before a kernel is asked
 
 
 @lru_cache(256)
 def understood(cfg: LocalConfig) -> bool:
     """Whether a kernel knows all that these settings ask for: what it does not know is left to torch."""
     others = [f for f in fields(cfg) if f.name not in SETTINGS]
-    return cfg.optimizer in OPTIMIZERS and all(
-        f.default is not MISSING and getattr(cfg, f.name) == f.default for f in others
-    )
-
-
-def rule_of(cfg: LocalConfig, lam: float) -> int:
-    """The rule for a step of an optimiser, with a proximal term of weight `lam`."""
-    if cfg.optimizer == "adam" or cfg.momentum:
-        return ADAM if cfg.optimizer == "adam" else MOMENTUM
-    return PROXIMAL if cfg.weight_decay or lam else PLAIN
+    plain = all(f.default is not MISSING and getattr(cfg, f.name) == f.default for f in others)
+    return plain and known(program(cfg))
 
 
 def steps_of(model: Model) -> Sequence[Step]:

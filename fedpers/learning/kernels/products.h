@@ -1,4 +1,4 @@
-/* Products of small matrices whose rows are padded to whole registers, for native.c. */
+/* Products of small matrices whose rows are padded to whole registers, for steps.c. */
 #include "native.h"
 
 #ifdef __AVX512F__
@@ -58,6 +58,7 @@ INLINE void forward(const float *w, const float *b, const float **x, float *z, l
             for (long i = from; i < to; i += ROWS) {
                 const float *bias = b ? b + k : b;
                 if (to - i > ROWS / 2) dots(ROWS, DOTS, w + k * wide, x + i, bias, z + i * zw + k, wide, zw, 0, 0);
+                else if (to - i == 1) dots(1, DOTS, w + k * wide, x + i, bias, z + i * zw + k, wide, zw, 0, 0);
                 else dots(ROWS / 2, DOTS, w + k * wide, x + i, bias, z + i * zw + k, wide, zw, 0, 0);
             }
         }
@@ -67,46 +68,28 @@ INLINE void forward(const float *w, const float *b, const float **x, float *z, l
     }
 }
 
-/* What a product does with y: it is y, it is added, also to y pulled towards c, y takes a step of momentum by it. */
-enum { SET, ADD, PULL_AND_ADD, MOVE };
-typedef struct {
-    float *m;                  /* the momentum of y, whose rows are as y's */
-    float momentum, decay, lr;
-    const float *c;            /* keep * y + pull * c is added to; rows are as y's */
-    float keep, pull;
-} moves;
+enum { SET, ADD }; /* what a product does with y: it is y, or it is added */
 
 /* Sums sum_s a[s][r] x_s for `outs` rows r and `vecs` registers at j of rows of y; `soon` rows of `next`, n at most, are
    fetched there meanwhile, and with wide registers what follows in y: with AVX2 the loop takes 8 % more by that. */
 INLINE void strip(const int outs, const int vecs, const int end, const float *a, long lead, const float **x,
-                  const float **next, long soon, float *y, long n, long wide, long j, const moves *h) {
+                  const float **next, long soon, float *y, long n, long wide, long j) {
     vec t[OUTS][2] = {0};
-    for (int r = 0; r < outs && (end == ADD || end == PULL_AND_ADD); r++)
-        for (int v = 0; v < vecs; v++) {
-            long at = r * wide + j + v * V;
-            t[r][v] = *(const vec *)(y + at);
-            if (end == PULL_AND_ADD) t[r][v] = h->keep * t[r][v] + h->pull * *(const vec *)(h->c + at);
-        }
+    for (int r = 0; r < outs && end == ADD; r++)
+        for (int v = 0; v < vecs; v++) t[r][v] = *(const vec *)(y + r * wide + j + v * V);
     for (long s = 0; s < n; s++) {
         vec u[2];
         for (int v = 0; v < vecs; v++) {
             u[v] = *(const vec *)(x[s] + j + v * V);
             HELD(u[v]);
             if (s < soon && v * V % LINE == 0) __builtin_prefetch(next[s] + j + v * V, 0, 2);
-            long then = s * wide + j + (vecs + v) * V;
-            if (V == LINE && end != SET && s < outs) __builtin_prefetch(y + then, 1, 3);
-            if (end == PULL_AND_ADD && s < outs) __builtin_prefetch(h->c + then, 0, 3);
-            if (end == MOVE && s < outs) __builtin_prefetch(h->m + then, 1, 3);
+            if (V == LINE && end == ADD && s < outs) __builtin_prefetch(y + s * wide + j + (vecs + v) * V, 1, 3);
         }
         for (int r = 0; r < outs; r++)
             for (int v = 0; v < vecs; v++) t[r][v] += a[s * lead + r] * u[v];
     }
     for (int r = 0; r < outs; r++)
-        for (int v = 0; v < vecs; v++) {
-            vec *to = (vec *)(y + r * wide + j + v * V), *m = end == MOVE ? (vec *)(h->m + r * wide + j + v * V) : 0;
-            if (m) *m = h->momentum * *m + (t[r][v] + h->decay * *to);
-            *to = m ? *to - h->lr * *m : t[r][v];
-        }
+        for (int v = 0; v < vecs; v++) *(vec *)(y + r * wide + j + v * V) = t[r][v];
 }
 
 /* How many rows of `left` are taken at a time. */
@@ -118,10 +101,10 @@ INLINE long height(long left) {
 
 /* The same from j to `to`, for as many rows as `height` gives */
 INLINE void strips(long outs, const int end, const float *a, long lead, const float **x, const float **next, long soon,
-                   float *y, long n, long wide, long j, long to, const moves *h) {
+                   float *y, long n, long wide, long j, long to) {
 #define OF_HEIGHT(T) case T: \
-    for (; j + V < to; j += 2 * V) strip(T, 2, end, a, lead, x, next, soon, y, n, wide, j, h); \
-    if (j < to) strip(T, 1, end, a, lead, x, next, soon, y, n, wide, j, h); \
+    for (; j + V < to; j += 2 * V) strip(T, 2, end, a, lead, x, next, soon, y, n, wide, j); \
+    if (j < to) strip(T, 1, end, a, lead, x, next, soon, y, n, wide, j); \
     return;
     switch (outs) { HEIGHTS(OF_HEIGHT) }
 }
@@ -131,7 +114,7 @@ INLINE void strips(long outs, const int end, const float *a, long lead, const fl
    five rows, but not in all. With `room` [outs * n] for it, a is packed, as its rows may lie where they push each other
    out. `next` (null, or n rows) are fetched meanwhile, a few at a time. */
 INLINE void product(const int end, const float *a, long lead, const float **x, const float **next, float *y, long n,
-                    long outs, long wide, float *room, const moves *how) {
+                    long outs, long wide, float *room) {
     int packs = room && outs > OUTS && wide > 2 * V;
     long step = V < LINE || height(outs) == outs ? wide : 2 * V;
     for (long r = 0, T; packs && r < outs; r += T) {
@@ -145,37 +128,22 @@ INLINE void product(const int end, const float *a, long lead, const float **x, c
             T = height(outs - r);
             const float *from = packs ? room + r * n : a + r;
             long hop = packs ? T : lead;
-            moves h = {0};
-            if (how) h = *how;
-            if (end == MOVE) h.m += r * wide;
-            if (end == PULL_AND_ADD) h.c += r * wide;
             long first = n * r / outs, soon = next ? n * (r + T) / outs - first : 0;
-            strips(T, end, from, hop, x, soon ? next + first : 0, soon, y + r * wide, n, wide, j, to, &h);
+            strips(T, end, from, hop, x, soon ? next + first : 0, soon, y + r * wide, n, wide, j, to);
         }
     }
 }
 
-/* y_r += sum_s a[s][r] x_s, y_r = sum_s a[s][r] x_s, the first of these to y pulled towards c, and a step of momentum by
-   such sums; arguments as above */
+/* y_r += sum_s a[s][r] x_s, and y_r = sum_s a[s][r] x_s; arguments as above */
 static inline void mix_in(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs, long wide,
                    float *room) {
     const long most = PIECE(wide);
     for (long s = 0; s < n; s += most)
-        product(ADD, a + s * lead, lead, x + s, next ? next + s : 0, y, n - s < most ? n - s : most, outs, wide, room, 0);
+        product(ADD, a + s * lead, lead, x + s, next ? next + s : 0, y, n - s < most ? n - s : most, outs, wide, room);
 }
 static inline void mix(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs, long wide,
                 float *room) {
     const long now = n < PIECE(wide) ? n : PIECE(wide);
-    product(SET, a, lead, x, next, y, now, outs, wide, room, 0);
+    product(SET, a, lead, x, next, y, now, outs, wide, room);
     if (n > now) mix_in(a + now * lead, lead, x + now, next ? next + now : 0, y, n - now, outs, wide, room);
-}
-static inline void mix_in_pulled(const float *a, long lead, const float **x, const float **next, float *y, long n,
-                                 long outs, long wide, float *room, const moves *h) {
-    const long now = n < PIECE(wide) ? n : PIECE(wide);
-    product(PULL_AND_ADD, a, lead, x, next, y, now, outs, wide, room, h);
-    if (n > now) mix_in(a + now * lead, lead, x + now, next ? next + now : 0, y, n - now, outs, wide, room);
-}
-static inline void mix_and_move(const float *a, long lead, const float **x, const float **next, float *y, long n, long outs,
-                                long wide, float *room, const moves *h) {
-    product(MOVE, a, lead, x, next, y, n, outs, wide, room, h);
 }

@@ -247,14 +247,14 @@ static int make(place *n, motion *h, known *o, int task, const float *x, const v
     return failed;
 }
 
-/* Make S steps for each of C clients; the first arguments as in fedpers_train, with models for the kinds, mixtures
+/* Make S steps for each of C clients; the first arguments as in fedpers_steps, with models for the kinds, mixtures
    where results go, dense layers only, and samples index [C, S, 1]. `sizes` and `numbers` are as `told` reads them:
    starts [m][given], moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. `table` [C][P] is null, or where
    each client keeps its samples' last gradients: they stand for the second of two points, the first one's sign is 1.
    `samples` [C] says how many each has.
    Returns 0, 1 without memory, 2 for a label that is no class. */
-int fedpers_recur(long N, const void *shapes, long L, const long *width, const float **from, const long *hop,
-                  float **to, int task, long C, long S, long B, const float **x, const void **y,
+int fedpers_recur(long N, const void *shapes, long L, const long *width, long K, const int *kind, const int *trained,
+                  const float **from, const long *hop, float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
                   const double *numbers, float **table, const long *samples) {
     place n = {L, 2 * L, sizes[1], width};

@@ -1,8 +1,9 @@
-"""Steps by which several models move linearly but for gradients, in C: see recur.c and sweep.c."""
+"""Steps by which several models move linearly but for gradients, in C: see recur.c."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.coupled import Draw, plain_parts
 from fedpers.learning.kernels.few_models import Few, few_models
-from fedpers.learning.kernels.plan import Plan
+from fedpers.learning.kernels.plan import Plan, Training
+from fedpers.learning.kernels.programs import Draw, plain_parts
+from fedpers.learning.kernels.steps import GIVEN
 from fedpers.learning.losses import Loss
+from fedpers.learning.step import Grad, Mix, Program
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,19 @@ class Recurrence:
         changed = (self.moves != still).any(1) | (self.gains != 0)
         return [i for i, c in enumerate(changed.tolist()) if c]
 
+    @cached_property
+    def program(self) -> Program:
+        """One step: all models from where they were before it."""
+        m, points, signs = range(len(self.moves)), self.points.tolist(), self.signs.tolist()
+        names = [f"s{k}" for k in m]
+        mixed = [Mix(f"x{q}", _terms(point, names)) for q, point in enumerate(points)]
+        slopes = [Grad(f"g{q}", f"x{q}") for q in range(len(points))]
+        moves, gains = self.moves.tolist(), self.gains.tolist()
+        rows = {i: [*moves[i], *[gains[i] * s for s in signs]] for i in self.moving}
+        names += [g.dst for g in slopes]
+        moved = [Mix(f"t{i}", _terms(row, names)) for i, row in rows.items()]
+        return Program((*mixed, *slopes, *moved, *[Mix(f"s{i}", ((1.0, f"t{i}"),)) for i in self.moving]))
+
     def of_few(self, ends: Tensor) -> Few:
         """What the kernel is told, where the mixtures `ends` [J, m] are wanted; found once for each."""
         key = ends.numpy().tobytes()
@@ -51,6 +67,11 @@ class Recurrence:
         return {}
 
 
+def _terms(row: Sequence[float], names: Sequence[str]) -> tuple[tuple[float, str], ...]:
+    """A mixture; of nothing it is 0 times the first."""
+    return tuple([(c, n) for c, n in zip(row, names, strict=True) if c]) or ((0.0, names[0]),)
+
+
 def steps_recurrent(
     loss: Loss, how: Recurrence, models: Sequence[Params], ends: Tensor, block: Any, draw: Draw
 ) -> list[Params] | None:
@@ -60,7 +81,7 @@ def steps_recurrent(
         models: of the same names and shapes, those of the recurrence.
         ends: [J, m] float64.
         block: `Data.block` of the client.
-        draw: as in `steps_ahead`.
+        draw: as in `run_program`.
     """
     found = steps_with_table(loss, how, models, ends, block, draw, {})
     return found and found[0]
@@ -104,19 +125,40 @@ def _call(
     weight: Tensor,
     table: Params | None = None,  # stacks, which are written
 ) -> list[Params]:
+    if index.shape[2] != 1:
+        return _by_program(plan, how, models, ends, parts, index, weight)
     wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
-    few = how.of_few(ends)
-    one = index.shape[2] == 1
-    own = [_places(plan, table), longs([len(p.x) for p in parts])] if one else []
+    few, none = how.of_few(ends), dict[str, Tensor]()
+    pairs = zip_longest([models[i] for i in few.order], wanted, fillvalue=none)
     native.call(
-        native.library().fedpers_recur if one else native.library().fedpers_sweep,
+        native.library().fedpers_recur,
         plan,
-        ([models[i] for i in few.order], wanted, parts, index, weight),
+        ([(GIVEN, came, made) for came, made in pairs], parts, index, weight),
         longs(few.sizes),
         pointer(few.numbers),
-        *own,
+        _places(plan, table),
+        longs([len(p.x) for p in parts]),
     )
     return wanted
+
+
+def _by_program(
+    plan: Plan,
+    how: Recurrence,
+    models: Sequence[Params],
+    ends: Tensor,
+    parts: Sequence[Data],
+    index: Tensor,
+    weight: Tensor,
+) -> list[Params]:
+    """Steps of several samples, whose gradients take longer than what moves the models."""
+    names = [f"s{k}" for k in range(len(models))]
+    own = replace(plan, program=how.program, wanted=tuple([names[i] for i in how.moving]))
+    given = dict(zip(names, models, strict=True))
+    now = given | native.train(own, Training(given, {}), parts, index, weight).vectors
+    rows = [[(c, now[n]) for c, n in zip(row, names, strict=True) if c] for row in ends.tolist()]
+    none = {k: torch.zeros_like(w) for k, w in models[0].items()}
+    return [{k: sum([c * w[k] for c, w in row], none[k]) for k in none} for row in rows]
 
 
 def _places(plan: Plan, table: Params | None) -> Any:

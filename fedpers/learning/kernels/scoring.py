@@ -9,7 +9,7 @@ from fedpers.core.data import Data
 from fedpers.core.items import Items
 from fedpers.core.params import Params, alike
 from fedpers.core.vmap import on_stacks, readable
-from fedpers.learning.kernels import native
+from fedpers.learning.kernels import assess, native
 from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, of_model_alone, parts_of
 from fedpers.learning.kernels.plan import Plan, Training, layers_of, places_of
 from fedpers.learning.losses import Loss, taken_apart
@@ -39,7 +39,7 @@ def scores_of(model: Model, params: Params, data: Data) -> tuple[Tensor, Tensor]
 
     def all_clients(_: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
         models = {k: v.unsqueeze(1) for k, v in zip(w, leaves, strict=True)}
-        loss, accuracy = native.assess(models, places, model.task, parts)
+        loss, accuracy = assess.assess(models, places, model.task, parts)
         return loss[:, 0], accuracy[:, 0]
 
     loss, accuracy = on_stacks(all_clients, data.num, *w.values())  # `num` differs by client: always a stack
@@ -51,7 +51,7 @@ def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tens
 
     By the kernel where there is one, in one call for all clients of a stack, else by torch.
     """
-    found = _by_kernel(native.sample_losses, model, models, data, len(data))
+    found = _by_kernel(assess.sample_losses, model, models, data, len(data))
     if found is None:
         return torch.stack([model.sample_losses(model(w, data.x), data.y) for w in models])
     return found
@@ -59,7 +59,7 @@ def sample_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tens
 
 def mean_losses_of(model: Model, models: Sequence[Params], data: Data) -> Tensor:
     """[J] float64 the mean loss of a client's samples under J models, as by `sample_losses_of`."""
-    found = _by_kernel(native.mean_losses, model, models, data)
+    found = _by_kernel(assess.mean_losses, model, models, data)
     if found is None:
         losses = sample_losses_of(model, models, data).double()
         return torch.where(data.mask > 0, losses, 0.0).sum(1) / data.num
@@ -98,7 +98,7 @@ def losses_of(loss: Loss, models: Params, data: Data) -> Tensor:
     parts, names = data.block.parts, list(w)
 
     def all_clients(_: Tensor, *leaves: Tensor) -> list[Tensor]:
-        return [native.assess(dict(zip(names, leaves, strict=True)), plan.places, plan.task, parts)[0]]
+        return [assess.assess(dict(zip(names, leaves, strict=True)), plan.places, plan.task, parts)[0]]
 
     return on_stacks(all_clients, data.num, *w.values())[0]
 
@@ -126,7 +126,7 @@ def losses_of_each(loss: Loss, models: Items, datas: Sequence[Data]) -> Tensor:
         more = start.w.keys() - models.layers.keys()
         whole = Items([start.w | w for w in models.models]) if more else models
         if whole.places is not None:
-            return native.assess_each(whole, plan.places, plan.task, datas)[0]
+            return assess.assess_each(whole, plan.places, plan.task, datas)[0]
     each = [data for data in datas for _ in range(len(models) // C)]
     if not like.is_cpu and alike(models.models) and len({len(data) for data in datas}) == 1:
         return _scored_together(loss, models.models, each).view(C, -1)
