@@ -16,6 +16,7 @@ from fedpers.flower.messages import Header, Request
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
 from tests import own_nets
+from tests.methods.helpers import config, simulated
 
 LORA = {"rank": 2, "alpha": 6}
 
@@ -177,3 +178,66 @@ def test_parts_know_adapters():
 
     net = model(lora=LORA)
     assert cut(net, net.init_trained(0), "adapters")[1].keys() == {"body.hidden.lora_A", "body.hidden.lora_B"}
+
+
+def rounds(method, settings, lora, trainable=None, count=2):
+    """(server's state, clients' states) after some rounds; full batches."""
+    net = model(lora=lora, **({"trainable": trainable} if trainable else {}))
+    return (net, *simulated(method, config(method, **settings), federation(), net, count, dtype="float32"))
+
+
+def test_ffa_lora_averages_products_exactly():
+    """Sun et al., ICLR 2024: with A frozen the mean of products B_k A is the mean of B_k, times A."""
+    net, server, cohort = rounds("fedavg", {}, LORA, ["*lora_B", "out.*"])
+    assert server.state.params.keys() == {"body.hidden.lora_B", "head.weight", "head.bias"}
+    for trainable, exact in ((["*lora_B", "out.*"], True), (["*lora_*", "out.*"], False)):
+        net = model(lora=LORA, trainable=trainable)
+        ends, cohort = trained(net, federation(), "stack")
+        n = torch.tensor([float(x) for x in cohort.federation.num_train])
+        mean = {k: sum(w * e[k] for w, e in zip(n / n.sum(), ends, strict=True)) for k in ends[0]}
+        products = [net.network.plain_state(net.init(1) | e)["hidden.weight"] for e in ends]
+        wanted = sum(w * p for w, p in zip(n / n.sum(), products, strict=True))
+        found = net.network.plain_state(net.init(1) | mean)["hidden.weight"]
+        assert torch.allclose(found, wanted, atol=1e-6) is exact
+
+
+def test_fedsa_lora_shares_a_and_keeps_b():
+    """Guo et al., ICLR 2025: A is averaged over the clients, B stays where it is."""
+    own = ["*lora_B", "head.*"]
+    net, server, cohort = rounds("fedper", {"personal": own, "head_init": "common"}, LORA, count=1)
+    ends, _ = trained_from(net, cohort.client.config.local)
+    assert server.state.part.keys() == {"body.hidden.lora_A"}
+    n = torch.tensor([float(x) for x in cohort.federation.num_train])
+    mean = sum(w * e["body.hidden.lora_A"] for w, e in zip(n / n.sum(), ends, strict=True))
+    torch.testing.assert_close(server.state.part["body.hidden.lora_A"], mean, rtol=1e-5, atol=1e-6)
+    for k, state in cohort.store.states.items():
+        for name in ("body.hidden.lora_B", "head.weight", "head.bias"):
+            torch.testing.assert_close(state.own[name], ends[k][name], rtol=1e-5, atol=1e-6)
+
+
+def trained_from(net, local):
+    """What each client makes of the model's start in round 1 of seed 0."""
+    fed = federation()
+    cohort = Cohort(FedAvgClient(FedAvgConfig(local=local), net), fed, RamStore(), Plan(seed=0))
+    requests = [Request(k, Weights(cohort.params), Header("train", 1, 0)) for k in range(fed.num_clients)]
+    return [a.body.params for a in cohort.handle(requests)], cohort
+
+
+def test_dual_adapters_are_one_to_share_and_one_to_keep():
+    """W + α/r (B A + B' A'), of which A' and B' stay with their client (as in FedDPA and FedALT)."""
+    net, x = model(lora={**LORA, "dual": True}), torch.randn(5, 1, 4, 4)
+    params = {k: torch.randn_like(v) if "lora" in k else v for k, v in net.init(0).items()}
+    W = params["body.hidden.weight"].double()
+    for own in ("", "own_"):
+        A, B = (params[f"body.hidden.{own}lora_{f}"].double() for f in "AB")
+        W = W + 3 * B @ A
+    hidden = torch.tanh(x.flatten(1).double() @ W.T + params["body.hidden.bias"].double())
+    outputs = hidden @ params["head.weight"].double().T + params["head.bias"].double()
+    torch.testing.assert_close(net(params, x).double(), outputs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        net.network.plain_state(params)["hidden.weight"].double(), W, rtol=1e-5, atol=1e-5
+    )
+    _, server, cohort = rounds("fedalt", {"personal": ["*own_lora_*", "head.*"]}, {**LORA, "dual": True})
+    assert server.state.part.keys() == {"body.hidden.lora_A", "body.hidden.lora_B"}
+    kept = {"body.hidden.own_lora_A", "body.hidden.own_lora_B", "head.weight", "head.bias"}
+    assert all(state.own.keys() == kept for state in cohort.store.states.values())

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 
-KEYS = ("rank", "alpha", "targets", "dropout")
+KEYS = ("rank", "alpha", "targets", "dropout", "dual")
+
+PAIRS = (("lora_A", "lora_B"), ("own_lora_A", "own_lora_B"))  # names of factors, A [r, in] and B [out, r]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Lora:
     alpha: float  # of α/r; the rank if it is not given, a factor of 1
     targets: tuple[str, ...] | None = None  # patterns of names of linear layers, or how names end; None: all
     dropout: float = 0.0  # of what A sees, while a client trains
+    dual: bool = False  # a second adapter beside each layer, called own_lora: one to share, one to keep
 
     @classmethod
     def of(cls, given: Any, what: str) -> "Lora":
@@ -42,12 +45,13 @@ class Lora:
         wrong = [key for key in given if key not in KEYS]
         if wrong:
             raise ConfigError(f"{what}: {unknown('key of model.lora', str(wrong[0]), KEYS)}")
-        found = {"alpha": given["rank"], "targets": None, "dropout": 0.0, **given}
+        found = {"alpha": given["rank"], "targets": None, "dropout": 0.0, "dual": False, **given}
         for key, (fits, must) in RULES.items():
             if not fits(found[key]):
                 raise ConfigError(f"{what}: model.lora.{key} is {found[key]!r}; it must be {must}")
         targets = found["targets"]
-        return cls(found["rank"], float(found["alpha"]), targets and tuple(targets), float(found["dropout"]))
+        alpha, dropout = float(found["alpha"]), float(found["dropout"])
+        return cls(int(found["rank"]), alpha, targets and tuple(targets), dropout, found["dual"])
 
 
 def _number(value: Any) -> bool:
@@ -64,6 +68,7 @@ RULES = {
     "alpha": (lambda v: _number(v) and v > 0, "a number above 0"),
     "targets": (_names, "a list of patterns of layers' names, [query, value]"),
     "dropout": (lambda v: _number(v) and 0 <= v < 1, "at least 0 and below 1"),
+    "dual": (lambda v: isinstance(v, bool), "true or false"),
 }
 
 
@@ -74,20 +79,20 @@ class LoraLinear(nn.Linear):
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
-        self.lora_A = nn.Parameter(torch.empty(lora.rank, layer.in_features))
-        self.lora_B = nn.Parameter(torch.zeros(layer.out_features, lora.rank))
-        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+        self.adapters = PAIRS[: 1 + lora.dual]
+        for A, B in self.adapters:
+            setattr(self, A, nn.Parameter(torch.empty(lora.rank, layer.in_features)))
+            setattr(self, B, nn.Parameter(torch.zeros(layer.out_features, lora.rank)))
+            nn.init.kaiming_uniform_(getattr(self, A), a=math.sqrt(5))
         self.scale = lora.alpha / lora.rank
         self.lora_drop = nn.Dropout(lora.dropout)
 
     def forward(self, input: Tensor) -> Tensor:
         """W x + b + α/r B A x, of inputs [..., in]; in a stack all clients' share one product with W."""
-        low = F.linear(F.linear(self.lora_drop(input), self.lora_A), self.lora_B)
-        return F.linear(input, self.weight, self.bias) + self.scale * low
-
-    def merged(self) -> Tensor:
-        """W + α/r B A, [out, in]."""
-        return self.weight + self.scale * self.lora_B @ self.lora_A
+        outputs, seen = F.linear(input, self.weight, self.bias), self.lora_drop(input)
+        for A, B in self.adapters:
+            outputs = outputs + self.scale * F.linear(F.linear(seen, getattr(self, A)), getattr(self, B))
+        return outputs
 
 
 def adapt(module: nn.Module, lora: Lora, head: str) -> None:
@@ -177,6 +182,7 @@ def merged(module: nn.Module, params: Params) -> Params:
     whole = dict(params)
     for place, layer in module.named_modules():
         if isinstance(layer, LoraLinear):
-            A, B = (whole.pop(f"{place}.{n}") for n in ("lora_A", "lora_B"))
-            whole[f"{place}.weight"] = whole[f"{place}.weight"] + layer.scale * B @ A
+            for pair in layer.adapters:
+                A, B = (whole.pop(f"{place}.{name}") for name in pair)
+                whole[f"{place}.weight"] = whole[f"{place}.weight"] + layer.scale * B @ A
     return whole
