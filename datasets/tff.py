@@ -85,7 +85,7 @@ def _text(lines: np.ndarray) -> str:
 def _raw(name: str, parts: list[dict[str, tuple[np.ndarray, np.ndarray]]], classes: int, tokens: int) -> Raw:
     names = sorted(set().union(*parts))
     number = {k: i for i, k in enumerate(names)}
-    flat = [[np.concatenate([p[k][i] for k in sorted(p)]) for i in (0, 1)] for p in parts]
+    (x, y), (test_x, test_y) = ([np.concatenate([p[k][i] for k in sorted(p)]) for i in (0, 1)] for p in parts)
     owner = [np.concatenate([np.full(len(p[k][1]), number[k]) for k in sorted(p)]) for p in parts]
-    return Raw(name, *flat[0], *flat[1], classes, owner=owner[0], test_owner=owner[1], names=tuple(names),
+    return Raw(name, x, y, test_x, test_y, classes, owner=owner[0], test_owner=owner[1], names=tuple(names),
                tokens=tokens)  # fmt: skip

@@ -40,7 +40,8 @@ def _divide() -> None:
         factory, pragmas = config_loader.ObjectStoreFactory, dict(sql_mixin.SQLITE_PRAGMAS)
     except AttributeError as error:
         raise FedpersError(f"this version of flwr keeps its database elsewhere ({error})") from error
-    sql_mixin.SQLITE_PRAGMAS = tuple({**pragmas, "busy_timeout": str(WAIT_MS)}.items())
+    pragmas["busy_timeout"] = str(WAIT_MS)
+    sql_mixin.SQLITE_PRAGMAS = tuple(pragmas.items())  # type: ignore[assignment]  # typed by its length
     config_loader.ObjectStoreFactory = lambda database: factory(objects_of(database))  # type: ignore[assignment, misc]
 
 
