@@ -13,6 +13,7 @@ Deviations: none. Reductions: FedAvg with one client that has all samples.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.core.errors import ConfigError
 from fedpers.core.samples import Exact
 from fedpers.learning.training_round import answer
-from fedpers.method import Data, Params, PersonalizedStrategy, Plan, Roster, Round, Stream, record
+from fedpers.method import Data, Params, PersonalizedStrategy, Roster, Round, Stream, record
 
 
 @record
@@ -39,11 +40,12 @@ class Central(PersonalizedStrategy):
 
     config: CentralConfig
     not_robust = "its server takes no mean"
+    pool: Data | None = None              # D; a run that goes on asks for it again
 
-    def __init__(self, config: CentralConfig, model: Any, plan: Plan = Plan()) -> None:  # noqa: B008
-        super().__init__(config, model, plan)
-        self.trainer = FedAvgClient(FedAvgConfig(config.local), model)
-        self.pool: Data | None = None     # D; a run that goes on asks for it again
+    @cached_property
+    def trainer(self) -> FedAvgClient:
+        """FedAvg's only client."""
+        return FedAvgClient(FedAvgConfig(self.config.local), self.model)
 
     @property
     def draws_itself(self) -> str:

@@ -43,7 +43,8 @@ def declared() -> set[str]:
     """The distributions that running needs, peers too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    used = ("peers", "bench", "parquet", "monitoring", "wandb", "mlflow", "onnx", "huggingface", "timm")
+    used = ["peers", "bench", "parquet", "monitoring", "wandb", "mlflow", "onnx", "huggingface", "timm"]
+    used.append("hdf5")
     wanted = [*project["dependencies"], *(text for name in used for text in extras[name])]
     return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower().replace("_", "-") for text in wanted}
 
