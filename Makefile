@@ -20,7 +20,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo constraints docker-image docker-demo smoke test test-all faults fuzz fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo constraints docker-image docker-demo smoke test test-all canary faults fuzz fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,15 @@ test: $(STAMP)  ## The fast tests: some twenty minutes on two cores
 
 test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too; not those of `make faults`
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not faults"
+
+CANARY := $(SCRATCH)/canary
+canary:  ## The fast tests with what comes next: Flower's nightly, Hydra's release candidate, the newest torch
+	$(PYTHON) -m venv --clear $(CANARY)
+	$(CANARY)/bin/python -m pip install --quiet --editable ".[dev]"
+	$(CANARY)/bin/python -m pip uninstall --quiet --yes flwr
+	$(CANARY)/bin/python -m pip install --quiet --pre --upgrade --no-deps flwr-nightly hydra-core omegaconf torch torchvision
+	$(CANARY)/bin/python -m pip list | grep -iE '^(flwr|hydra|omegaconf|torch|ray)'
+	$(CANARY)/bin/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults and not gpu" $(CANARY_TESTS)
 
 faults: $(STAMP)  ## Kill and cut off real SuperLinks, SuperNodes and server apps: minutes on an idle machine, as root
 	$(BIN)/python -m pytest -m faults

@@ -143,6 +143,9 @@ def test_messages_are_pulled_once():
     assert len(set(ids)) == 2
     assert len(grid.pull_messages(ids)) == 2
     assert grid.pull_messages(ids) == []
+    again = grid.push_messages([Message(content, node, "train") for node in grid.get_node_ids()])
+    assert len(grid.pull_messages(reply_to_message_ids=again[:1])) == 1  # as Flower 1.43 names them
+    assert len(grid.pull_messages(message_ids=again)) == 1
 
 
 def test_a_federation_may_hold_arrays_that_cannot_be_written(monkeypatch):

@@ -58,9 +58,12 @@ class LocalGrid(Grid):
             self._replies[reply.metadata.reply_to_message_id] = reply
         return [m.metadata.message_id for m in sent]
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies to the given messages, each once."""
-        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+    def pull_messages(
+        self, message_ids: Iterable[str] | None = None, *, reply_to_message_ids: Iterable[str] | None = None
+    ) -> list[Message]:
+        """The replies to the given messages, each once; Flower 1.43 has the second name for them."""
+        wanted = reply_to_message_ids if message_ids is None else message_ids
+        return [self._replies.pop(i) for i in wanted or () if i in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
