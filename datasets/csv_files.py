@@ -13,20 +13,23 @@ from fedpers.core.targets import ABSENT, NUMBER
 Columns = dict[str, np.ndarray]
 SEPARATORS = (",", ";", "\t")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+TOLD = re.compile(r"sep=([,;\t])\r?\n")
 TRUTH = {"true": 1.0, "false": 0.0}
 
 
 def read_csv(path: Path, words: Collection[str] = ()) -> Columns:
     """The columns by name: those of `words` as text, "" where there is none; the others as numbers.
 
-    Fields are separated by commas, semicolons or tabs, whichever the first line has. Where it is no comma,
-    one may stand for the decimal point. A byte order mark is no part of a name.
+    Fields are separated by commas, semicolons or tabs, whichever the first line has, or which Excel's sep=
+    names there. Where it is no comma, one may stand for the decimal point. A byte order mark is no name's.
 
     Raises:
         ValueError: what is wrong with the file.
     """
     text = _text(path)
-    separator = max(SEPARATORS, key=lambda mark: len(next(_rows(text, mark), [])))
+    said = TOLD.match(text)  # by Excel: sep=; in a line of its own
+    text = text[said.end() :] if said else text
+    separator = said[1] if said else max(SEPARATORS, key=lambda mark: len(next(_rows(text, mark), [])))
     names, *rows = list(_rows(text, separator)) or [[]]
     names, rows = [name.strip() for name in names], [row for row in rows if row]  # blank lines
     if not names or any(len(row) != len(names) for row in rows):

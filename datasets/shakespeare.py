@@ -36,7 +36,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             f"data set 'shakespeare' is not in {root / 'shakespeare'}: put LEAF's json of raw texts there "
             "(data/shakespeare/data/raw_data/all_data.json of its repository), or say where: data.root=FOLDER"
         )
-    name = f"shakespeare-one-space-{cfg.stride}-{cfg.test_fraction}"
+    name = f"shakespeare-counted-{cfg.stride}-{cfg.test_fraction}"
     arrays = cached(name, root, files, lambda: decode(files, cfg.stride, cfg.test_fraction))
     return Raw(
         "shakespeare",
@@ -47,8 +47,15 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
         len(ALPHABET),
         owner=arrays["owner"],
         test_owner=arrays["test_owner"],
+        notes=too_short(*arrays["short"].tolist()),
         tokens=len(ALPHABET),
     )
+
+
+def too_short(left_out: int, roles: int) -> tuple[str, ...]:
+    """A note of roles that are left out."""
+    text = f"{left_out} of {roles} roles say too little for a sample in each part and are left out"
+    return (text,) if left_out else ()
 
 
 def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
@@ -82,7 +89,8 @@ def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
         raise DataError(
             f"{files[0]}: no role has {LENGTH + 1} characters in each part; lower data.test_fraction"
         )
-    return {key: np.concatenate(values) for key, values in out.items()}
+    short = {"short": np.array([len(texts) - len(out["x"]), len(texts)])}
+    return {key: np.concatenate(values) for key, values in out.items()} | short
 
 
 def one_line(text: str) -> str:

@@ -4,6 +4,7 @@
 <data.root>/tff/shakespeare_{train,test}.h5: snippets, lines of a role.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.natural import absent
 from fedpers.datasets.raw import Raw
-from fedpers.datasets.shakespeare import ALPHABET, tokens_of, windows
+from fedpers.datasets.shakespeare import ALPHABET, tokens_of, too_short, windows
 
 FILES = {"tff_emnist": "fed_emnist", "tff_shakespeare": "shakespeare"}
 WHERE = "https://storage.googleapis.com/tff-datasets-public"
@@ -73,7 +74,9 @@ def shakespeare(cfg: DataConfig, rng: Generator) -> Raw:
     both = {k for k in cut[0] if all(k in p and len(p[k][1]) for p in cut)}  # others say too little
     if not both:
         raise DataError("data=tff_shakespeare: no role has 81 characters in each part")
-    return _raw(cfg.name, [{k: p[k] for k in both} for p in cut], len(ALPHABET), len(ALPHABET))
+    raw = _raw(cfg.name, [{k: p[k] for k in both} for p in cut], len(ALPHABET), len(ALPHABET))
+    roles = len(cut[0].keys() | cut[1].keys())
+    return replace(raw, notes=too_short(roles - len(both), roles))
 
 
 def _text(lines: np.ndarray) -> str:

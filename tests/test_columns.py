@@ -113,10 +113,12 @@ def test_rows_left_out_are_counted_by_client(tmp_path):
     assert note == "7 of 120 rows lack a value and are left out (data.missing=drop): anna 7 of 60"
 
 
+@pytest.mark.parametrize("told", [False, True])  # whether Excel's first line names it
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_files_of_spreadsheets(tmp_path, separator):
+def test_files_of_spreadsheets(tmp_path, separator, told):
     rows = ["a", "label"], *([f"{i},5".replace(",", ","), str(i % 2)] for i in range(20))
     text = "\r\n".join(separator.join(row) for row in rows)
+    text = f"sep={separator}\r\n{text}" if told else text
     (tmp_path / "anna.csv").write_text("\ufeff" + text, encoding="utf-8", newline="")
     x = load(tmp_path).client(0).train.x
     assert {float(v) for v in x.flatten()} <= {i + 0.5 for i in range(20)}

@@ -213,6 +213,7 @@ def test_shakespeare_by_role(tmp_path):
     run = compose.load(["data=shakespeare", f"data.root={tmp_path}", "data.num_clients=null", "model=lstm"])
     federation = load_federation(run.data, 0)
     assert (federation.num_clients, federation.input_shape) == (2, (80,))  # the clerk says too little
+    assert federation.notes[0].startswith("1 of 3 roles say too little")
     assert (federation.num_classes, federation.tokens) == (80, 80)
     part = federation.client(1).train  # HAMLET, in the order of names
     assert {ALPHABET[i] for i in part.x.unique().long()} == set("words ")

@@ -53,7 +53,8 @@ def refuse_dashes(words: Sequence[str], keys: Collection[str]) -> None:
 
 def misplaced(key: str, values: Mapping[str, Any]) -> str:
     """A problem of a key that is one of a group's, such as lr of method.local.lr; "" of others."""
-    inside = [k for k in values if k.endswith(f".{key}")]
+    pattern = re.compile(rf".*?\.{re.escape(key)}(?=\.|$)")
+    inside = list(dict.fromkeys(m[0] for k in values if (m := pattern.match(k))))
     return f"{key} is unknown; did you mean {' or '.join(inside[:3])}?" if inside else ""
 
 
