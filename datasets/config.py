@@ -129,7 +129,7 @@ def _why_unused(cfg: DataConfig, key: str) -> str:
     if not {cfg.kind, cfg.partition} & set(users):
         others = f"{', '.join(users)} would use it"
         return f"without effect for data={cfg.name} and data.partition={cfg.partition}; {others}"
-    if cfg.kind in IGNORED_BY.get(key, ()):
+    if cfg.kind in IGNORED_BY.get(key, ()) and getattr(cfg, key) not in (None, False, ()):  # asks for nothing
         return f"without effect for data={cfg.name}; leave it out"
     cut = cfg.pool or cfg.train_only or cfg.partition == "mixture"
     if key == "test_fraction" and cfg.kind in TESTED and not cut:
@@ -142,7 +142,7 @@ def _overruled(cfg: DataConfig) -> Iterator[tuple[str, str]]:
     """Keys without effect beside the values of others, and why."""
     for key in ("mean", "std") if not cfg.normalise else ():
         yield key, "without effect: nothing is normalised; data.normalise=true would use it"
-    if cfg.standardise:
+    if cfg.standardise and cfg.normalise:
         yield "normalise", f"without effect beside data.standardise={cfg.standardise}; set one of them"
     if not cfg.partitioner:
         yield "partitioner_options", "without effect: data.partitioner=... names whose arguments they are"

@@ -46,7 +46,6 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
 }
 _SCALES = ("normalise", "mean", "std", "standardise", "unit_norm")
 IGNORED_BY = {  # key: our sets that have no use for it; a set of another package may have one
-    "root": (*GENERATED, "digits", "synthetic_classes", "breast_cancer", "diabetes", *OWN, "device", GIVEN),
     "seed": (GIVEN,),
     "dim": (*(set(DEALT) - {"synthetic_classes"}), SINE, "device", GIVEN),
     "limit": (*GENERATED, GIVEN),

@@ -9,7 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from fedpers.app.launch import run_command
-from fedpers.config import compose, hydra_internals, registry, search
+from fedpers.config import compose, hydra_internals, registry, search, slips
 from fedpers.config.registry import METHODS, Method
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping, to_mapping
 from fedpers.core.errors import ConfigError
@@ -450,6 +450,11 @@ def test_a_key_with_dashes_is_told_what_to_write(words):
     with pytest.raises(ConfigError) as error:
         run_command([*words, "method=fedavg"])
     assert str(error.value).endswith("has no dashes: write rounds=5")
+
+
+def test_words_without_dashes_are_let_through():
+    for words in ([], ["rounds=5"], ["-m", "seed=0,1"], ["--cfg", "job"], ["-h"]):
+        slips.refuse_dashes(words, ["rounds", "seed"])
 
 
 def test_an_option_that_is_no_key_is_told_without_a_page_of_usage():

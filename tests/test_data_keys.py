@@ -18,7 +18,7 @@ from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.raw import Raw
 
 OTHER = {  # key: a value that is not its default
-    "root": "/elsewhere", "seed": 7, "limit": 300, "num_clients": 5, "min_size": 60, "classes_per_client": 3,
+    "seed": 7, "limit": 300, "num_clients": 5, "min_size": 60, "classes_per_client": 3,
     "shards_per_client": 3, "alpha": 5.0, "balanced": "true", "num_clusters": 1, "num_groups": 3,
     "groups": "[[0,1,2,3,4],[5,6,7,8,9]]", "clients_per_group": "[2,4]", "random_groups": "true",
     "rotations": "[0,180]", "sources": "[all@0,all@180]", "replacement": "false", "mixture": "random",
@@ -34,9 +34,9 @@ OTHER = {  # key: a value that is not its default
 }  # fmt: skip
 OTHERWISE = {"label_space": "global", "standardise": False, "normalise": False, "train_only": False,
              "pool": False, "rotate": True}  # fmt: skip  # where the set's file has that value
-WHICH = {"name", "library", "partition"}  # choose the set or the partition
+WHICH = {"name", "library", "partition", "root"}  # choose the set, the partition, the place of all sets
 BY_LOADER = {  # keys that the function of a set itself reads: how, in its source
-    "root": "folder()", **{k: f"cfg.{k}" for k in (
+    **{k: f"cfg.{k}" for k in (
         "file", "rotate", "omniglot_split", "omniglot_clients", "options", "features", "partitioner",
         "partitioner_options", "stride", "path", "target", "client", "missing", "tokens", "image_size",
         "task")},
@@ -176,6 +176,17 @@ def test_keys_without_effect_beside_others_are_refused():
     ]:
         with pytest.raises(ConfigError, match=f"data.{key}=.*without effect"):
             compose.load(["method=fedavg", *words])
+
+
+def test_a_key_that_asks_for_nothing_is_no_mistake():
+    words = [
+        "data=digits",
+        "method=fedavg",
+        "data.pool=false",
+        "data.standardise=true",
+        "data.normalise=false",
+    ]
+    assert compose.load(words).data.standardise is True
 
 
 def test_sets_and_keys_of_the_tables_are_known():

@@ -38,7 +38,7 @@ def joined(words: Sequence[str]) -> list[str]:
 def refuse_dashes(words: Sequence[str], keys: Collection[str]) -> None:
     """Raise ConfigError for `--rounds 5` and its like; Hydra's options are none of the `keys` of a run."""
     found = []
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words, ""][1:], strict=True):
         match = re.fullmatch(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", word)
         if match and match[1].partition(".")[0] in keys:
             bare = match[2] is None and after and not after.startswith("-") and "=" not in after
