@@ -29,7 +29,7 @@ def starter(cfg: RunConfig, devices: Sequence[str], how: RunnerConfig) -> Starte
 
     def start(i: int, mine: str) -> tuple[int, Channel]:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-c", START, str(theirs.fileno()), json.dumps(sys.path)]
+        command = [sys.executable, "-P", "-c", START, str(theirs.fileno()), json.dumps(sys.path)]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         process.returncode = 0  # the pool waits for it
         theirs.close()
