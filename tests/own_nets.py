@@ -363,3 +363,14 @@ class OddTypes(nn.Module):
         x = x.flatten(1)[:, self.order] @ self.coarse.to(x.dtype)
         x = (x.double() * self.exact + self.shift).to(x.dtype) * self.seen
         return self.out(torch.tanh(self.hidden(x)))
+
+
+class Rows(nn.Module):
+    """Rows of pixels in turn."""
+
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.rnn, self.fc = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x[:, 0])[0][:, -1])
