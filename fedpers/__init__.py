@@ -3,18 +3,13 @@
 # In the source tree (and in a Flower App Bundle) strategies/, clients/, datasets/ and conf/ are
 # this folder's siblings; once installed they are inside it. One line serves both.
 import importlib as _importlib
-import os as _os
 from pathlib import Path as _Path
-
-# MKL rounds by where a matrix lies in memory (seen on AMD processors, matrices of under 4 rows), unless
-# it is asked not to; that costs nothing measurable. It reads this at its first product.
-_os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 _root = _Path(__file__).resolve().parent.parent
 _in_tree = (_root / "strategies").is_dir() and (_root / "pyproject.toml").is_file()
 if _in_tree:
     __path__.append(str(_root))
-del _Path, _os
+del _Path
 
 # Where the public names are; imported when they are first used, so that `import fedpers` is quick.
 # Editors and type checkers read __init__.pyi, docs/api.md is for people; tests compare all three.

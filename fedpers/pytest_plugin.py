@@ -1,4 +1,6 @@
-"""For pytest, which finds it by itself: the contract of a method, one test a check.
+"""The contract of a method as a fixture, one test a check; for a conftest.py that asks for it.
+
+pytest_plugins = ["fedpers.pytest_plugin"]
 
 @pytest.mark.fedpers_method(MyStrategy, MyClient, MyConfig())
 def test_contract(fedpers_check):

@@ -1,6 +1,7 @@
 """One run in this process from Python objects, without configuration files."""
 
 from fedpers.core.data import Federation
+from fedpers.core.host import borrowed
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import ClientStore, RamStore
@@ -23,5 +24,6 @@ def simulate(
     """
     cohort = Cohort(client, federation, store or RamStore(), strategy.plan)
     strategy.holdout = federation.holdout
-    strategy.start(InProcessGrid(cohort), num_rounds=num_rounds, observer=observer)
+    with borrowed():
+        strategy.start(InProcessGrid(cohort), num_rounds=num_rounds, observer=observer)
     return cohort

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as a run does; MKL reads it at its first product
 torch.set_num_threads(1)
 
 # Flower and TensorBoard import absl, whose log handler keeps the stderr of that moment and closes

@@ -4,7 +4,6 @@ import logging
 import math
 import socket
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from fedpers.config.run_config import EngineConfig, RunConfig
 from fedpers.core import machine
 from fedpers.core.bounds import show
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.host import told_errors_only
 from fedpers.engines.memory.row_store import RowStore
 
 log = logging.getLogger("fedpers")
@@ -80,19 +80,35 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
     """Run `body` on Flower's simulation engine; clients' states stay here, in `store`.
 
     Raises:
-        ConfigError: Ray is not installed.
+        ConfigError: Ray is not installed, or runs in this process already.
         FedpersError: whatever `body` raised.
         ConfigError: an actor takes more of the machine than there is.
     """
     import torch
+
+    threads = torch.get_num_threads()
+    try:
+        with told_errors_only():
+            _simulate(cfg, parts, store, body)
+    finally:
+        torch.set_num_threads(threads)  # new threads of this process begin with what the server's had
+
+
+def _simulate(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
+    import torch
     from flwr.serverapp import ServerApp
 
     from fedpers.app.client_app import fleet_app
+    from fedpers.flower.internals import unreported
 
     try:
+        import ray
         from flwr.simulation import run_simulation
     except ImportError as error:
         raise ConfigError(f"engine=ray needs Ray: pip install 'flwr[simulation]' ({error})") from error
+    if ray.is_initialized():
+        text = "Ray runs in this process already, and Flower would end it with the run"
+        raise ConfigError(f"engine=ray: {text}; call ray.shutdown() before, or run in a process of its own")
     check_resources(cfg.engine, resources_there(cfg.engine.address))
     server = ServerApp()
     failed: list[BaseException] = []
@@ -109,11 +125,8 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
     app = fleet_app(encode_config(cfg))
     for chatty in ("flwr", "alembic"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        backend = _backend(cfg.engine)
-        with machine.only_granted_gpus():
-            run_simulation(server, app, nodes, backend_config=backend)
+    with unreported(), machine.only_granted_gpus():
+        run_simulation(server, app, nodes, backend_config=_backend(cfg.engine))
     if failed:
         raise failed[0]
 

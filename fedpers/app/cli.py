@@ -1,4 +1,4 @@
-"""The command line: `fedpers run | bench | list | report | export | predict | new-method | data | keys`..."""
+"""The command line: `fedpers run | bench | list | explain | report | export | predict | new-method`..."""
 
 import argparse
 import errno
@@ -10,6 +10,7 @@ from typing import Any
 
 from fedpers import __version__
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.host import owned
 from fedpers.deploy import commands as deployment
 
 USER_MISTAKE, INTERRUPTED = 2, 130  # exit statuses
@@ -18,7 +19,13 @@ DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errn
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0, 2 for a user's mistake, 130 after Ctrl-C."""
+    """Run a command; returns the exit status: 0, 2 for a user's mistake, 130 after Ctrl-C.
+
+    Args:
+        argv: the command's words; None: those of this process, which then is the command's own.
+    """
+    if argv is None:
+        owned()
     try:
         return _command(list(sys.argv[1:] if argv is None else argv))
     except FedpersError as error:
@@ -95,6 +102,10 @@ def parser() -> argparse.ArgumentParser:
     target = "a score, such as 0.9: what it took each method to reach it; default: the runs' stop.target"
     report.add_argument("--target", type=float, help=target)
 
+    why = _add(commands, "explain", _explain, "the step that clients take, and what takes it: C or torch")
+    why.add_argument("method", help="a name of `fedpers list`")
+    why.add_argument("overrides", nargs="*", help="as of fedpers run: model=mlp method.local.optimizer=adam")
+
     export = _add(commands, "export", _export, "models of a run, for others to use")
     export.add_argument("run", type=Path, help="a run directory")
     model = "its name, such as global or center_0; may be left out if the method has one"
@@ -141,6 +152,12 @@ def _report(args: Any) -> None:
     from fedpers.results.report.write import write_report
 
     write_report(args.runs, args.out, args.json, args.last, args.target)
+
+
+def _explain(args: Any) -> None:
+    from fedpers.app.local_step import explain
+
+    print(explain([f"method={args.method}", *args.overrides]))
 
 
 def _export(args: Any) -> None:

@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedpers.app.build import assemble, decode_config
 from fedpers.core.errors import ConfigError
+from fedpers.core.host import owned
 from fedpers.deploy.device import default_state
 from fedpers.deploy.private_state import RUN
 from fedpers.engines.cohort import Cohort
@@ -88,6 +89,7 @@ def _overrides(context: Context) -> str:
 @lru_cache(maxsize=1)
 def _cohort(config: str) -> Cohort:
     """Data, model and the method's client half, loaded once a process."""
+    owned()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     parts = assemble(decode_config(config))
     return Cohort(parts.client, parts.federation, RamStore(), parts.plan)

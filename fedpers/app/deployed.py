@@ -20,6 +20,7 @@ from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import FedpersError
+from fedpers.core.host import borrowed
 from fedpers.core.logs import formatter, to_stderr
 from fedpers.core.pipeline import Pipeline
 from fedpers.deploy.agreement import agree, notes_of
@@ -48,6 +49,7 @@ class Counted(Observer):
 
 
 @app.main()
+@borrowed()
 def main(grid: Grid, context: Context) -> None:
     """Run the configuration that the bundle carries."""
     to_stderr("%(message)s")

@@ -27,6 +27,7 @@ from fedpers.app.places import Place, Places
 from fedpers.config.run_config import RunConfig
 from fedpers.core import machine
 from fedpers.core.errors import FedpersError
+from fedpers.core.host import owned
 from fedpers.engines.workers import WORKER_DIED
 from fedpers.flower.observer import Observer
 from fedpers.flower.strategy import RoundLog
@@ -242,6 +243,7 @@ def _work(task: Task, messages: Any, output: str, environment: dict[str, str]) -
     """Make the run; its last message is what came of it."""
     os.environ.clear()
     os.environ.update(environment, OMP_NUM_THREADS="1")
+    owned()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends this process
     threading.Thread(target=_die_with_parent, daemon=True).start()
     sys.stdout.flush()

@@ -11,11 +11,13 @@ from fedpers.app.run_folder import check_nesting
 from fedpers.app.stored_runs import Comparison, Run, loaded
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
+from fedpers.core.host import borrowed
 from fedpers.flower.observer import Observer
 
 GIVEN = "python"  # the data set that is a Federation of the caller
 
 
+@borrowed()
 def run(
     method: str | None = None,
     *overrides: str,

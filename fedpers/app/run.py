@@ -1,5 +1,6 @@
 """One run: build it, drive it through its engine, write its directory."""
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,15 +12,18 @@ from flwr.serverapp import Grid
 
 from fedpers.app import preemption
 from fedpers.app.build import Parts, assemble
+from fedpers.app.local_step import who_took_it
 from fedpers.app.observers import Guests, Observers, invited
 from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.host import borrowed
 from fedpers.core.logs import formatter
 from fedpers.core.memory import give_back
 from fedpers.core.systems import Systems
+from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
@@ -96,6 +100,7 @@ class Checkpointer(Observer):
             raise preemption.Preempted
 
 
+@borrowed()
 def execute(
     cfg: RunConfig,
     out: Path,
@@ -161,10 +166,11 @@ def _make(
 
     store = prepared.store
     assert store is not None
-    if cfg.engine.name == "ray":
-        backends.run_ray(cfg, prepared.parts, store, body)
-    else:
-        backends.run_inprocess(cfg, prepared.parts, store, body, given=federation is not None)
+    with contextlib.closing(store):
+        if cfg.engine.name == "ray":
+            backends.run_ray(cfg, prepared.parts, store, body)
+        else:
+            backends.run_inprocess(cfg, prepared.parts, store, body, given=federation is not None)
     return prepared.summary
 
 
@@ -219,6 +225,7 @@ def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
     try:
         _play(run, grid, first)
     except BaseException as error:
+        run.recorder.abandon()
         guests.on_end({"status": "failed", "error": f"{type(error).__name__}: {error}"})
         raise
     guests.on_end(run.summary)
@@ -260,6 +267,8 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     if everybody.stopped_by:
         run.recorder.facts["stopped"] = {"round": strategy.last_round, "why": everybody.stopped_by}
     run.recorder.facts |= strategy.facts(strategy.state)
+    if isinstance(grid, InProcessGrid):
+        run.recorder.facts["local_step"] = who_took_it(grid.cohort)
     if run.spending is not None:
         run.recorder.facts["privacy"] = run.spending.facts()
         log.info("%s", run.spending.told())

@@ -13,12 +13,14 @@ from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import check_same, opened
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError
+from fedpers.core.host import borrowed
 from fedpers.flower.internals import is_simulation
 
 app = ServerApp()
 
 
 @app.main()
+@borrowed()
 def main(grid: Grid, context: Context) -> None:
     """Run the strategy that the run's overrides name, and write a run directory.
 

@@ -25,10 +25,12 @@ def play(
     Returns:
         The cohort, with its workers ended.
     """
+    from fedpers.core.host import owned
     from fedpers.engines.cohort import Cohort
     from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.flower.observer import Observer
 
+    owned()  # as the command's own process does
     observer = Observer()
     observer.on_round = done  # type: ignore[method-assign]
     strategy.configure_evaluate = lambda *args: []

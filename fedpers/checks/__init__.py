@@ -1,5 +1,8 @@
-"""The contract that every method must pass; public: `check_method(MyStrategy, MyClient, MyConfig())`."""
+"""The contract that every method must pass; public: `check_method(MyStrategy, MyClient, MyConfig())`.
 
-from fedpers.checks.contract import check_method
+`CHECKS` are its checks one by one: each takes a case, which `make_case` makes of the same three.
+"""
 
-__all__ = ["check_method"]
+from fedpers.checks.contract import CHECKS, check_method, make_case
+
+__all__ = ["CHECKS", "check_method", "make_case"]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpers.checks.toy_data import toy_federation
 from fedpers.core.data import Federation
+from fedpers.core.host import borrowed
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import leaves
 from fedpers.engines.cohort import Cohort
@@ -64,7 +65,8 @@ def make_case(
 def run(case: Case, cohort: Any = None, **plan: Any) -> tuple[PersonalizedStrategy, Any]:
     """All rounds of a case."""
     server, cohort = case.server(**plan), cohort or case.cohort()
-    server.start(InProcessGrid(cohort), num_rounds=case.rounds)
+    with borrowed():
+        server.start(InProcessGrid(cohort), num_rounds=case.rounds)
     return server, cohort
 
 

@@ -1,7 +1,7 @@
 """The contract tests that every method must pass; public, for methods of other packages too.
 
 check_method(MyStrategy, MyClient, MyConfig())          # runs them all
-@pytest.mark.parametrize("check", CHECKS, ids=check_name) # or one by one
+@pytest.mark.parametrize("check", CHECKS)                # or one by one: check(make_case(...))
 """
 
 import logging
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedpers.checks.behaviour import BEHAVIOUR
 from fedpers.checks.case import Case, close, make_case, require, run, same
 from fedpers.core.errors import ReplyError
+from fedpers.core.host import borrowed
 from fedpers.core.pytree import leaves, tree_map
 from fedpers.core.serialization import pack, unpack
 from fedpers.core.sums import all_finite
@@ -189,6 +190,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 )
 
 
+@borrowed()
 def check_method(
     strategy: type[PersonalizedStrategy], client: type[PersonalizedClient], config: Any, **options: Any
 ) -> int:

@@ -2,12 +2,11 @@
 
 import importlib
 import importlib.metadata
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.host import current_folder
 
 GROUP = "fedpers.observers"  # entry points by which other packages add theirs
 OBSERVERS = {  # ours; each needs an extra: that of its name, or `monitoring`
@@ -38,10 +37,9 @@ def observer_class(spec: str) -> Any:
         ConfigError: it cannot be imported.
     """
     module, _, name = observers().get(spec, spec).partition(":")
-    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # a console script's path begins with its own folder
     try:
-        return getattr(importlib.import_module(module), name)
+        with current_folder():
+            return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a foreign module does while it is imported
         text = f"cannot import {module}:{name} ({type(error).__name__}: {error})"
         raise ConfigError(f"observers: '{spec}': {text}; name a class as pkg.mod:Class") from error

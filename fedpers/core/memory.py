@@ -6,8 +6,10 @@ import mmap
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:  # the command line takes memory as it wants it before it needs NumPy
+    import numpy as np
 
 TRIM, MAPS = -1, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_MAX
 ROOM = 512 * 2**20  # bytes of the heap that are to have huge pages
@@ -18,8 +20,9 @@ YOUNG = 20_000  # objects that are made before Python looks for garbage among th
 
 
 def keep_freed() -> None:
-    """Let the process keep some of what was freed, until `give_back`.
+    """Let the process keep some of what was freed, until `give_back`; only for one that is a run's own.
 
+    There is no way back: glibc does not tell its settings, and adapts them no more once one was set.
     A round's stacks are freed at its end. glibc returned them to the system, and each page of the next
     round's was a fault, which took as long as to write it ten times.
     """
@@ -69,10 +72,12 @@ def settled() -> Iterator[None]:
             gc.unfreeze()
 
 
-def sparse_zeros(count: int, dtype: type[np.generic] | np.dtype) -> np.ndarray:
+def sparse_zeros(count: int, dtype: "type[np.generic] | np.dtype") -> "np.ndarray":
     """[count] zeros that take memory page by page, where numbers are written.
 
     NumPy asks for huge pages: a thousand numbers here and there took as much as all.
     """
+    import numpy as np
+
     size = count * np.dtype(dtype).itemsize
     return np.frombuffer(mmap.mmap(-1, size), dtype) if size else np.zeros(0, dtype)

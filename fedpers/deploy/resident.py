@@ -29,6 +29,7 @@ from fedpers.config.run_config import RunConfig, from_mapping
 from fedpers.core.compiled import patience
 from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import CheckpointError, ConfigError
+from fedpers.core.host import owned
 from fedpers.core.logs import to_stderr
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.plan import Plan
@@ -271,6 +272,7 @@ def main() -> None:
     to_stderr()
     metrics = DeviceMetrics.chosen()
     patience.seconds = COMPILING_S
+    owned()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     path = Path(sys.argv[1])
     path.unlink(missing_ok=True)

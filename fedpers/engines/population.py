@@ -14,6 +14,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.pytree import in_place_of, own_leaves
 from fedpers.core.rng import Stream, noise_stream
 from fedpers.core.samples import Exact
+from fedpers.core.witness import LOOP, took
 from fedpers.core.work import Work, work_of
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.stacked_data import padded_size
@@ -47,6 +48,7 @@ class Population:
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
         """The answer of one client, run alone, or its exception; its state is read unless it is given."""
+        took(LOOP)
         try:
             return self._one(request, state)
         except Exception as error:  # one client's failure must not take the others along

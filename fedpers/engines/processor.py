@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -27,16 +28,29 @@ def arithmetic(
 def _rounded(
     precision: str, way: AbstractContextManager[None], cuda: bool, recorder: Recorder | None
 ) -> Iterator[None]:
-    if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
-        torch.backends.cudnn.allow_tf32 = precision != "float32"
-    with way, recorded_by(recorder) if cuda else nullcontext():
+    products = _products("ieee" if precision == "float32" else "tf32") if cuda else nullcontext()
+    with products, way, recorded_by(recorder) if cuda else nullcontext():
         if precision != "bf16":
             yield
             return
         kind = "cuda" if cuda else "cpu"
         with autograd_only(), torch.autocast(kind, torch.bfloat16, cache_enabled=not cuda):
             yield
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """Products of float32 numbers on a GPU: "ieee" or "tf32"; afterwards as the process had them."""
+    cudnn: Any = torch.backends.cudnn
+    places = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    before = [place.fp32_precision for place in places]
+    try:
+        for place in places:
+            place.fp32_precision = precision
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value
 
 
 def _way(precision: str, convolution: str, cuda: bool) -> Way:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData
-from fedpers.core.memory import keep_freed
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
+from fedpers.core.witness import STACK, Witness, took
 from fedpers.core.work import work_of
 from fedpers.engines.chunk_size import ChunkSize, without_rest
 from fedpers.engines.population import UNREAD, Population
@@ -89,19 +89,20 @@ class Runner:
     """Runs requests for a population; one object a process."""
 
     def __init__(self, config: RunnerConfig) -> None:
-        keep_freed()  # a round's stacks are made anew in the next
         self.config = config
         self.scratch: tuple[dict[Any, Tensor], ...] = ({}, {}, {})  # of the three splits
         self.recorder = Recorder()
         self._tuners: dict[Any, ChunkSize] = {}
         self.said: set[str] = set()  # reasons for the loop that were logged
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
+        self.witness = Witness()  # of local training
 
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; of a client that failed its exception."""
         answers: list[Any] = [None] * len(requests)
         shared = population.store.keeps_stacks or len(requests) >= population.federation.num_clients
-        with torch.no_grad():
+        trains = any(r.header.kind == "train" for r in requests[:1])
+        with torch.no_grad(), self.witness.listening(trains):
             for groups in self._windows(population, requests):
                 for key, jobs in groups.items():
                     looped = key is None or key.kind in self.looped or (key.bars and len(jobs) == 1)
@@ -253,10 +254,11 @@ class Runner:
                 found = self._one_by_one(population, chunk)
                 self._learn(kind, error, found)
             else:
+                took(STACK)
                 order = chunk[0].request.order
                 work = work_of(population.client.work(order, sizes[0])).gradients if kind[0] == "train" else 0
-                took = time.process_time() - began
-                tuner.add(len(chunk), took / len(chunk) / max(work, *sizes))
+                seconds = time.process_time() - began
+                tuner.add(len(chunk), seconds / len(chunk) / max(work, *sizes))
                 population.keep([job.request for job in chunk], states)  # no matter of a chunk's size
             yield from zip((job.place for job in chunk), found, strict=True)
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.host import owned
 from fedpers.core.memory import settled
 from fedpers.core.pytree import own_leaves
 from fedpers.engines.channel import Channel
@@ -173,6 +174,7 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
         leave_to_parent()
         for other in others:
             other.close()
+        owned()
         torch.set_num_threads(1)
         population.store = Carrier()
         serve(population, runner, channel)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -34,6 +36,22 @@ def begin_run(run_id: int = 1) -> Run:
     if TaskIdentity._task_id is None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = run_id
     return Run.create_empty(run_id=run_id)
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """While this is open Flower reports no usage, unless the environment asks it to.
+
+    Flower reads the environment when it is imported, and somebody may have done so before.
+    """
+    from flwr.supercore import telemetry
+
+    before = telemetry.FLWR_TELEMETRY_ENABLED
+    telemetry.FLWR_TELEMETRY_ENABLED = os.environ.get("FLWR_TELEMETRY_ENABLED", "0")
+    try:
+        yield
+    finally:
+        telemetry.FLWR_TELEMETRY_ENABLED = before
 
 
 def is_simulation(grid: Grid) -> bool:

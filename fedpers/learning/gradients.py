@@ -14,6 +14,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
+from fedpers.core.witness import TORCH, took
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed, of_model_alone
 from fedpers.learning.kernels.graphs import gradient_recorded
 from fedpers.learning.kernels.linear import differentiated_once
@@ -73,7 +74,12 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
     Returns:
         A function of the same arguments; it gives a tree like the argument, or a tuple of trees.
     """
-    by_autograd = torch.func.grad(f, argnums=argnums) if in_stack() else _grad(f, argnums)
+    differentiated = torch.func.grad(f, argnums=argnums) if in_stack() else _grad(f, argnums)
+
+    def by_autograd(*args: Any) -> Any:
+        took(TORCH)
+        return differentiated(*args)
+
     if argnums != 0:
         return by_autograd
 
@@ -98,6 +104,7 @@ def _of_images(f: Loss, *args: Any) -> Params | None:
     """The gradient of one client's mean loss over images, many of them piece by piece; else None."""
     if in_stack() or len(args) != 2 or not isinstance(args[1], Data) or not piecewise(f, args[1]):
         return None
+    took(TORCH)
     w, data = args
     own = {k: layout(v).requires_grad_() for k, v in w.items()}
     return {k: g.contiguous() for k, g in zip(own, slopes(f, own, pieces(f, data)), strict=True)}

@@ -17,6 +17,7 @@ from fedpers.core.params import Params, alike
 from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
+from fedpers.core.witness import stepped_by
 from fedpers.learning.gradients import grad, knows_training
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.graphs import minimise_recorded
@@ -63,6 +64,7 @@ def minimise_each(
     dense = None if own else dense_plan(loss, models[0], opt, data, cfg, cfg.lr)
     if dense is None:
         return [minimise(loss, phi, data, rng, cfg) for phi, rng in zip(models, rngs, strict=True)]
+    stepped_by(program(cfg))
     plan, start = replace(dense[0], wanted=("w",)), dense[1]
     starts = [changed(start, vectors=start.vectors | {"w": start.w | phi}) for phi in models]
     batches = [schedule_of(data, rng, cfg) for rng in rngs]
@@ -86,6 +88,7 @@ def minimise_from(
     """
     if not params:  # nothing to train: a model may be all head, or all body
         return params, opt
+    stepped_by(program(cfg))
     lr, loss = cfg.lr if lr is None else lr, softened(loss, cfg)
     if knows_training(loss) and (found := loss.minimise(params, opt, data, rng, cfg, lr)) is not None:
         return found

@@ -17,6 +17,7 @@ from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
 from fedpers.core.vmap import scalar
+from fedpers.core.witness import TORCH, stepped_by, took
 from fedpers.learning.step import Adam, ClipNorm, Grad, Instruction, Mix, Now, Program, Rate, Rule, stepped
 
 MOMENTS = ("m", "v")  # the vectors that an optimiser may keep from one step to the next
@@ -133,11 +134,13 @@ def sgd_step(
     params: Params, g: Params, opt: OptimizerState, cfg: LocalConfig, lr: Any
 ) -> tuple[Params, OptimizerState]:
     """One step of the optimiser by a gradient g, as torch.optim defines it; `lr` may be a tensor."""
+    stepped_by(program(cfg))
     return one_step(program(cfg), params, opt, Now(lambda _: g, lr, opt.step + 1))
 
 
 def one_step(steps: Program, params: Params, opt: OptimizerState, now: Now) -> tuple[Params, OptimizerState]:
     """The parameters and the optimiser's state after one step of the program."""
+    took(TORCH)
     v = stepped(steps.instructions, {"w": params, "m": opt.m, "v": opt.v}, now)
     if not steps.keeps:  # nobody counts
         return v["w"], opt

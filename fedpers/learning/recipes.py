@@ -1,8 +1,6 @@
 """From a path or a function to the network of a module, tried before anything is trained."""
 
 import importlib
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.host import current_folder
 from fedpers.core.hub import asked_once
 from fedpers.learning.calls import plainly
 from fedpers.learning.draws import own_draws
@@ -235,11 +234,9 @@ def imported(path: str) -> Callable[..., Any]:
     module, colon, name = path.partition(":")
     if not colon or not name:
         raise ConfigError(f"{what}: expected package.module:Net, the import path and the name of your class")
-    here = os.getcwd()  # noqa: PTH109  (an entry of sys.path is text)
-    if here not in sys.path:
-        sys.path.append(here)
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        with current_folder():
+            found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except AttributeError as error:
         raise ConfigError(f"{what}: {module} has no {name}") from error
     except Exception as error:  # whatever somebody's code raises while it is imported

@@ -8,6 +8,7 @@ import torch
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.core.witness import TORCH, took
 from fedpers.learning.gradients import in_stack
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.optimizers import MOMENTS, LocalConfig, OptimizerState, program
@@ -36,6 +37,7 @@ def descend(
     Args:
         gradient: of the loss without its proximal term, where it is written out; None: by autograd.
     """
+    took(TORCH)
     near = taken_apart(loss)[0]
     pulls = near.lam != 0 and near.cbar.keys() == params.keys()  # else autograd says what is wrong
     steps, loss = pulled(program(cfg), near.lam * pulls), near.loss if pulls else loss

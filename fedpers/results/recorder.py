@@ -111,6 +111,10 @@ class Recorder(Observer):
         self._events.flush()
         self.arrays.write(self.out / "arrays.npz", self.federation.truth)
 
+    def abandon(self) -> None:
+        """End the thread that writes events, of a run that failed."""
+        self._events.close()
+
     def close(self, notes: Iterable[str] = ()) -> dict[str, Any]:
         """Write summary.json and the plots; returns the summary."""
         self.flush()

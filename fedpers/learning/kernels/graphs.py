@@ -19,6 +19,7 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild, record_name
 from fedpers.core.scope import holding
 from fedpers.core.vmap import mapped_once, on_stacks, over_rows, stack_size
+from fedpers.core.witness import RECORDED, took
 from fedpers.learning.convolution import current_way
 from fedpers.learning.kernels.dispatch import ON_DATA, of_model_alone
 from fedpers.learning.losses import Frozen, Loss, soft_proximal, taken_apart
@@ -95,6 +96,7 @@ class Recording:
 
     def play(self, given: Sequence[Tensor], times: int) -> list[Tensor]:
         """What is made of `given`, which what is run may write to, in the last of so many times."""
+        took(RECORDED)
         for own, t in zip(self.own, given, strict=True):
             own.copy_(t)
         for _ in range(times):
@@ -224,8 +226,9 @@ def _whole(loss: Loss, fixed: Params, lam: float, ubar: float | Tensor, cbar: Pa
 
 def _arithmetic() -> tuple[Any, ...]:
     """How torch computes products now; a recording keeps to it."""
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    return current_way(), matmul, cudnn, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
+    cudnn: Any = torch.backends.cudnn
+    products = [x.fp32_precision for x in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    return current_way(), *products, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
 
 
 def _step(client: Callable[..., list[Tensor]], moving: int, own: Sequence[Tensor]) -> Sequence[Tensor]:

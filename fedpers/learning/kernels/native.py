@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpers.core.compiled import hops, ints, longs, place, pointer, pointers, with_whole_rows
 from fedpers.core.data import Data
 from fedpers.core.params import Params
+from fedpers.core.witness import KERNEL, took
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.plan import Plan, Shape, Training
 from fedpers.learning.kernels.steps import compiled
@@ -187,6 +188,7 @@ def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:
     widths = widths_of(vectors[0][1], plan.places[2 * len(plan.convs) :])
     index, weight = _packed(index), _packed(weight if weight.dtype is torch.float32 else weight.float())
     targets = [targets_of(p.y, plan.task) for p in parts]
+    took(KERNEL)
     failed = function(
         ctypes.c_long(len(plan.convs)),
         longs([side for shape in plan.convs for side in shape]),

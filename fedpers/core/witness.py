@@ -1,0 +1,45 @@
+"""Who takes the steps of local training: noted where they are taken, so that what is said of it is true."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from fedpers.core.scope import holding
+
+KERNEL, TORCH, RECORDED = "C", "torch", "recorded"  # what takes a step
+STACK, LOOP = "stack", "loop"  # how clients are run
+
+
+class Witness:
+    """What was noted while this was asked to listen."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.programs: dict[int, Any] = {}  # of steps, by identity
+
+    @contextmanager
+    def listening(self, wanted: bool = True) -> Iterator[None]:
+        """Note what happens while this is open, if it is wanted."""
+        with holding(_witness, self if wanted else None):
+            yield
+
+    def who(self, *names: str) -> list[str]:
+        """Those of the names that were noted, in their order."""
+        return [name for name in names if self.counts[name]]
+
+
+_witness: ContextVar[Witness | None] = ContextVar("witness", default=None)
+
+
+def took(who: str) -> None:
+    """Note who took steps, or ran a client."""
+    if (witness := _witness.get()) is not None:
+        witness.counts[who] += 1
+
+
+def stepped_by(program: Any) -> None:
+    """Note a program that steps are of."""
+    if (witness := _witness.get()) is not None:
+        witness.programs[id(program)] = program
