@@ -18,7 +18,7 @@ from fedpers.datasets.own import Owned, to_raw
 from fedpers.datasets.raw import Raw
 
 NAMES = {"validation": VALID, "val": VALID, "dev": VALID}  # what the hub calls a split: what we do
-EXTRA = "pip install 'fedpers[huggingface]'"
+EXTRA = "pip install datasets flwr-datasets"
 
 
 def load(cfg: DataConfig, rng: Generator) -> Raw:

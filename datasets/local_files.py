@@ -109,7 +109,7 @@ def _parquet(path: Path, words: Collection[str]) -> Columns:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise DataError(f"{path}: needs pyarrow: pip install 'fedpers[parquet]'") from error
+        raise DataError(f"{path}: needs pyarrow: pip install pyarrow") from error
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()

@@ -19,7 +19,8 @@ QUIET = ("MKL_CBWR", "FLWR_", "RAY_", "FEDPERS_", "OMP_", "PYTEST", "COV_")
 # What other people's packages do once, when they are first imported, is theirs: a host who needs them has it.
 LIBRARIES = """
 import ray, pandas, hydra, torch.utils.tensorboard, torch._dynamo, scipy.stats, scipy.special
-import sklearn.datasets, matplotlib.pyplot, flwr.serverapp, flwr.simulation.run_simulation, absl.flags, rich.progress, jinja2
+import sklearn.datasets, matplotlib.pyplot, flwr.serverapp, flwr.simulation.run_simulation, absl.flags
+import rich.progress, jinja2
 import flwr.server.superlink.fleet.vce.backend.raybackend, numpy.matlib, optuna
 """
 START = """

@@ -175,7 +175,7 @@ def test_a_cnn_of_the_users_with_batchnorm_and_dropout(python: Path, tmp_path: P
 
 def test_a_hugging_face_dataset(python: Path, tmp_path: Path) -> None:
     """As objects in memory, one a client, and as a stored set by its name."""
-    pytest.importorskip("datasets", reason="datasets is not installed: pip install 'fedpers[huggingface]'")
+    pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets flwr-datasets")
     code = """
     import datasets, numpy as np
     rng, label = np.random.default_rng(0), np.random.default_rng(1).integers(0, 2, 80)
@@ -205,7 +205,7 @@ def test_the_notebook(python: Path, tmp_path: Path) -> None:
 
 
 def test_weights_and_biases_offline(python: Path, tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedpers[wandb]'")
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
     code = """
     import os
     os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": os.getcwd()}

@@ -149,7 +149,7 @@ def test_a_class_in_the_current_folder_is_found_by_the_command(tmp_path):
 
 
 def test_wandb_offline_holds_the_run(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedpers[wandb]'")
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
     for key, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(key, value)
     run = fedpers.run(*words(), out=tmp_path / "run", observers=["wandb"])
@@ -201,7 +201,7 @@ def pieces(content: bytes, block: int = 32768, head: int = 7) -> list[bytes]:
 
 
 def test_mlflow_in_a_folder_holds_the_run(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'fedpers[mlflow]'")
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install mlflow-skinny")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     run = fedpers.run(*words(), out=tmp_path / "run", observers=["mlflow"])

@@ -243,6 +243,7 @@ def test_flowers_own_command_line_runs_the_same_app(tmp_path):
         subprocess.run(["pkill", "-f", f"{tmp_path / 'home'}"], check=False)
     assert (tmp_path / "run2" / "summary.json").exists(), "".join(d.stdout + d.stderr for d in done)
     assert json.loads((tmp_path / "run2" / "summary.json").read_text())["engine"] == "ray"
+    assert f"results: {tmp_path / 'run2'}" in done[1].stdout + done[1].stderr
     execute(compose.load(f"{words}2".split()), tmp_path / "inprocess")
     _, theirs = checkpoint.load(tmp_path / "run2", None)
     _, ours, _ = final(tmp_path / "inprocess")

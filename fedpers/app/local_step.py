@@ -83,6 +83,11 @@ def source_of(client: PersonalizedClient) -> str:
     return min(found, key=len) if found else str(path)
 
 
+def facts_of(grid: Grid) -> dict[str, str]:
+    """What summary.json has of the steps that were taken behind this grid; {} where other processes take all."""
+    return {"local_step": who_took_it(grid.cohort)} if isinstance(grid, InProcessGrid) else {}
+
+
 def who_took_it(cohort: Cohort) -> str:
     """What took the local steps so far, how clients were run, and why: one line."""
     witness = cohort.runner.witness

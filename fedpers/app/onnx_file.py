@@ -12,7 +12,7 @@ from fedpers.core.errors import CheckpointError, ConfigError
 
 SIZES = (1, 2, 7, 70)  # numbers of samples that it is tried with
 MOST = 2**31 - 2**27  # bytes of parameters in one file; protobuf's limit is 2 GiB, the graph has room
-EXTRA = "pip install 'fedpers[onnx]'"
+EXTRA = "pip install onnx onnxruntime onnxscript"
 
 
 def write(model: nn.Module, about: dict[str, Any], features: int, folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedpers.app import preemption
 from fedpers.app.build import Parts, assemble
-from fedpers.app.local_step import who_took_it
+from fedpers.app.local_step import facts_of
 from fedpers.app.observers import Guests, Observers, invited
 from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
@@ -23,7 +23,6 @@ from fedpers.core.host import borrowed
 from fedpers.core.logs import formatter
 from fedpers.core.memory import give_back
 from fedpers.core.systems import Systems
-from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.families.unified.optimality_gap import observe_optimality_gap
 from fedpers.flower.accounting import Spending
@@ -36,7 +35,7 @@ from fedpers.results.early_stop import EarlyStop
 from fedpers.results.files import flush_files, replace_json
 from fedpers.results.progress import ProgressBar
 from fedpers.results.recorder import Recorder
-from fedpers.results.summary import best, note_interruption, peak_memory, read_summary
+from fedpers.results.summary import note_interruption, peak_memory, read_summary
 
 log = logging.getLogger("fedpers")
 
@@ -220,12 +219,18 @@ def prepare(
 
 def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
     """All rounds on a grid, watched by `first`, recorder, checkpointer, progress bar and guests."""
+    try:
+        _drive(run, grid, first)
+    finally:
+        run.recorder.release()
+
+
+def _drive(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     guests = run.guests
     guests.on_start(run.out, to_mapping(run.cfg))
     try:
         _play(run, grid, first)
     except BaseException as error:
-        run.recorder.abandon()
         guests.on_end({"status": "failed", "error": f"{type(error).__name__}: {error}"})
         raise
     guests.on_end(run.summary)
@@ -236,7 +241,7 @@ def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
 
 def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     strategy = run.parts.strategy
-    title, rows = run.cfg.method_name, run.recorder.rows
+    title = run.cfg.method_name
     trained, entries = run.parts.model.trains
     if trained < entries:
         log.info(
@@ -244,9 +249,9 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
         )
     run.recorder.facts["trains"] = {"entries": trained, "of": entries}
     run.recorder.listener = run.guests
-    with ProgressBar(title, run.cfg.rounds, strategy.rounds_done, lambda: best(rows)) as progress:
+    with ProgressBar(title, run.cfg.rounds, strategy.rounds_done) as progress:
         cost = Cost(strategy.model, run.parts.federation.input_shape)
-        early = EarlyStop(run.cfg.stop, rows)
+        early = EarlyStop(run.cfg.stop, run.recorder.rows)
         if run.cfg.systems.on:
             strategy.clock = _clock(run, cost)
         observers = [*first, cost, run.recorder, early, Checkpointer(run), progress, run.guests]
@@ -266,9 +271,7 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
         run.recorder.facts["virtual_seconds"] = strategy.clock.now
     if everybody.stopped_by:
         run.recorder.facts["stopped"] = {"round": strategy.last_round, "why": everybody.stopped_by}
-    run.recorder.facts |= strategy.facts(strategy.state)
-    if isinstance(grid, InProcessGrid):
-        run.recorder.facts["local_step"] = who_took_it(grid.cohort)
+    run.recorder.facts |= strategy.facts(strategy.state) | facts_of(grid)
     if run.spending is not None:
         run.recorder.facts["privacy"] = run.spending.facts()
         log.info("%s", run.spending.told())

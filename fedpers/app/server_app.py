@@ -34,6 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     with opened(cfg, out, False, ()) as admitted:
         assert admitted is not None  # only a repeated run may have ended
         drive(prepare(admitted, out), grid)
+    print(f"results: {out.resolve()}", flush=True)  # its process may have begun anywhere
 
 
 def folder_of(cfg: RunConfig) -> Path:

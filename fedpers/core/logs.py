@@ -39,7 +39,9 @@ def formatter(text: str = TEXT) -> logging.Formatter:
     try:
         from pythonjsonlogger.json import JsonFormatter
     except ImportError as error:
-        raise ConfigError(f"{VARIABLE}=json needs: pip install 'fedpers[monitoring]' ({error})") from error
+        raise ConfigError(
+            f"{VARIABLE}=json needs: pip install prometheus-client python-json-logger ({error})"
+        ) from error
     names = {"levelname": "level", "name": "logger"}
     return JsonFormatter("%(levelname)s %(name)s %(message)s", rename_fields=names, timestamp=True)
 

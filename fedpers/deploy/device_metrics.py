@@ -24,7 +24,9 @@ class DeviceMetrics:
         try:
             import prometheus_client
         except ImportError as error:
-            raise ConfigError(f"{FILE} needs: pip install 'fedpers[monitoring]' ({error})") from error
+            raise ConfigError(
+                f"{FILE} needs: pip install prometheus-client python-json-logger ({error})"
+            ) from error
         self._client: Any = prometheus_client
         self._file, self._registry = file, prometheus_client.CollectorRegistry()
         registry = self._registry

@@ -97,7 +97,7 @@ def _of_timm(name: str) -> Callable[..., Any]:
     try:
         import timm
     except ImportError as error:
-        raise ConfigError(f"model=timm needs the extra: pip install 'fedpers[timm]' ({error})") from error
+        raise ConfigError(f"model=timm needs: pip install timm ({error})") from error
     if not timm.is_model(name):
         raise ConfigError(unknown("timm's model.name", name, timm.list_models()).partition(" Known:")[0])
 

@@ -46,7 +46,7 @@ class WandbObserver(Observer):
         try:
             import wandb
         except ImportError as error:
-            raise ConfigError(f"observers=[wandb] needs: pip install 'fedpers[wandb]' ({error})") from error
+            raise ConfigError(f"observers=[wandb] needs: pip install wandb ({error})") from error
         self._wandb: Any = wandb
         self._run: Any = None
         mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
@@ -111,7 +111,7 @@ class MlflowObserver(Observer):
         try:
             from mlflow.tracking import MlflowClient
         except ImportError as error:
-            raise ConfigError(f"observers=[mlflow] needs: pip install 'fedpers[mlflow]' ({error})") from error
+            raise ConfigError(f"observers=[mlflow] needs: pip install mlflow-skinny ({error})") from error
         self._client: Any = MlflowClient()
         self._id = ""
 

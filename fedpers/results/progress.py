@@ -29,7 +29,7 @@ QUIET = 2.0  # seconds between two lines where there is no terminal
 
 
 class ProgressBar(Observer):
-    """A bar with the personalised accuracy, now and at best; plain lines without a terminal.
+    """A bar with the personalised accuracy, as the run reports it; plain lines without a terminal.
 
     Use it as a context manager.
 
@@ -37,20 +37,11 @@ class ProgressBar(Observer):
         title: the method's name.
         rounds: the rounds of the whole run.
         start: the rounds that a resumed run has behind it.
-        best: gives the metrics of the round that is best on validation so far, as summary.json has them.
     """
 
-    def __init__(
-        self,
-        title: str,
-        rounds: int,
-        start: int = 0,
-        best: Callable[[], dict[str, Any]] = dict,
-        console: Console | None = None,
-    ) -> None:
+    def __init__(self, title: str, rounds: int, start: int = 0, console: Console | None = None) -> None:
         self.console = console or Console(stderr=sys.stderr.isatty())  # plain lines: to stdout
         self.title, self.rounds = title, rounds
-        self._best = best
         self._last_line = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -93,8 +84,7 @@ class ProgressBar(Observer):
         accuracy = numbers["accuracy"]
         if math.isnan(accuracy):
             return f"loss {numbers['loss']:.4g}"
-        best = self._best().get("accuracy", math.nan)
-        return f"accuracy {accuracy:.2%}" + ("" if math.isnan(best) else f" (best {best:.2%})")
+        return f"accuracy {accuracy:.2%}"
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class PrometheusObserver(Observer):
             import prometheus_client
         except ImportError as error:
             raise ConfigError(
-                f"observers=[prometheus] needs: pip install 'fedpers[monitoring]' ({error})"
+                f"observers=[prometheus] needs: pip install prometheus-client python-json-logger ({error})"
             ) from error
         self._client: Any = prometheus_client
         self._address = _address(os.environ.get(ADDRESS))

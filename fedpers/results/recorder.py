@@ -111,8 +111,8 @@ class Recorder(Observer):
         self._events.flush()
         self.arrays.write(self.out / "arrays.npz", self.federation.truth)
 
-    def abandon(self) -> None:
-        """End the thread that writes events, of a run that failed."""
+    def release(self) -> None:
+        """End the thread that writes events, of a run that failed too; again it is nothing."""
         self._events.close()
 
     def close(self, notes: Iterable[str] = ()) -> dict[str, Any]:

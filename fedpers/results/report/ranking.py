@@ -13,6 +13,8 @@ from fedpers.results.report.screen import ReportTable
 from fedpers.results.report.standings import REFERENCES, Comparison, Standing
 from fedpers.results.report.tables import count, interval, signed, spread
 
+LATER = ("spread over clients", "worst tenth %", "clients hurt", "runs")  # what a narrow screen can spare
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -63,7 +65,8 @@ def ranking(comparison: Comparison, colours: Sequence[str], scale: float) -> dic
     ]
     names = ["#", "method", *(name for name, _ in columns)]
     texts = [[str(s.rank), s.name, *(c.line for c in cells(s))] for s in comparison.rows]
-    return {"columns": columns, "standings": rows, "ranking": ReportTable(comparison.name, names, texts)}
+    table = ReportTable(comparison.name, names, texts, LATER)
+    return {"columns": columns, "standings": rows, "ranking": table}
 
 
 def pairwise(comparison: Comparison) -> list[ReportTable]:
