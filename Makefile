@@ -9,6 +9,9 @@ DEMO    := runs/demo
 DOCKER  ?= docker
 COMPOSE ?= $(DOCKER) compose -f docker/compose.yaml
 DOCKER_OUT ?= runs/docker-demo
+# Tests that run the C kernels on many shapes.
+KERNELS := $(wildcard $(patsubst %,tests/test_%.py,dense coupled joint recurrent known_losses small_convolutions \
+	pooled linear between features weighed seeds saga params together local step steps))
 SOURCES := fedpers strategies clients datasets conf tests benchmarks
 
 # One thread a process: small models are slower, not faster, when threads wait for each other.
@@ -20,7 +23,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo constraints docker-image docker-demo smoke test test-all canary faults fuzz fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo constraints docker-image docker-demo smoke test test-all canary sanitize faults fuzz fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +57,11 @@ canary:  ## The fast tests with what comes next: Flower's nightly, Hydra's relea
 	$(CANARY)/bin/python -m pip install --quiet --pre --upgrade --no-deps flwr-nightly hydra-core omegaconf torch torchvision
 	$(CANARY)/bin/python -m pip list | grep -iE '^(flwr|hydra|omegaconf|torch|ray)'
 	$(CANARY)/bin/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults and not gpu" $(CANARY_TESTS)
+
+sanitize: $(STAMP)  ## The tests of the C kernels with AddressSanitizer and UndefinedBehaviorSanitizer (gcc): ten minutes
+	FEDPERS_CFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 $(BIN)/python -m pytest -q -p no:cacheprovider -m "not ray and not slow" $(KERNELS)
 
 faults: $(STAMP)  ## Kill and cut off real SuperLinks, SuperNodes and server apps: minutes on an idle machine, as root
 	$(BIN)/python -m pytest -m faults

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from fedpers.core import compiled as module
+from fedpers.core import sums
 from fedpers.core.compiled import Patience, compiled
+from fedpers.learning.kernels import library
 
 SLOW = '#!/bin/sh\nsleep {seconds}\nexec {cc} "$@"\n'
 
@@ -138,3 +141,35 @@ def test_a_library_of_other_sources_is_not_taken(
     module.build_portable([source])
     source.write_text("int one(void) { return 42; }\n")
     assert module.portable([source]) is None and compiled([source]).one() == 42
+
+
+SOURCES = {"kernels": library.SOURCES, "sums": sums.SOURCES}
+TARGETS = [("cc", "x86_64", "-march=x86-64"), ("aarch64-linux-gnu-gcc", "", "-march=armv8-a")]
+
+
+@pytest.mark.parametrize("sources", SOURCES)
+@pytest.mark.parametrize(("compiler", "machine", "march"), TARGETS)
+def test_other_processors_are_compiled_for(
+    compiler: str, machine: str, march: str, sources: str, tmp_path: Path
+) -> None:
+    """Without AVX2, and for another family; what this machine has is compiled for by every other test."""
+    if shutil.which(compiler) is None or machine not in ("", platform.machine()):
+        pytest.skip(f"no {compiler} for {march}")
+    flags = [march if f == "-march=native" else f for f in module.FLAGS]
+    code = [str(s) for s in SOURCES[sources] if s.suffix == ".c"]
+    command = [compiler, *flags, "-Wall", "-Werror=implicit-function-declaration", *code]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out.so"), "-lm"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_more_flags_make_another_library(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    source.write_text("int one(void) { return ONE; }\n")
+    for value in (1, 2):
+        monkeypatch.setenv("FEDPERS_CFLAGS", f"-DONE={value}")
+        assert compiled([source]).one() == value

@@ -84,7 +84,7 @@ def source_of(client: PersonalizedClient) -> str:
 
 
 def facts_of(grid: Grid) -> dict[str, str]:
-    """What summary.json has of the steps that were taken behind this grid; {} where other processes take all."""
+    """What summary.json has of the steps taken behind this grid; {} where other processes take all."""
     return {"local_step": who_took_it(grid.cohort)} if isinstance(grid, InProcessGrid) else {}
 
 

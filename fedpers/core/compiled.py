@@ -113,8 +113,12 @@ patience = Patience()
 
 
 def _file(compiler: str, sources: Sequence[Path]) -> Path | None:
-    """The library of these sources for this processor; None if it takes longer than `patience`."""
-    name = f"native-{_digest(sources, _flags())}.so"
+    """The library of these sources for this processor; None if it takes longer than `patience`.
+
+    FEDPERS_CFLAGS holds more flags for the compiler, as `make sanitize` gives them.
+    """
+    more = os.environ.get("FEDPERS_CFLAGS", "").split()
+    name = f"native-{_digest(sources, _flags() + ' '.join(more))}.so"
     root = os.environ.get("FEDPERS_CACHE") or Path.home() / ".cache" / "fedpers"
     path = Path(root).expanduser() / name
     if path.exists():
@@ -123,7 +127,7 @@ def _file(compiler: str, sources: Sequence[Path]) -> Path | None:
     part = path.with_name(f"{name}.{os.getpid()}.part")
     _sweep(path)
     code = [str(s) for s in sources if s.suffix == ".c"]
-    command = [compiler, *FLAGS, *code, "-o", str(part), "-lm"]
+    command = [compiler, *FLAGS, *more, *code, "-o", str(part), "-lm"]
     # a session of its own: if this process is killed meanwhile, the next one finds what it began
     work = subprocess.Popen(
         ["/bin/sh", "-c", KEPT, str(part), str(path), *command], start_new_session=True,
