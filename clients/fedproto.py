@@ -1,17 +1,13 @@
 """FedProto, client half. The algorithm box is in strategies/fedproto.py."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
-
-from torch import Tensor
 
 from fedpers.families.disclosures import PROTOTYPES
+from fedpers.families.prototypes import Prototypes, Regularised
 from fedpers.learning.classes import class_means
-from fedpers.learning.losses import Pull
 from fedpers.method import (
     Data,
     LocalConfig,
-    Model,
     Params,
     PersonalizedClient,
     Stream,
@@ -35,43 +31,10 @@ class FedProtoConfig:
 
 
 @record
-class Prototypes:
-    """The server's state, its order and a reply: a mean feature vector of each class."""
-
-    C: Tensor                             # [K, M]
-    n: Tensor                             # [K] samples behind each; 0 where there is no prototype
-    ranges: ClassVar = {"n": (0, "samples")}
-
-
-@record
 class ClientState:
     """The client's own model; it never leaves the client."""
 
     params: Params
-
-
-@dataclass(frozen=True)
-class Regularised:
-    """The loss, plus λ times the mean squared distance of features to their class's prototype."""
-
-    model: Model
-    lam: float
-    prototypes: Prototypes
-
-    def __call__(self, w: Params, batch: Data) -> Tensor:
-        z, (near, given) = self.model.body(w, batch.x), self.of_classes(batch)
-        away = (z - near).square().mean(1) * given                                       # [C1]
-        return self.model.head_loss(w, z, batch) + self.lam * away.sum() / batch.num
-
-    def of_classes(self, batch: Data) -> tuple[Tensor, Tensor]:
-        """(prototype [n, M] of each sample's class, [n] 1 where there is one and no padding)"""
-        of_class = batch.of_class(len(self.prototypes.n)) * (self.prototypes.n > 0)
-        return of_class @ self.prototypes.C, of_class.sum(1)
-
-    @property
-    def beside(self) -> Pull:
-        """For the kernel."""
-        return Pull(self.lam, self.of_classes)
 
 
 class FedProtoClient(PersonalizedClient):
@@ -90,7 +53,7 @@ class FedProtoClient(PersonalizedClient):
     ) -> tuple[Prototypes, ClientState]:
         """One local training of the own model, then the mean features of its classes."""
         h = self.config
-        loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss
+        loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss       # [C1]
         w = minimise(loss, state.params, data, rng, h.local)                             # [C2]
         C, n = class_means(self.model, w, data, len(order.n))                            # [C3]
         return Prototypes(C, n), ClientState(w)                                          # [C4]

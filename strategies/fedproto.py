@@ -24,10 +24,10 @@ Reductions: λ = 0 is local training bit for bit.
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedpers.clients.fedproto import FedProtoConfig, Prototypes
+from fedpers.clients.fedproto import FedProtoConfig
 from fedpers.core.errors import ConfigError
+from fedpers.families.prototypes import Prototypes
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
@@ -46,21 +46,13 @@ class FedProto(PersonalizedStrategy):
         if self.model.task == "regression":
             raise ConfigError("method fedproto shares a prototype of each class, and the task is "
                               "regression; take data with classes, or another method")
-        like, K = next(iter(params.values())), max(self.model.num_outputs, 2)
-        return Prototypes(like.new_zeros(K, self.model.num_features), like.new_zeros(K))
+        return Prototypes.none(self.model, next(iter(params.values())))
 
     def round(self, s: Prototypes, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""
         selected = self.sample(rng)                                                      # [S1]
         replies = yield dict.fromkeys(selected, s)                                       # [S2]
-        n = torch.stack([r.n for r in replies.values()]).double()
-        sent = torch.stack([r.C for r in replies.values()]).double()
-        total = n.sum(0)
-        sums = (n.T[:, None] @ sent.transpose(0, 1)).squeeze(1)         # of each class, over the clients
-        mean = sums / total.clamp(min=1)[:, None]                                        # [S3]
-        seen = total > 0
-        C = torch.where(seen[:, None], mean.to(s.C), s.C)
-        return Prototypes(C, torch.where(seen, total.to(s.n), s.n))
+        return s.renewed(list(replies.values()))                                         # [S3]
 
     def evaluation_message(self, s: Prototypes, k: int) -> None:
         """Clients predict with their own models."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedproto import FedProtoClient, FedProtoConfig, Prototypes, Regularised
+from fedpers.clients.fedproto import FedProtoClient, FedProtoConfig
 from fedpers.clients.fedrod import OWN, FedRoDClient, FedRoDConfig, TwoHeads
 from fedpers.clients.moon import Contrastive, MoonClient, MoonConfig
 from fedpers.core.params import split
@@ -16,6 +16,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.families.global_model.client import Weights
+from fedpers.families.prototypes import Prototypes, Regularised
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only

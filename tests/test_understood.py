@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedpers.checks.toy_data import toy_federation
-from fedpers.clients.fedproto import Prototypes, Regularised
 from fedpers.core.errors import ConfigError
 from fedpers.core.rng import Stream
+from fedpers.families.prototypes import Prototypes, Regularised
 from fedpers.learning.kernels.plan import small_convs, understood
 from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Relu, Stack, stack
 from fedpers.learning.local_training import minimise

@@ -150,6 +150,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "FedAvg on features that each client shifts by a memory of its own"),
     _row("knnper", "KNNPer", "Marfoq et al., ICML 2022", "runs",
          "FedAvg whose clients also ask the nearest of their own samples"),
+    _row("fedpac", "FedPAC", "Xu, Tong, Huang, ICLR 2023", "runs",
+         "shared body near class prototypes, heads combined by how alike features are"),
     _row("gpfl", "GPFL", "Zhang et al., ICCV 2023", "runs",
          "class embeddings and a valve for all, that turn features to a client's own classes"),
 )}

@@ -59,6 +59,11 @@ PROTOTYPES = Disclosure(
     no_dp="prototypes and the numbers of samples are sent class by class, without a bound on what one tells",
     no_sum="numbers of samples and weighted prototypes could be summed; they are sent singly",
 )
+HEAD_AND_PROTOTYPES = Disclosure(
+    "body and head after local work, the mean features of each class, and how many samples it has",
+    no_dp="prototypes and variances of features are sent beside the models, and tell of them without a bound",
+    no_sum="single heads are weighed by single distances",
+)
 OWN_MODEL = Disclosure(
     "its own model, which the server compares with those of others and mixes into theirs",
     no_dp="the server mixes models by single distances, so what one client gets tells of another",
