@@ -74,7 +74,7 @@ class AfterAStep:
 
     def _stepped(self, w: Params, rows: Data) -> Params:
         g = grad(self.model.loss)(w, self._at(self.other[rows.x], rows.mask))
-        return add(w, {k: v.detach() for k, v in g.items()}, -self.alpha)                # [C2]
+        return add(w, {k: v.detach() for k, v in g.items()}, -self.alpha)
 
     def _at(self, rows: Tensor, mask: Tensor) -> Data:
         return Data(self.data.x[rows], self.data.y[rows], mask)
@@ -92,7 +92,7 @@ class PerFedAvgClient(GlobalModelClient):
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.y.device)     # a permutation
         loss = AfterAStep(self.model, self.config.alpha, data, other)                    # [C1]
         rows = Data(torch.arange(n, device=other.device), data.y, data.mask)
-        w = minimise(loss, order.params, rows, rng, self.config.local)                  # [C3]
+        w = minimise(loss, order.params, rows, rng, self.config.local)
         return Weights(w), None                                                          # [C4]
 
     @property
