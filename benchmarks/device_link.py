@@ -34,11 +34,18 @@ class Local:
     """A SuperLink and `count` devices with handwritten digits, in a folder of their own."""
 
     def __init__(
-        self, folder: Path, count: int, source: str = "", files: Sequence[Path] = (), target: str = ""
+        self,
+        folder: Path,
+        count: int,
+        source: str = "",
+        files: Sequence[Path] = (),
+        target: str = "",
+        nodes: bool = True,
     ) -> None:
         """`source` is a "module:function" of the device's owner; else each device reads its file.
 
         `files` are the devices' own, with `target` as the column of y; left out: digits, dealt here.
+        Without `nodes` there is the SuperLink alone.
         """
         self.folder, self.count, self.port = folder, count, free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -58,6 +65,8 @@ class Local:
         )
         self._wait()
         target = f' target="{target}"' if target else ""
+        if not nodes:
+            return
         for k, file in enumerate(files):
             node = f'client="site-{k}" data="{source or file}" state="{folder}/state-{k}"' + target
             words = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]

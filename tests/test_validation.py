@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedpers.core.plan import Plan
 from fedpers.core.pytree import record
 from fedpers.flower import validation
+from fedpers.flower.messages import Answer, Assessed
+from fedpers.flower.observer import RoundLog
+from fedpers.flower.transport import Transport
 from fedpers.flower.validation import Inspector
 
 
@@ -93,3 +97,48 @@ def test_replies_of_no_stack_are_each_taken_apart(looked_at):
         fault is None for fault, _ in map(look, [Reply(torch.ones(1)), Reply(torch.full((1,), torch.nan))])
     ] == [True, False]
     assert len(looked_at()) == 2
+
+
+class Told(Transport):
+    """Replies that came from elsewhere, as they were read."""
+
+    def __init__(self, kind, bodies):
+        super().__init__(None, Plan(failures="skip"), {k: k for k in range(len(bodies))})
+        self._kind, self.bodies = kind, bodies
+        self.orders = {k: Asks(torch.zeros(1)) for k in range(len(bodies))}
+
+    def _outcomes(self, messages):
+        return ((k, Answer(body, 1, 0)) for k, body in enumerate(self.bodies))
+
+
+GOOD = {"test_loss": 0.5, "test_accuracy": 0.5, "test_num": 4.0}
+ODD = [
+    {"test_accuracy": 99.0},
+    {"test_accuracy": -0.5},
+    {"test_accuracy": True},
+    {"test_loss": "x"},
+    {"test_num": 1e18},
+    {"test_num": 0.5},
+    {"test_num": -1.0},
+    {"test_num": float("nan")},
+    {"test_accuracy_before": 2.0},
+]
+
+
+@pytest.mark.parametrize("change", ODD, ids=str)
+@pytest.mark.parametrize("kind", ["evaluate", "train"])
+def test_an_evaluation_from_elsewhere_that_cannot_be_is_counted_and_left_out(kind, change, caplog):
+    bodies = [GOOD, GOOD | change]
+    if kind == "train":
+        bodies = [Assessed(Reply(torch.ones(1)), columns) for columns in bodies]
+    log, transport = RoundLog(), Told(kind, bodies)
+    assert list(transport.open(1, [], log)) == [0] and log.failures == 1
+    assert f"client 1 failed in round 1: {next(iter(change))} is" in caplog.text
+    assert list(transport.assessed) == ([0] if kind == "train" else [])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_diverged_is_told_and_not_refused(value):
+    log, columns = RoundLog(), GOOD | {"test_loss": value, "test_accuracy": float("nan")}
+    assert list(Told("evaluate", [GOOD, columns]).open(1, [], log)) == [0, 1] and log.failures == 0
+    assert Told("evaluate", [GOOD, [1.0]]).open(1, [], log).keys() == {0}

@@ -105,6 +105,24 @@ def misfit(declared: Mapping[str, Field], got: Mapping[str, Any]) -> str | None:
     )
 
 
+def unfit_columns(columns: Any) -> str | None:
+    """What no client can have measured: columns that are no numbers, shares above 1, counts below 0.
+
+    NaN is an honest answer here, and an infinite loss: those of a model that diverged.
+    """
+    if not isinstance(columns, dict):
+        return f"the evaluation is a {type(columns).__name__}, expected columns"
+    return next(filter(None, (_unfit(str(name), value) for name, value in columns.items())), None)
+
+
+def _unfit(name: str, value: Any) -> str | None:
+    if name.endswith("_num"):
+        return Field(float, 0, MOST, whole=True).fault(name, value)
+    if name.removesuffix("_before").endswith("accuracy"):
+        return Field(float, 0, 1 + ROUNDING, nan=True).fault(name, value)
+    return None if type(value) is float else f"{name} is {show(value)}, expected a number"
+
+
 # ---- bodies -------------------------------------------------------------------------------------
 
 

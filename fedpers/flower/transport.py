@@ -15,6 +15,7 @@ from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten
 from fedpers.core.serialization import leaf_bytes
 from fedpers.flower.clock import Clock, Effort
+from fedpers.flower.forms import unfit_columns
 from fedpers.flower.internals import number
 from fedpers.flower.messages import (
     Assessed,
@@ -50,6 +51,8 @@ class DirectGrid(ABC):
 
 class Transport:
     """Exchanges over any Flower grid, one message a client; counts bytes and checks replies."""
+
+    foreign = True  # replies come from elsewhere, so that evaluations are checked too
 
     def __init__(self, grid: Any, plan: Plan, nodes: Mapping[int, int]) -> None:
         self.grid, self.plan = grid, plan
@@ -98,12 +101,17 @@ class Transport:
                 continue
             body = found.body
             if self._kind == "train":
+                columns = None
                 if isinstance(body, Assessed):
-                    self.assessed[k], body = body.metrics, body.reply
+                    columns, body = body.metrics, body.reply
                 fault, size = inspector.look(self.orders[k], body, found.stack)
+                if fault is None and columns is not None:
+                    fault = self._unfit(columns)
                 if fault is not None:
                     missing[k] = fault
                     continue
+                if columns is not None:
+                    self.assessed[k] = columns
                 counts.gradient_evals += found.work
                 counts.body_forwards += found.work + found.forwards
                 counts.head_steps += found.head_steps
@@ -111,6 +119,9 @@ class Transport:
                 if self.clock is not None:
                     cost = self.clock.flops(found.work, found.work + found.forwards, found.head_steps)
                     efforts[k] = Effort(self._down[k], size, cost)
+            elif (fault := self._unfit(body)) is not None:
+                missing[k] = fault
+                continue
             replies[k] = body
             del missing[k]
         if missing:
@@ -129,6 +140,9 @@ class Transport:
             del replies[k]
         for name, value in (("virtual_seconds", clock.now - began), ("late", len(late))):
             counts.extra[name] = counts.extra.get(name, 0.0) + value
+
+    def _unfit(self, columns: Any) -> str | None:
+        return unfit_columns(columns) if self.foreign else None
 
     def _messages(self, requests: Sequence[Request]) -> Sequence[Message]:
         return request_messages(requests, self.nodes)
@@ -156,6 +170,8 @@ class Transport:
 
 class InProcessTransport(Transport):
     """Exchanges with a `DirectGrid`: requests by partition id; messages only if somebody reads them."""
+
+    foreign = False  # they are of this process and its workers, or were checked where they came in
 
     def send(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The replies to messages."""

@@ -79,7 +79,7 @@ class Link:
     def answer(self, name: str, header: dict[str, Any], message: Message) -> Message:
         node = {
             "client": name,
-            "data": str(next(self.data.glob(f"{name}.*"))),
+            "data": str(next(p for p in self.data.iterdir() if name in (p.name, p.stem))),
             "state": str(self.folder / name),
             **self.options,
         }

@@ -27,7 +27,7 @@ def tables(folder: Path) -> None:
         for split, n in (("train", 60 + 10 * k), ("test", 25 + k)):
             age, dose = rng.normal(size=n) * 50 + 1000, rng.normal(size=n) * 0.01
             y = ((age - 1000) / 50 + dose / 0.01 + rng.normal(size=n) * 0.3 > 0).astype(int)
-            path = folder / f"site-{k}.d" / f"{split}.csv"
+            path = folder / f"site-{k}" / f"{split}.csv"
             path.parent.mkdir(parents=True, exist_ok=True)
             pd.DataFrame({"age": age, "dose": dose, "y": y})[names].to_csv(path, index=False)
 
@@ -39,7 +39,7 @@ def images(folder: Path) -> None:
         for split, n in (("train", 40 + k), ("test", 20 + k)):
             for i in range(n):
                 pixels = rng.integers(0, 180, (6, 6, 3)) + 20 * (i % 2)
-                path = folder / f"site-{k}.d" / split / ("cat", "dog")[i % 2] / f"{i}.png"
+                path = folder / f"site-{k}" / split / ("cat", "dog")[i % 2] / f"{i}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels.astype(np.uint8)).save(path)
 
@@ -52,7 +52,7 @@ def exported_is_right(run: Path, data: Path, capsys: object) -> list[tuple[int, 
     (model, *_) = export(run, "global")
     found = []
     for k in range(3):
-        test = data / f"site-{k}.d" / "test"
+        test = data / f"site-{k}" / "test"
         rows = test if test.is_dir() else test.with_suffix(".csv")
         capsys.readouterr()  # type: ignore[attr-defined]
         more = [] if test.is_dir() else ["--target", "y"]

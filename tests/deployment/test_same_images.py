@@ -16,7 +16,7 @@ def test_images_from_files_are_the_same_run_on_devices(tmp_path, monkeypatch):
     for k in range(3):
         for i in range(30 + k):
             y = i % 3
-            p = tmp_path / "data" / f"site-{k}.images" / ("cat", "dog", "eel")[y] / f"{i}.png"
+            p = tmp_path / "data" / f"site-{k}" / ("cat", "dog", "eel")[y] / f"{i}.png"
             p.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray((rng.integers(0, 120, (6, 6, 3)) + 60 * y).astype(np.uint8)).save(p)
     same = ["method=fedper", "rounds=3", "model=mlp", "model.hidden=[8]", "seed=3", "eval_every=0"]

@@ -55,7 +55,7 @@ def test_in_process_and_over_three_real_supernodes(
     data, out = tmp_path / "data", tmp_path / "out"
     MAKE[what](data)
     target = "y" if what == "tables" else ""
-    link = Local(tmp_path, 3, files=[data / f"site-{k}.d" for k in range(3)], target=target)
+    link = Local(tmp_path, 3, files=[data / f"site-{k}" for k in range(3)], target=target)
     try:
         run = link.run(out, *RUNS[what], "engine.deadline_s=300", shape=SHAPES[what])
         assert run.wait(timeout=1200) == 0, (tmp_path / "superlink.log").read_text()[-4000:]
