@@ -16,6 +16,7 @@ from fedpers.core import compiled as module
 from fedpers.core import sums
 from fedpers.core.compiled import Patience, compiled
 from fedpers.learning.kernels import library
+from tests.deployment.matrix import fault
 
 SLOW = '#!/bin/sh\nsleep {seconds}\nexec {cc} "$@"\n'
 
@@ -60,6 +61,7 @@ def test_who_is_patient_gets_the_library(
     assert left(tmp_path) == [".so"]
 
 
+@fault(15)
 def test_who_is_not_goes_on_without_it_and_finds_it_later(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +72,7 @@ def test_who_is_not_goes_on_without_it_and_finds_it_later(
     assert module.patience.rewarded and compiled([source]).one() == 41
 
 
+@fault(15)
 def test_a_process_that_is_killed_meanwhile_does_not_begin_for_ever(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

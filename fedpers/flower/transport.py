@@ -18,6 +18,7 @@ from fedpers.flower.clock import Clock, Effort
 from fedpers.flower.forms import unfit_columns
 from fedpers.flower.internals import number
 from fedpers.flower.messages import (
+    Answer,
     Assessed,
     Exchange,
     Header,
@@ -99,19 +100,11 @@ class Transport:
             if isinstance(found, str):
                 missing[k] = found
                 continue
-            body = found.body
+            body, fault, size = self._looked_at(k, found, inspector)
+            if fault is not None:
+                missing[k] = fault
+                continue
             if self._kind == "train":
-                columns = None
-                if isinstance(body, Assessed):
-                    columns, body = body.metrics, body.reply
-                fault, size = inspector.look(self.orders[k], body, found.stack)
-                if fault is None and columns is not None:
-                    fault = self._unfit(columns)
-                if fault is not None:
-                    missing[k] = fault
-                    continue
-                if columns is not None:
-                    self.assessed[k] = columns
                 counts.gradient_evals += found.work
                 counts.body_forwards += found.work + found.forwards
                 counts.head_steps += found.head_steps
@@ -119,9 +112,6 @@ class Transport:
                 if self.clock is not None:
                     cost = self.clock.flops(found.work, found.work + found.forwards, found.head_steps)
                     efforts[k] = Effort(self._down[k], size, cost)
-            elif (fault := self._unfit(body)) is not None:
-                missing[k] = fault
-                continue
             replies[k] = body
             del missing[k]
         if missing:
@@ -141,8 +131,17 @@ class Transport:
         for name, value in (("virtual_seconds", clock.now - began), ("late", len(late))):
             counts.extra[name] = counts.extra.get(name, 0.0) + value
 
-    def _unfit(self, columns: Any) -> str | None:
-        return unfit_columns(columns) if self.foreign else None
+    def _looked_at(self, k: int, found: Answer, inspector: Inspector) -> tuple[Any, str | None, int]:
+        """(reply, what is wrong with it or None, its bytes); columns that came with it are kept apart."""
+        body, columns, fault, size = found.body, found.body, None, 0
+        if self._kind == "train":
+            body, columns = (body.reply, body.metrics) if isinstance(body, Assessed) else (body, None)
+            fault, size = inspector.look(self.orders[k], body, found.stack)
+        if fault is None and columns is not None and self.foreign:
+            fault = unfit_columns(columns)
+        if fault is None and columns is not None and self._kind == "train":
+            self.assessed[k] = columns
+        return body, fault, size
 
     def _messages(self, requests: Sequence[Request]) -> Sequence[Message]:
         return request_messages(requests, self.nodes)

@@ -59,6 +59,18 @@ MATRIX = {
         "from a device's host",
         "error 2004, error 2001, no connection, the second node ignored and named, 403",
     ),
+    13: (
+        "a device answers with numbers that nobody can have measured, or with fields that are none",
+        "refused by client and field, asked once more, counted; the others go on",
+    ),
+    14: (
+        "a run asks for what a device's owner does not allow",
+        "refused by that device with the key that is not allowed; nothing of the run is imported there",
+    ),
+    15: (
+        "a device's compiler takes longer than the deadline, or is killed",
+        "torch answers meanwhile; the compiler goes on and leaves nothing behind",
+    ),
 }
 TESTS: dict[int, list[str]] = defaultdict(list)
 

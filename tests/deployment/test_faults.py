@@ -209,9 +209,10 @@ def test_the_second_node_of_a_name_is_ignored(tmp_path: Path, caplog: pytest.Log
 
 
 def test_every_fault_has_a_test_and_the_page_says_how_it_ends() -> None:
-    for module in ("test_site", "test_site_faults"):
+    for module in ("test_site", "test_site_faults", "test_mutations", "test_policy"):
         importlib.import_module(f"tests.deployment.{module}")
-    assert sorted(TESTS) == sorted(MATRIX) == list(range(1, 13))
+    importlib.import_module("tests.test_compiled")
+    assert sorted(TESTS) == sorted(MATRIX) == list(range(1, 16))
     table = PAGE.read_text(encoding="utf-8").split("| # | what happens | outcome |")[1].split("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert rows == [[str(number), *texts] for number, texts in MATRIX.items()]

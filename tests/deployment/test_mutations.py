@@ -29,6 +29,7 @@ from fedpers.flower.messages import Assessed, Header
 from fedpers.flower.validation import Inspector
 from tests.deployment import fake_link
 from tests.deployment.fake_link import Link, configs
+from tests.deployment.matrix import fault
 from tests.deployment.mutants import NAMES, device_answer, mutant, parts, reply
 
 RUN = "0" * 32
@@ -232,6 +233,7 @@ def test_ten_thousand_mutants(tmp_path: Path, quiet: None) -> None:
     assert seen.total() == 10_000 and seen["refused"] > 7000 and seen["taken"] > 100
 
 
+@fault(13)
 @pytest.mark.parametrize("seed", range(2))
 def test_no_mutated_answer_ends_a_run_that_skips_failures(
     tmp_path: Path, seed: int, monkeypatch: Any

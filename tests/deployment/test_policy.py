@@ -16,6 +16,7 @@ from fedpers.deploy.orders import Order
 from fedpers.deploy.policy import Policy
 from fedpers.deploy.private_state import Recall
 from tests.deployment.fake_link import DATA, Link, column, configs, on_devices
+from tests.deployment.matrix import fault
 
 RUN = {"method": {"name": "fedavg"}, "model": {"name": "mlp"}, "privacy": {"name": "off"}, "rounds": 20}
 DP = {"name": "dp", "clip": 1.0, "noise_multiplier": 1.0}
@@ -149,6 +150,7 @@ def asked(tmp_path: Path, monkeypatch: Any, policy: str | None) -> dict[str, Any
     return resident.answer(request, [])[0]
 
 
+@fault(14)
 def test_a_module_of_a_run_is_not_imported_where_no_policy_allows_it(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
