@@ -374,3 +374,20 @@ class Rows(nn.Module):
 
     def forward(self, x):
         return self.fc(self.rnn(x[:, 0])[0][:, -1])
+
+
+class Wide(nn.Module):
+    """Three layers, the later two of width x width."""
+
+    def __init__(self, num_classes=3, width=1200):
+        super().__init__()
+        self.one, self.two, self.three = (
+            nn.Linear(16, width),
+            nn.Linear(width, width),
+            nn.Linear(width, width),
+        )
+        self.fc = nn.Linear(width, num_classes)
+
+    def forward(self, x):
+        h = torch.relu(self.one(x.flatten(1)))
+        return self.fc(torch.relu(self.three(torch.relu(self.two(h)))))

@@ -131,11 +131,14 @@ class Population:
         An evaluation keeps nothing for a gradient, but has a few layers at a time of all samples.
         """
         each = self.client.model.network.activations
+        if not each:
+            return 0
         return each * (self._step_rows(sizes[0]) if trains else max(sizes) // 8)
 
     def _step_rows(self, n: int) -> int:
         """Samples of the largest minibatch of a client with n samples."""
-        settings = [v for v in vars(self.client.config).values() if isinstance(v, LocalConfig)]
+        config = getattr(self.client.config, "__dict__", {})  # a method of somebody's own may have none
+        settings = [v for v in config.values() if isinstance(v, LocalConfig)]
         wanted = [cfg.micro_batch or cfg.batch_size or n for cfg in settings] or [n]
         return min(n, max(wanted))
 
