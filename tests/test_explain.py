@@ -98,3 +98,11 @@ def test_the_summary_has_the_same_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_mistake_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "fedavgg"]) == 2
     assert "did you mean 'fedavg'" in capsys.readouterr().err
+
+
+def test_a_program_of_a_methods_own_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """APFL: steps of w and of its mixture with the own model, in the paper's order."""
+    if library() is None:
+        pytest.skip("no compiler: torch's way of it is no program")
+    lines = [line.strip() for line in said("apfl", capsys)]
+    assert lines[1] == "step:" and {line.partition(" =")[0] for line in lines[2:-2]} == {"x1", "g", "w", "β"}

@@ -66,10 +66,9 @@ def explain(words: Sequence[str]) -> str:
 def _described(cohort: Cohort) -> Iterator[str]:
     """The programs of the steps that were taken, the method's own file, and who took them."""
     client, programs = cohort.client, cohort.runner.witness.programs
-    known = {id(p): p for p in programs.values()}.values()
-    for program in known:
+    for text in dict.fromkeys(map(str, programs.values())):
         yield "step:"
-        yield from (f"    {line}" for line in str(program).splitlines())
+        yield from (f"    {line}" for line in text.splitlines())
     own = "the client's part around it" if programs else "step: the method's own, written"
     yield f"{own}: in {source_of(client)}"
     yield f"taken by: {who_took_it(cohort)}"

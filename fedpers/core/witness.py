@@ -9,6 +9,7 @@ from typing import Any
 from fedpers.core.scope import holding
 
 KERNEL, TORCH, RECORDED = "C", "torch", "recorded"  # what takes a step
+MOST = 8  # programs that are kept: some methods make theirs anew for each client
 STACK, LOOP = "stack", "loop"  # how clients are run
 
 
@@ -40,6 +41,6 @@ def took(who: str) -> None:
 
 
 def stepped_by(program: Any) -> None:
-    """Note a program that steps are of."""
-    if (witness := _witness.get()) is not None:
+    """Note a program that steps are of; of many the first few."""
+    if (witness := _witness.get()) is not None and len(witness.programs) < MOST:
         witness.programs[id(program)] = program

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import changed
+from fedpers.core.witness import stepped_by
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, minimise_dense, parts_of
 from fedpers.learning.kernels.plan import Plan, Training
@@ -46,6 +47,7 @@ def run_program(
     plan, start = found
     if plan.convs and any(getattr(i, "beside", "") for i in steps.instructions):
         return None  # images go through one model's convolutions at a time
+    stepped_by(steps)
     plan = replace(plan, program=steps, wanted=wanted, lr=lr)
     start = changed(start, vectors=vectors)
     index, weight = draw()
