@@ -17,6 +17,7 @@ from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.results.early_stop import why
 from fedpers.results.files import read_csv
 from fedpers.results.report import budgets
+from fedpers.results.report.figures import costs
 from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
 from fedpers.results.summary import read_summary
 from fedpers.strategies.fedavg import FedAvg
@@ -205,6 +206,14 @@ def test_a_score_that_nobody_names_is_one_that_half_reach():
 def test_no_accuracy_no_table():
     run = replace(stored([]), rows=[{"round": 1, "split": "train"}, *rows([0.4], metric="loss")])
     assert budgets.tables(Setting("s", [SeedGroup([run])])) == []
+
+
+def test_each_axis_of_the_figures_has_its_own_costs():
+    found = costs(stored([0.1, 0.2, 0.3]))
+    assert found[3] == {"bytes": 3e6, "gradients": 0, "seconds": 6.0, "hours": 0.0}
+    run = stored([0.1])
+    run.rows[0]["virtual_seconds"] = 7200.0
+    assert costs(run)[1]["hours"] == 2.0
 
 
 def test_a_report_has_the_table(tmp_path, capsys):

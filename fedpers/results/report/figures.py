@@ -64,8 +64,8 @@ def curve(group: SeedGroup) -> list[dict[str, Any]]:
 def costs(run: StoredRun) -> dict[int, dict[str, float]]:
     """{round: bytes both ways, gradient evaluations and seconds, of all rounds so far}."""
     rows = [r for r in run.rows if r["split"] == "train"]
-    sums = {
-        k: accumulate(sum(r.get(c, 0) for c in columns) / UNITS.get(k, 1) for r in rows)
+    sums = {  # lists: a generator would look its columns up when all are named, and find the last ones
+        k: list(accumulate([sum(r.get(c, 0) for c in columns) / UNITS.get(k, 1) for r in rows]))
         for k, columns in COSTS.items()
     }
     return {
