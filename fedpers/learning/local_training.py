@@ -18,6 +18,7 @@ from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import readable
 from fedpers.core.witness import stepped_by
+from fedpers.learning.dense_steps import minimise_written_out
 from fedpers.learning.gradients import grad, knows_training
 from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
 from fedpers.learning.kernels.graphs import minimise_recorded
@@ -93,6 +94,8 @@ def minimise_from(
     if knows_training(loss) and (found := loss.minimise(params, opt, data, rng, cfg, lr)) is not None:
         return found
     if (found := minimise_by_kernel(loss, params, opt, data, rng, cfg, lr, keeps=keeps)) is not None:
+        return found
+    if (found := minimise_written_out(loss, params, opt, data, rng, cfg, lr)) is not None:
         return found
     if alone() and isinstance(lr, float):
         return descend(loss, params, opt, paced(data, rng, cfg), cfg, lr)

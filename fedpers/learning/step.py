@@ -64,6 +64,7 @@ class Now(NamedTuple):
     lr: Any  # a number, or a scalar tensor
     number: Tensor  # scalar: which step of the optimiser this is, from 1 on
     own: Mapping[str, Any] = MappingProxyType({})  # numbers of the client
+    stack: int = 0  # dimensions of clients in front of vectors, and of tensors among the numbers
 
     def value(self, c: Coefficient) -> Any:
         """Of a coefficient."""
@@ -148,10 +149,15 @@ class Mix(Instruction):
 
 def _mixed(terms: list[tuple[Any, Tensor]]) -> Tensor:
     (c, total), *others = terms
-    total = total if isinstance(c, float | int) and c == 1 else c * total
+    total = total if isinstance(c, float | int) and c == 1 else _times(c, total)
     for c, x in others:
-        total = total + c * x if isinstance(c, Tensor) else torch.add(total, x, alpha=c)
+        total = total + _times(c, x) if isinstance(c, Tensor) else torch.add(total, x, alpha=c)
     return total
+
+
+def _times(c: Any, x: Tensor) -> Tensor:
+    """c·x, where c may be a number a client."""
+    return c.reshape(*c.shape, *[1] * (x.dim() - c.dim())) * x if isinstance(c, Tensor) else c * x
 
 
 @dataclass(frozen=True)
@@ -195,9 +201,9 @@ class ClipNorm(Instruction):
     most: float
 
     def run(self, v: Vectors, now: Now) -> Params:
-        norm = torch.stack([x.square().sum() for x in v[self.dst].values()]).sum().sqrt()
-        factor = (self.most / (norm + 1e-6)).clamp(max=1.0)
-        return {k: x * factor for k, x in v[self.dst].items()}
+        squares = [x.square().flatten(now.stack).sum(-1) for x in v[self.dst].values()]
+        factor = (self.most / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+        return {k: _times(factor, x) for k, x in v[self.dst].items()}
 
     def __str__(self) -> str:
         return f"{self.dst} = {self.dst} · min(1, {self.most:g} / ‖{self.dst}‖)"
@@ -240,7 +246,9 @@ class Adam(Instruction):
             v[moment.dst] = moment.run(v, now)
         m, s, (b1, b2) = v["m"], v["v"], self.betas
         rate, root = now.lr / (1 - b1**now.number), 1 - b2**now.number
-        return {k: x - rate * m[k] / ((s[k] / root).sqrt() + self.eps) for k, x in v["w"].items()}
+        return {
+            k: x - _times(rate, m[k]) / (_times(1 / root, s[k]).sqrt() + self.eps) for k, x in v["w"].items()
+        }
 
     def in_place(self, v: Vectors, now: Now) -> None:
         """In one pass; torch's takes memory in its order, so that gradients are laid out as parameters."""
