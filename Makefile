@@ -23,7 +23,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo constraints docker-image docker-demo smoke test test-all canary sanitize faults fuzz fmt lint types editor docs site check tables bench clean
+.PHONY: help install demo constraints docker-image docker-demo smoke test test-slow test-all canary sanitize faults fuzz fmt lint types editor docs site check tables bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ smoke: $(STAMP)  ## A minute of tests: every method for three rounds, the comman
 
 test: $(STAMP)  ## The fast tests: some twenty minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults"
+
+test-slow: $(STAMP)  ## The slow tests alone: Ray, deployments, the documentation site; what `make test` leaves out
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "(ray or slow) and not faults"
 
 test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too; not those of `make faults`
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not faults"

@@ -14,7 +14,13 @@ LINES = {"README.md": 130, "docs/performance.md": 130}
 
 def words(page: Path) -> int:
     """Those that somebody wrote: tables and boxes that a program fills in are looked up, not read."""
-    return len(GENERATED.sub("", page.read_text(encoding="utf-8")).split())
+    text = GENERATED.sub("", page.read_text(encoding="utf-8"))
+    lines = text.splitlines()
+    if (
+        page.name == "architecture.md"
+    ):  # its table of all files is compared with the code: test_architecture.py
+        lines = [line for line in lines if not line.startswith("| ")]
+    return len(" ".join(lines).split())
 
 
 def test_generated_parts_are_no_words(tmp_path: Path) -> None:

@@ -286,6 +286,7 @@ def test_the_documents(tmp_path):
     assert "0123456789abcdef" in page and "http" not in page.split("<script>")[0]
     assert {p.name for p in (out / "report").iterdir()} == {
         ".fedpers-report",
+        "paper.tex",
         *(f"digits-mlp{end}" for end in ("-curves.png", "-final.png", ".csv", ".tex")),
     }
     assert "report/digits-mlp-curves.png" in (out / "report.md").read_text()
@@ -294,6 +295,29 @@ def test_the_documents(tmp_path):
     tex = (out / "report" / "digits-mlp.tex").read_text()
     assert "1 & fedavg & 55.00 $\\pm$ 7.07 &" in tex
     assert tex.index("\\toprule") < tex.index("\\midrule") < tex.index("\\bottomrule")
+
+
+def test_the_table_of_a_paper(tmp_path):
+    """Two data sets: on one both are open, on the other one is best; worst_decile is half the accuracy."""
+    best = {
+        "digits": {"a_b": (0.9, 0.8, 0.85), "local": (0.8, 0.9, 0.88)},
+        "mnist": {"a_b": (0.9, 0.91, 0.92)},
+    }
+    best["mnist"]["local"] = (0.5, 0.52, 0.51)
+    for data, methods in best.items():
+        for method, values in methods.items():
+            for seed, value in enumerate(values):
+                folder = tmp_path / data / f"{method}{seed}"
+                make(folder, method, seed, (0.1, value), best=value, data={"name": data})
+    assert main(["report", str(tmp_path), "--columns", "score,worst_decile,loss"]) == 0
+    text = (tmp_path / "report" / "paper.tex").read_text()
+    head, second, *rows = [line for line in text.splitlines() if "&" in line]
+    assert r"\multicolumn{3}{c}{digits $\cdot$ mlp} & \multicolumn{3}{c}{mnist $\cdot$ mlp}" in head
+    assert second.count("worst decile") == 2
+    assert r"a\_b & 85.00 $\pm$ 5.00$^\dagger$ & 42.50 $\pm$ 2.50$^\dagger$ & " in rows[1]
+    assert r"local & \textbf{86.00} $\pm$ 5.29 & \textbf{43.00} $\pm$ 2.65 & " in rows[0]
+    assert r"& \textbf{91.00} $\pm$ 1.00 &" in rows[1] and r"& 51.00 $\pm$ 1.00 & 25.50" in rows[0]
+    assert main(["report", str(tmp_path), "--columns", "f1"]) == 2
 
 
 def test_latex_and_csv_escape_what_is_special(tmp_path):

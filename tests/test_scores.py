@@ -11,6 +11,8 @@ from fedpers.config import compose
 from fedpers.core import scores
 from fedpers.core.errors import ConfigError
 from fedpers.core.metrics import summarise
+from fedpers.core.scores import problems
+from fedpers.deploy.policy import Policy
 from fedpers.learning.model import build_model
 
 
@@ -157,3 +159,66 @@ def test_mistakes(tmp_path):
         compose.load(["metrics=[balanced_acuracy]"])
     with pytest.raises(ConfigError, match=r"metrics=\[r2\]: a classification task has no such"):
         fedpers.run("fedavg", metrics=["r2"], out=tmp_path)
+
+
+OWN = """
+import numpy as np
+
+def sure(y, p):
+    return p.max(1).mean()
+
+def nothing(y, p):
+    return None
+
+NUMBER = 1.0
+"""
+
+
+def test_a_metric_of_your_own(tmp_path, monkeypatch):
+    """Its column is called as the function; clients.csv has each client's, the rest the mean over clients."""
+    (tmp_path / "my_scores.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = {"name": "digits", "num_clients": 3}
+    words = {"model": "logistic", "rounds": 1, "metrics": ["my_scores:sure", "brier"]}
+    run = fedpers.run("fedavg", data=data, out=tmp_path / "run", **words)
+    values = run.clients().sure
+    assert len(values) == 3 and values.between(0.1, 1).all()
+    frame = run.frame()
+    last = frame[frame.split == "test"].iloc[-1]
+    assert last.sure == pytest.approx(values.mean(), rel=1e-12)
+    assert run.summaries[0]["final"]["sure"] == pytest.approx(last.sure)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("my_wrong:nothing", "failed on y"),
+        ("my_wrong:NUMBER", "is a float; name a function"),
+        ("my_wrong:missing", "cannot import it"),
+        ("no_such_module:f", "cannot import it"),
+    ],
+)
+def test_an_own_metric_that_fails_is_named(tmp_path, monkeypatch, name, text):
+    (tmp_path / "my_wrong.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = {"name": "digits", "num_clients": 2}
+    with pytest.raises(ConfigError, match=rf"metrics=\[{name}\]: {text}"):
+        fedpers.run("fedavg", data=data, model="logistic", rounds=1, metrics=[name], out=tmp_path / "run")
+
+
+def test_an_own_metric_has_a_column_of_its_own():
+    assert not problems(["mine:f", "mine:g"], "regression")
+    for names, text in (
+        (["mine:auc"], "no column may be called 'auc'"),
+        (["mine:f", "yours:f"], "no column may be called 'f'"),
+        (["a-b:f"], "is no package.module:function"),
+    ):
+        (problem,) = problems(names)
+        assert text in problem
+
+
+def test_a_device_imports_no_metric_that_its_policy_does_not_allow():
+    with pytest.raises(ConfigError, match="metrics=os:system; it allows no module"):
+        Policy().check({"method": {"name": "fedavg"}, "model": {"name": "mlp"}, "metrics": ["os:system"]}, {})
+    allowed = Policy(modules=("mine:f",))
+    allowed.check({"method": {"name": "fedavg"}, "model": {"name": "mlp"}, "metrics": ["mine:f"]}, {})

@@ -101,6 +101,8 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--last", type=int, help=last)
     target = "a score, such as 0.9: what it took each method to reach it; default: the runs' stop.target"
     report.add_argument("--target", type=float, help=target)
+    columns = "of report/paper.tex: score, or test columns of metrics.csv such as worst_decile,loss"
+    report.add_argument("--columns", default="score", help=columns)
 
     why = _add(commands, "explain", _explain, "the step that clients take, and what takes it: C or torch")
     why.add_argument("method", help="a name of `fedpers list`")
@@ -151,7 +153,7 @@ def _list(args: Any) -> None:
 def _report(args: Any) -> None:
     from fedpers.results.report.write import write_report
 
-    write_report(args.runs, args.out, args.json, args.last, args.target)
+    write_report(args.runs, args.out, args.json, args.last, args.target, args.columns.split(","))
 
 
 def _explain(args: Any) -> None:

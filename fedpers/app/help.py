@@ -5,23 +5,21 @@ Imports neither torch nor Hydra: the text is there at once.
 
 import importlib.resources
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedpers.config.keys import Row, rows
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.datasets.keys import USED_BY
 
-LINE = re.compile(r"^( *)([\w-]+):(?: +([^#]*?))? *(?:# ?(.*))?$")
 FIELD = re.compile(r"^    (\w+): .* = (.*?)  # (.*)$", re.MULTILINE)  # of a dataclass: name, default, comment
 HEAD = """fedpers run [key=value ...]: one run
 fedpers run -m key=value,value ...: a sweep, a run for each combination
 fedpers run resume=FOLDER: go on with a run      fedpers list: what the groups may be
 fedpers run --cfg job: the configuration, resolved      fedpers run --hydra-help: Hydra's own options"""
-SKIPPED = ("defaults", "hydra", "hyper", "paper")  # of a file's keys: not a user's to set
-Row = tuple[str, str, str]  # key, default, what it means
 
 
 def show(overrides: Sequence[str], console: Console | None = None) -> None:
@@ -74,27 +72,6 @@ def chosen(base: str, overrides: Sequence[str]) -> dict[str, str]:
                 raise ConfigError(unknown(key, value, names))
             found[key] = value
     return found
-
-
-def rows(text: str, prefix: str) -> Iterator[Row]:
-    """The keys of a YAML file with their defaults and comments; a comment may go on below its line."""
-    path: list[tuple[int, str]] = []
-    held: Row | None = None
-    for line in text.splitlines():
-        match = LINE.match(line)
-        if match is None:
-            if held is not None and line.startswith("  ") and line.lstrip().startswith("#"):
-                held = (held[0], held[1], f"{held[2]} {line.lstrip().lstrip('# ')}")
-            continue
-        indent, key, value, comment = len(match[1]), match[2], match[3] or "", match[4] or ""
-        path = [*((i, k) for i, k in path if i < indent), (indent, key)]
-        if path[0][1] in SKIPPED:
-            continue
-        if held is not None:
-            yield held
-        held = (prefix + ".".join(k for _, k in path), value, comment) if value or comment else None
-    if held is not None:
-        yield held
 
 
 def _text(name: str) -> str:

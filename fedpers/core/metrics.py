@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from fedpers.core.scores import over_clients
+from fedpers.core.scores import over_clients, short
 
 Columns = dict[str, np.ndarray]
 
@@ -93,7 +93,7 @@ def _numbers(
 def _further(
     clients: dict[str, np.ndarray], split: str, suffix: str, metrics: Sequence[str], seen: np.ndarray
 ) -> Columns:
-    columns = {name: f"{split}_{name}{suffix}" for name in metrics}
+    columns = {name: f"{split}_{name}{suffix}" for name in map(short, metrics)}
     return {n: np.asarray(clients[c], dtype=float)[seen] for n, c in columns.items() if c in clients}
 
 

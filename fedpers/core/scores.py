@@ -1,13 +1,21 @@
 """Metrics beyond loss and accuracy, by name: of one client's predictions, and of the spread over clients."""
 
+import importlib
 import math
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
-from fedpers.core.errors import unknown
+from fedpers.core.errors import ConfigError, unknown
 
+OWN = re.compile(
+    r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+)  # a function of the user's; a device's policy reads it alike
 BINS = 15  # of the calibration error, as Guo et al., ICML 2017, have them
 CLASSES, NUMBERS = ("classification", "binary"), ("regression",)
 
@@ -115,9 +123,60 @@ SPREADS: dict[str, Callable[[np.ndarray], float]] = {  # over clients' accuracie
 }
 
 
+def short(name: str) -> str:
+    """What the column of a metric is called: "auc", or of "package.module:function" the function."""
+    return name.rpartition(":")[2]
+
+
+@cache
+def own(spec: str) -> Score:
+    """The metric of "package.module:function"; modules of the current folder are found as well.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no function.
+    """
+    module, _, name = spec.partition(":")
+    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # a console script's path begins with its own folder
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever a foreign module does while it is imported
+        raise ConfigError(f"metrics=[{spec}]: cannot import it ({type(error).__name__}: {error})") from error
+    if not callable(function):
+        raise ConfigError(f"metrics=[{spec}]: is a {type(function).__name__}; name a function of (y, p)")
+    return Score(spec, function, (*CLASSES, *NUMBERS), (-math.inf, math.inf), may_be_nan=True)
+
+
+def _value(name: str, y: np.ndarray, predictions: np.ndarray) -> float:
+    """A metric of one client.
+
+    Raises:
+        ConfigError: a function of the user's raises, or gives no number.
+    """
+    if ":" not in name:
+        return SCORES[name].of(y, predictions)
+    try:
+        return float(own(name).of(y, predictions))
+    except Exception as error:
+        text = f"failed on y {y.shape} and predictions {predictions.shape}"
+        raise ConfigError(f"metrics=[{name}]: {text} ({type(error).__name__}: {error})") from error
+
+
 def problems(names: Sequence[str], task: str | None = None) -> list[str]:
-    """A problem for each name that is no metric, or none of this task (where it is known)."""
-    found = [unknown("metric", n, [*SCORES, *SPREADS]) for n in names if n not in {**SCORES, **SPREADS}]
+    """A problem for each name that is no metric, or none of this task (where it is known).
+
+    Functions of the user's are not imported here: a device has to allow that first.
+    """
+    known = [*SCORES, *SPREADS]
+    hint = "; a function of yours is written package.module:function"
+    found = [unknown("metric", n, known) + hint for n in names if ":" not in n and n not in known]
+    taken = [*known, "loss", "accuracy", "num"]
+    for name in (n for n in names if ":" in n):
+        if not OWN.fullmatch(name):
+            found.append(f"metrics=[{name}]: is no package.module:function")
+        elif short(name) in taken:
+            found.append(f"metrics=[{name}]: no column may be called '{short(name)}'; rename the function")
+        taken.append(short(name))
     for name in names:
         if task and name in SCORES and task not in SCORES[name].tasks:
             fitting = [*(k for k, s in SCORES.items() if task in s.tasks), *SPREADS]
@@ -129,7 +188,9 @@ def problems(names: Sequence[str], task: str | None = None) -> list[str]:
 
 def of_one(names: Sequence[str]) -> tuple[str, ...]:
     """Those of the names that are one client's."""
-    return tuple(n for n in names if n in SCORES)
+    for name in (n for n in names if ":" in n):
+        own(name)  # what cannot be imported ends the run before its first round
+    return tuple(n for n in names if n in SCORES or ":" in n)
 
 
 def of_client(names: Sequence[str], y: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -138,7 +199,7 @@ def of_client(names: Sequence[str], y: np.ndarray, predictions: np.ndarray) -> d
     Those that look at answers alone count a prediction that is no number as wrong.
     """
     measurable = names if np.isfinite(predictions).all() else [n for n in names if n in OF_ANSWERS]
-    return {n: SCORES[n].of(y, predictions) if len(y) and n in measurable else float("nan") for n in names}
+    return {short(n): _value(n, y, predictions) if len(y) and n in measurable else math.nan for n in names}
 
 
 def over_clients(
@@ -153,7 +214,7 @@ def over_clients(
         accuracy: [N]; where it is nan (regression) the spreads are those of `loss` [N].
     """
     found = {}
-    for name in names:
+    for name in map(short, names):
         if name in columns:
             left_out = np.isnan(columns[name]) & np.isfinite(loss)
             known = columns[name][~left_out]

@@ -15,7 +15,7 @@ from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import FedpersError
 from fedpers.core.pipeline import KINDS
 from fedpers.core.pytree import leaves
-from fedpers.core.scores import SCORES
+from fedpers.core.scores import SCORES, short
 from fedpers.core.serialization import unpack
 from fedpers.core.work import Work
 from fedpers.deploy.keys import NAME
@@ -156,7 +156,7 @@ class Reader:
         if name in SCORES:
             low, high = SCORES[name].range
             return Field(float, low - ROUNDING, high + ROUNDING, nan=SCORES[name].may_be_nan)
-        return Field(float)
+        return Field(float, nan=name in map(short, self.cfg.metrics))
 
 
 def _about(n: int) -> tuple[float, float]:

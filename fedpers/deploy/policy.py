@@ -83,6 +83,7 @@ class Policy:
             *self._method(_section(config, "method")),
             *self._model(_section(config, "model")),
             *self._imports("method", config.get("method")),
+            *self._imports("metrics", config.get("metrics")),
             *self._privacy(_section(config, "privacy")),
             *self._rounds(config.get("rounds"), header.get("t")),
             *self._tells(config, header),

@@ -4,7 +4,8 @@ A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!--
 (all tables and figures of a paper, from docs/results.yaml), "<!-- results: five papers -->" (what of each is
 reproduced, reduced or not run), "<!-- results: cells of PREFIX -->" (every cell of the tables in
 conf/experiment/PREFIX*.yaml: full, reduced or not run), "<!-- results: box of METHOD -->" (the algorithm,
-from the docstring of strategies/METHOD.py) or "<!-- results: numbers without a file -->".
+from the docstring of strategies/METHOD.py), "<!-- results: keys -->" (of conf/) or
+"<!-- results: numbers without a file -->".
 """
 
 import ast
@@ -19,6 +20,7 @@ from typing import Any
 import yaml
 
 import fedpers
+from fedpers.config.keys import all_keys
 from fedpers.core.documents import PART, Render, fill, table
 from fedpers.results.report.record import size
 
@@ -64,7 +66,7 @@ def render(name: str, root: Path, up: str) -> str | None:
         return cells(name.removeprefix("cells of "), root, up)
     if name.startswith("box of "):
         return box(root / "strategies" / f"{name.removeprefix('box of ')}.py")
-    whole = {"numbers without a file": without_file, "five papers": five_papers}
+    whole = {"numbers without a file": without_file, "five papers": five_papers, "keys": all_keys}
     return whole[name](root, up) if name in whole else None
 
 

@@ -122,7 +122,7 @@ class Recorder(Observer):
         result = {
             "status": "finished",
             **self._described,
-            **summary.results(self.rows, self._lost, self._chance()),
+            **summary.results(self.rows, self._lost, self._chance(), self.config.metrics),
             **self.facts,
             "wall_seconds": time.monotonic() - self._began + self._seconds_before,
             "notes": [*self.federation.notes, *notes],

@@ -15,7 +15,7 @@ from typing import Any
 
 import fedpers
 from fedpers.config.run_config import RunConfig
-from fedpers.core.scores import SCORES, SPREADS
+from fedpers.core.scores import SCORES, SPREADS, short
 from fedpers.results import files
 from fedpers.results.files import CsvRow
 
@@ -43,7 +43,12 @@ def describe(cfg: RunConfig) -> dict[str, Any]:
     }
 
 
-def results(rows: Sequence[CsvRow], lost: Sequence[int] = (), chance: float | None = None) -> dict[str, Any]:
+def results(
+    rows: Sequence[CsvRow],
+    lost: Sequence[int] = (),
+    chance: float | None = None,
+    metrics: Sequence[str] = tuple(SCORES),
+) -> dict[str, Any]:
     """Final and best metrics and costs, from the rows of metrics.csv; for the rest see `warnings`."""
     doubts = warnings(rows, lost, chance)
     cost = [r for r in rows if r["split"] == "train"]
@@ -52,8 +57,8 @@ def results(rows: Sequence[CsvRow], lost: Sequence[int] = (), chance: float | No
     tests = {r["round"]: r for r in rows if r["split"] == "test"}
     return new_clients(rows) | {
         "rounds_done": max((r["round"] for r in rows), default=0),
-        "final": _metrics(tests[max(tests)]) if tests else {},
-        "best": best(rows),
+        "final": _metrics(tests[max(tests)], metrics) if tests else {},
+        "best": best(rows, metrics),
         "bytes": {"up": _sum(cost, "bytes_up"), "down": _sum(cost, "bytes_down")},
         **{name: _sum(cost, name) for name in ("gradient_evals", "body_forwards", "head_steps")},
         **({"gflops": _sum(cost, "gflops")} if any("gflops" in r for r in cost) else {}),
@@ -104,7 +109,7 @@ def warnings(rows: Sequence[CsvRow], lost: Sequence[int] = (), chance: float | N
     ]
 
 
-def best(rows: Sequence[CsvRow]) -> dict[str, Any]:
+def best(rows: Sequence[CsvRow], metrics: Sequence[str] = tuple(SCORES)) -> dict[str, Any]:
     """Test metrics of the round that is best on the validation split; empty without one.
 
     Best is the highest valid accuracy, then the lowest valid loss, then the earliest round; where
@@ -116,7 +121,7 @@ def best(rows: Sequence[CsvRow]) -> dict[str, Any]:
     if not valid:
         return {}
     top = min(valid, key=_rank)
-    found = _metrics(tests[top["round"]])
+    found = _metrics(tests[top["round"]], metrics)
     found["chosen_by"] = "valid accuracy" if "accuracy" in top else "valid loss"
     return found | {f"valid_{k}": top[k] for k in ("loss", "accuracy") if k in top}
 
@@ -125,8 +130,8 @@ def _rank(row: CsvRow) -> tuple[float, float, int]:
     return -row.get("accuracy", -math.inf), row.get("loss", math.inf), row["round"]
 
 
-def _metrics(row: CsvRow) -> dict[str, Any]:
-    further = [m for m in (*SCORES, *SPREADS) if m in row]
+def _metrics(row: CsvRow, metrics: Sequence[str]) -> dict[str, Any]:
+    further = [m for m in dict.fromkeys((*map(short, metrics), *SPREADS)) if m in row]
     before = [f"{m}_before" for m in (*METRICS, *further) if f"{m}_before" in row]
     return {"round": row["round"], **{m: row.get(m, math.nan) for m in (*METRICS, *further, *before)}}
 

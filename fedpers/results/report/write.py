@@ -17,6 +17,7 @@ from fedpers.results.report import (
     standings,
     written,
 )
+from fedpers.results.report.paper_table import SCORE, paper_table
 from fedpers.results.report.runs import Setting, StoredRun, find_runs, group_by_setting
 from fedpers.results.report.screen import ReportTable
 from fedpers.results.report.tables import beside_paper, costs, tuned, unseen
@@ -31,6 +32,7 @@ def write_report(
     json: Path | None = None,
     last: int | None = None,
     target: float | None = None,
+    columns: Sequence[str] = (SCORE,),
 ) -> Path:
     """Print the tables and write report.html, report.md and the folder report/; returns the first's path.
 
@@ -40,6 +42,7 @@ def write_report(
         json: a file for the numbers of the runs' only experiment.
         target: a score; what it took each method to reach it is a table.
         last: ours beside the paper's are means over so many last evaluations; else as the experiment says.
+        columns: of report/paper.tex, the table of all data sets; see `paper_table`.
 
     Raises:
         ConfigError: a path has no run, `json` is asked for several experiments, or `last` is not positive.
@@ -58,6 +61,7 @@ def write_report(
     parts = [part for s in settings for part in _parts(s, folder, target)]
     content: dict[str, Any] = {"comparisons": parts, "left_out": _left_out(runs), "foot": FOOT}
     texts |= {page: document.html(**content), markdown: document.markdown(**content)}
+    texts[folder / "report" / "paper.tex"] = paper_table(settings, columns)
     for part in parts:
         texts[folder / "report" / f"{part['id']}.tex"] = document.latex(**part)
         texts[folder / "report" / f"{part['id']}.csv"] = document.table_csv(part["records"])

@@ -1,0 +1,58 @@
+"""Task pages are done as they stand: their code, then their commands, in an empty folder."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedpers.app.cli import main
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
+
+
+def do(page: str, block: int, *more: str) -> None:
+    """Each command of a shell block of a page; `more` words make its runs shorter."""
+    for line in blocks(page, "bash")[block].splitlines():
+        program, *words = shlex.split(line, comments=True)
+        assert program == "fedpers"
+        assert main([*words, *(more if words[0] == "run" and "-m" not in words else ())]) == 0, line
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_tables_from_hospitals(empty: Path) -> None:
+    (code,) = blocks("hospitals.md", "python")
+    exec(compile(code, "hospitals.md", "exec"), {})
+    do("hospitals.md", 0, "rounds=2")
+    clients = pd.read_csv(empty / "runs" / "hospitals" / "clients.csv")
+    assert sorted(clients["name"]) == ["Ahus, Oslo", "Berlin Mitte", "Porto"]
+    table = pd.read_csv("patients.csv").dropna()
+    table[table.hospital == "Porto"].drop(columns=["hospital", "outcome"]).head(3).to_csv(
+        "new.csv", index=False
+    )
+    do("hospitals.md", 1)
+    assert set(pd.read_csv("predictions.csv")["prediction"]) <= {"ill", "well"}
+
+
+def test_continue_a_run(empty: Path) -> None:
+    do("continue.md", 0)
+    rows = pd.read_csv(empty / "runs" / "mine" / "metrics.csv")
+    assert rows["round"].max() == 40
+
+
+def test_a_metric_of_your_own(empty: Path) -> None:
+    (code,) = blocks("own_metric.md", "python")
+    Path("my_scores.py").write_text(code, encoding="utf-8")
+    do("own_metric.md", 0, "rounds=1", "out=run")
+    assert "sensitivity" in pd.read_csv(empty / "run" / "clients.csv").columns
