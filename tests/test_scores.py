@@ -9,7 +9,7 @@ import torch
 import fedpers
 from fedpers.config import compose
 from fedpers.core import scores
-from fedpers.core.errors import ConfigError
+from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.metrics import summarise
 from fedpers.core.scores import problems
 from fedpers.deploy.policy import Policy
@@ -202,7 +202,7 @@ def test_an_own_metric_that_fails_is_named(tmp_path, monkeypatch, name, text):
     (tmp_path / "my_wrong.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     data = {"name": "digits", "num_clients": 2}
-    with pytest.raises(ConfigError, match=rf"metrics=\[{name}\]: {text}"):
+    with pytest.raises(FedpersError, match=rf"metrics=\[{name}\]: {text}"):
         fedpers.run("fedavg", data=data, model="logistic", rounds=1, metrics=[name], out=tmp_path / "run")
 
 
