@@ -47,7 +47,7 @@ class ClientState:
     passes: Tensor                        # scalar, of the last learning of W_i
 
 
-def settled(losses: list[float], threshold: float) -> bool:
+def converged(losses: list[float], threshold: float) -> bool:
     """Whether the last losses, of more than those, spread less than this."""
     return len(losses) > WINDOW and bool(np.std(losses[-WINDOW:]) < threshold)
 
@@ -88,9 +88,9 @@ class FedALAClient(PersonalizedClient):
     def _settle(self, losses: Tensor, shared: Params, state: ClientState, some: Data, rng: Stream) -> Any:
         """(W_i, passes) of one client when its loss has settled, from `losses` [p] of the p passes so far."""
         found, least = losses.tolist(), self.config.threshold
-        if not settled(found, least):
+        if not converged(found, least):
             loss, some = problem_of(self.model, shared, state.W, some)
-        while len(found) < MOST and not settled(found, least):
+        while len(found) < MOST and not converged(found, least):
             tried = self._passes(loss, shared, state, some, rng, 1)
             found += losses_of(loss, between(state.own, shared, tried), some).tolist()
             state = replace(state, W=rows_of(tried)[-1])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpers.core.memory import YOUNG, settled
+from fedpers.core.memory import YOUNG, gc_frozen
 
 HELD = """
 import os
@@ -112,7 +112,7 @@ def test_garbage_is_looked_for_rarely_while_rounds_run(young):
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(young, *before[1:])
     try:
-        with pytest.raises(KeyError), settled():
+        with pytest.raises(KeyError), gc_frozen():
             assert gc.get_threshold() == (max(young, YOUNG) if young else 0, *before[1:])
             assert gc.get_freeze_count() > frozen
             raise KeyError
@@ -126,12 +126,12 @@ FROZEN = """
 import gc
 gc.freeze()  # as Python 3.12 does when it starts
 assert gc.get_freeze_count()
-from fedpers.core.memory import settled
-with settled():
+from fedpers.core.memory import gc_frozen
+with gc_frozen():
     pass
 print(gc.get_freeze_count())
 gc.freeze()  # the user's own stays
-with settled():
+with gc_frozen():
     pass
 print(gc.get_freeze_count() > 0)
 """

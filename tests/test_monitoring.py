@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import fedpers
 from fedpers import __version__
-from fedpers.app.observers import invited
+from fedpers.app.observers import user_observers
 from fedpers.config import compose
 from fedpers.core import logs
 from fedpers.core.errors import ConfigError
@@ -141,7 +141,7 @@ def test_all_counts_of_a_round_are_summed() -> None:
 def test_an_address_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ADDRESS, text)
     with pytest.raises(ConfigError, match=f"{ADDRESS}={text}: expected HOST:PORT"):
-        invited(["prometheus"])
+        user_observers(["prometheus"])
 
 
 def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(logs.VARIABLE, "json")
     remedy = r"needs: pip install 'fedpers\[monitoring\]'"
     with pytest.raises(ConfigError, match=rf"observers=\[prometheus\] {remedy}"):
-        invited(["prometheus"])
+        user_observers(["prometheus"])
     with pytest.raises(ConfigError, match=f"FEDPERS_LOG=json {remedy}"):
         logs.formatter()
     with pytest.raises(ConfigError, match=f"FEDPERS_PROMETHEUS_FILE {remedy}"):

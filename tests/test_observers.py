@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import fedpers
-from fedpers.app.observers import invited
+from fedpers.app.observers import user_observers
 from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.core.errors import ConfigError
@@ -113,7 +113,7 @@ def test_a_run_that_fails_tells_its_observers(tmp_path, monkeypatch):
 def test_entry_points_have_names(monkeypatch):
     entry = EntryPoint("noting", f"{__name__}:Noting", "fedpers.observers")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-    assert [type(o).__name__ for o in invited(["noting"]).observers] == ["Noting"]
+    assert [type(o).__name__ for o in user_observers(["noting"]).observers] == ["Noting"]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class Killed(BaseException):
 
 
 class Killer(fedpers.Observer):
-    """`Guests` hold back exceptions of observers, but not what ends a process."""
+    """`UserObservers` hold back exceptions of observers, but not what ends a process."""
 
     def __init__(self, at, event):
         setattr(self, event, lambda t, *_: self.strike(t == at))

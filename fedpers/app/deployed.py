@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpers.app.build import assemble
 from fedpers.app.devices import choose_device
-from fedpers.app.observers import invited
+from fedpers.app.observers import user_observers
 from fedpers.app.run import Prepared, drive, logged
 from fedpers.app.run_folder import store_config
 from fedpers.config.registry import method
@@ -91,7 +91,7 @@ def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
     if cfg.resume:
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)
-    prepared = Prepared(cfg, out, parts, recorder, ledger, invited(cfg.observers))  # type: ignore[arg-type]
+    prepared = Prepared(cfg, out, parts, recorder, ledger, user_observers(cfg.observers))  # type: ignore[arg-type]
     try:
         drive(prepared, devices, [Counted(devices)])  # type: ignore[arg-type]
     except BaseException as error:

@@ -60,7 +60,7 @@ class Observers(Observer):
             getattr(o, event)(*what)
 
 
-class Guests(Observers):
+class UserObservers(Observers):
     """Observers of the user: one that fails is logged and counted, and the run goes on.
 
     One that cannot begin and says what to do about it (a ConfigError) ends the run before its first round.
@@ -96,7 +96,7 @@ def _reason(observer: Observer) -> str:
     return said or f"asked for by {type(observer).__name__}"
 
 
-def invited(specs: Sequence[str], given: Sequence[Observer] = ()) -> Guests:
+def user_observers(specs: Sequence[str], given: Sequence[Observer] = ()) -> UserObservers:
     """The observers of names or "pkg.mod:Class" (made without arguments), and those that are `given`.
 
     Raises:
@@ -114,4 +114,4 @@ def invited(specs: Sequence[str], given: Sequence[Observer] = ()) -> Guests:
         if not isinstance(each, Observer):
             text = f"{type(each).__name__} is no fedpers.Observer; derive it from that class"
             raise ConfigError(f"observers: {text}")
-    return Guests(found)
+    return UserObservers(found)

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fedpers.app import preemption
 from fedpers.app.build import Parts, assemble
 from fedpers.app.local_step import facts_of
-from fedpers.app.observers import Guests, Observers, invited
+from fedpers.app.observers import Observers, UserObservers, user_observers
 from fedpers.app.privacy import check_privacy
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
@@ -49,7 +49,7 @@ class Prepared:
     parts: Parts
     recorder: Recorder
     store: RowStore | None  # None: clients keep their states elsewhere, as files
-    guests: Guests = field(default_factory=lambda: Guests(()))  # observers of the user
+    guests: UserObservers = field(default_factory=lambda: UserObservers(()))  # observers of the user
     summary: dict[str, Any] = field(default_factory=dict)
     spending: Spending | None = None  # None: without privacy
     own_process: bool = False  # whether its process makes no other run: then its memory is the run's
@@ -136,7 +136,7 @@ def execute(
 
         admitted_run(cfg, out, repeat=False)
         return run_on_devices(cfg, out)
-    guests, lines = invited(cfg.observers, observers), formatter()
+    guests, lines = user_observers(cfg.observers, observers), formatter()
     with opened(cfg, out, repeat, command) as admitted:
         if admitted is None:
             return read_summary(out)
@@ -151,7 +151,7 @@ def _make(
     cfg: RunConfig,
     out: Path,
     federation: Federation | None,
-    guests: Guests,
+    guests: UserObservers,
     pictures: bool,
     own_process: bool,
 ) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def prepare(
     cfg: RunConfig,
     out: Path,
     federation: Federation | None = None,
-    guests: Guests | None = None,
+    guests: UserObservers | None = None,
     remember: bool = False,
 ) -> Prepared:
     """Build a run and restore what its checkpoint has, if it is to be resumed.
@@ -214,7 +214,7 @@ def prepare(
         if store is None:
             parts.strategy.run_id = checkpoint.run_id(out)
     recorder = Recorder(out, cfg, parts.federation, start=t)
-    return Prepared(cfg, out, parts, recorder, store, guests or invited(cfg.observers))
+    return Prepared(cfg, out, parts, recorder, store, guests or user_observers(cfg.observers))
 
 
 def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:

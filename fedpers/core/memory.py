@@ -54,7 +54,7 @@ def give_back() -> None:
 
 
 @contextmanager
-def settled() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Leave what exists out of Python's garbage collection, and collect rarely.
 
     To look through 10^6 clients takes longer than a round. A round makes and frees thousands of small

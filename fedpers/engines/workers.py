@@ -21,7 +21,7 @@ import torch
 
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.host import owned
-from fedpers.core.memory import settled
+from fedpers.core.memory import gc_frozen
 from fedpers.core.pytree import own_leaves
 from fedpers.engines.channel import Channel
 from fedpers.engines.memory.client_store import ClientStore
@@ -195,7 +195,7 @@ def serve(population: Population, runner: Runner, channel: Channel) -> None:
     """Answer requests until the other end of the channel is closed; the population's store is a Carrier."""
     carrier = population.store
     assert isinstance(carrier, Carrier)
-    with settled(), contextlib.suppress(EOFError, ConnectionError):
+    with gc_frozen(), contextlib.suppress(EOFError, ConnectionError):
         while True:
             _serve(population, runner, carrier, channel)
 

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpers.core.aggregation import aggregate
 from fedpers.core.data import Data
-from fedpers.core.memory import settled
+from fedpers.core.memory import gc_frozen
 from fedpers.core.metrics import tabulate
 from fedpers.core.params import Params
 from fedpers.core.plan import Plan
@@ -174,7 +174,7 @@ class PersonalizedStrategy(Strategy, ABC):
         result, arrays, none, self.transport.timeout = Result(), ArrayRecord(), ConfigRecord(), timeout
         if self.rounds_done and observer.should_stop(self.rounds_done):  # it had ended, and was resumed
             self.last_round = self.rounds_done
-        with settled():
+        with gc_frozen():
             while (t := self.rounds_done + 1) <= self.last_round:
                 # messages without names, which would keep them until the next round's replies are there
                 arrays, train_metrics = self.aggregate_train(
