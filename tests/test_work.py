@@ -222,3 +222,12 @@ def test_a_run_has_the_columns_and_their_sums(tmp_path):
     body, head = 64 * 200, 200 * 10
     per_sample = 2 * 2 * body + 2 * (body + 3 * head) + 9 * 4 * head
     assert found["gflops"] == pytest.approx(samples * per_sample / 1e9)
+
+
+def test_flops_of_a_module_with_batch_norm_are_those_of_its_products():
+    """One channel to four in 3x3 windows at stride 2 of 16x16, and a head of 256 by 3."""
+    options = {"path": "tests.own_nets:NormedDigits", "head": "fc"}
+    model = build_model("module", input_shape=(1, 16, 16), num_outputs=3, task="classification", **options)
+    convolution, head = 2 * 9 * 4 * 64, 2 * 256 * 3
+    found = flops.flops_of(model, (1, 16, 16))
+    assert found == flops.SampleFlops(convolution, convolution + 3 * head, 2 * head)
