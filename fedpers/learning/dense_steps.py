@@ -140,12 +140,12 @@ class Written:
             inputs.append(z.relu_() if k != layers[-1] else z)
         d = self._derivative(inputs.pop())
         for i in range(len(layers) - 1, lowest - 1, -1):
-            weight, bias = (f"{layers[i]}.{part}" for part in ("weight", "bias"))
-            below = (d @ w[weight]).mul_(inputs[i] > 0) if i > lowest else d
-            if weight in to:
-                to[weight].baddbmm_(d.mT, inputs[i], alpha=times)
-            if bias in to:
-                to[bias].add_(d.sum(1), alpha=times)
+            matrix, offset = f"{layers[i]}.weight", f"{layers[i]}.bias"
+            below = (d @ w[matrix]).mul_(inputs[i] > 0) if i > lowest else d
+            if matrix in to:
+                to[matrix].baddbmm_(d.mT, inputs[i], alpha=times)
+            if offset in to:
+                to[offset].add_(d.sum(1), alpha=times)
             d = below
 
     def _derivative(self, z: Tensor) -> Tensor:
