@@ -159,7 +159,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"central"}))  # devices refuse it: test_central
 def test_private_fields_are_in_no_message(tmp_path: Path, data: Path, base: RunConfig, name: str) -> None:
     wire = play(tmp_path, name, data, base)
     assert wire.leaked() == set()

@@ -21,8 +21,8 @@ from fedpers.learning.model import build_model
 def test_no_round_copies_the_inputs_of_a_stack(name, monkeypatch):
     """All but two methods.
 
-    FedBN takes no model without normalisation. FedPAC's V_i is a second moment of features, which torch computes;
-    those of a logistic model are the inputs.
+    FedBN takes no model without normalisation. FedPAC's V_i is a second moment of features, which torch
+    computes; those of a logistic model are the inputs.
     """
     stacked: list[str] = []
     after: list[int] = []
