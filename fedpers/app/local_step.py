@@ -84,7 +84,8 @@ def source_of(client: PersonalizedClient) -> str:
 
 def facts_of(grid: Grid) -> dict[str, str]:
     """What summary.json has of the steps taken behind this grid; {} where other processes take all."""
-    return {"local_step": who_took_it(grid.cohort)} if isinstance(grid, InProcessGrid) else {}
+    cohort = grid.cohort if isinstance(grid, InProcessGrid) else None
+    return {"local_step": who_took_it(cohort)} if isinstance(cohort, Cohort) else {}
 
 
 def who_took_it(cohort: Cohort) -> str:
