@@ -135,6 +135,7 @@ def train(
         (list(zip(steps.kinds, came, fresh, strict=True)), parts, index, weight),
         ctypes.create_string_buffer(steps.code, len(steps.code)),
         ctypes.c_long(steps.lines),
+        ctypes.c_long(steps.ahead),
         ctypes.c_float(plan.lr),
         pointers(numbers),
         hops(numbers),

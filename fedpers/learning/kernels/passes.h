@@ -6,7 +6,7 @@
 #include "derivatives.h"
 #include "extra.h"
 
-enum { TERMS = 12 };
+enum { TERMS = 12, CHUNK = 1024 };
 enum { GRAD, MIX, MUL, CLIP, CLIPNORM, ADAM };
 
 /* An instruction of a step on vectors of parameters, as in step.py; its coefficients are plus + times * lr, times a
@@ -74,14 +74,16 @@ static void obey(const rule *h, const instr *o, const float *c, float *y, float 
     if (o->op == ADAM) adam(h, c, y, x[0], x[1], x[2], n);
 }
 
-/* What is done with parameter p from `at` on, n floats, where the gradient is `by` times g. */
+/* What is done with parameter p from `at` on, n floats, where the gradient is `by` times g; all of it with as many floats
+   as stay in the L1 cache, before the next. */
 static void follow(const net *n, const rule *h, long p, long at, long size, float *g, float by) {
-    for (const instr *o = h->code; o < h->code + h->count; o++) {
-        float *x[TERMS], *y = o->dst == h->to ? g : n->own[o->dst * n->P + p] + at, c[TERMS];
-        for (int k = 0; k < TERMS; k++) c[k] = by != 1 && k < o->n && o->src[k] == h->to ? by * o->c[k] : o->c[k];
-        for (int k = 0; k < o->n; k++) x[k] = o->src[k] == h->to ? g : n->own[o->src[k] * n->P + p] + at;
-        obey(h, o, c, y, x, size);
-    }
+    for (long from = 0; from < size; from += CHUNK)
+        for (const instr *o = h->code; o < h->code + h->count; o++) {
+            float *x[TERMS], *y = o->dst == h->to ? g : n->own[o->dst * n->P + p] + at, c[TERMS];
+            for (int k = 0; k < TERMS; k++) c[k] = by != 1 && k < o->n && o->src[k] == h->to ? by * o->c[k] : o->c[k];
+            for (int k = 0; k < o->n; k++) x[k] = (o->src[k] == h->to ? g : n->own[o->src[k] * n->P + p] + at) + from;
+            obey(h, o, c, y + from, x, size - from < CHUNK ? size - from : CHUNK);
+        }
 }
 
 /* Whether the gradient is only ever added to something: a multiple of its row can stand for it. */

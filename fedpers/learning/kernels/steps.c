@@ -9,12 +9,14 @@
 
 typedef struct {
     long C, lowest, most;   /* clients, lowest trained layer, rows at a time */
-    int task, alone;        /* alone: a step has one gradient */
+    int task;
+    const instr *first, *last; /* gradients of a step */
     const float **x;        /* [C] samples */
     const void **y;
     const float *each;      /* null, or a factor for each row of a client's samples, the next `hop_each` further on */
     long hop_each;
     batches of[2];          /* the step's samples, and the others, of the same weights */
+    const void *held[2];    /* rows and weights whose inputs are there */
     kept features;
 } work;
 
@@ -48,17 +50,17 @@ static int gradient(net *n, space *m, const instr *o, rule *h, work *k, long c, 
     long count = total > 0 ? filled(share, b->B) : b->B, L = n->L, outs = n->width[L];
     long parts = count > k->most ? (count + k->most - 1) / k->most : 1, piece = (count + parts - 1) / parts;
     int last = s + 1 == b->S, cached = k->features.rows && !o->other, failed = 0;
-    const int64_t *after = last ? rows_of(b, c + 1, 0) : rows + b->ih[1];
+    const int64_t *after = rows_of(k->of + k->first->other, c + last, last ? 0 : s + 1); /* the next step's */
     float scale = (o->adds ? o->c[0] : 1) / total, *at[n->P];
     for (long p = 0; p < n->P; p++) at[p] = n->own[o->src[0] * n->P + p] ? n->own[o->src[0] * n->P + p] : n->own[p];
     n->at = at;
     if (h->extra) h->extra->rows = rows, h->extra->share = share, h->extra->scale = scale;
     for (long q = 0; q < parts && !failed; q++) {
         long from = q * piece, now = count - from < piece ? count - from : piece;
-        int end = q + 1 == parts, fetch = k->alone && !(end && last && c + 1 == k->C);
+        int end = q + 1 == parts, fetch = o == k->last && !(end && last && c + 1 == k->C);
         if (cached) recall(&k->features, n, m, rows, share, count);
-        else if (n->N || !s || parts > 1 || !k->alone || !repeats(b))
-            inputs(n, m, k->x[c], rows + from, share + from, now);
+        else if (n->N || parts > 1 || k->held[0] != rows || k->held[1] != share)
+            inputs(n, m, k->x[c], rows + from, share + from, now), k->held[0] = rows, k->held[1] = share;
         for (long i = 0; i < now; i++) /* what comes next */
             m->next[i] = fetch ? k->x[c + (end && last)] + (end ? after : rows + from + now)[i] * size_of(n) : m->x[0][i];
         predict(n, m, at, o->beside, now, cached ? k->features.low : 0);
@@ -110,15 +112,16 @@ static int take_step(net *n, space *m, const instr *code, long count, rule *h, w
 /* Let C clients with samples x, y take S steps on minibatches index, weight [C, S, B] of strides ih, wh; a step
    whose weights are all 0 changes nothing, unless `always`. N convolutions of `shapes` come first, then L dense layers.
    There are K vectors of parameters, of `kind` [K], and gradients of the parameters `trained` [2 (N + L)], two more with
-   a second head. `code` [count] says what a step is, `lr` its rate, `numbers` what a client has of its own, the next
-   client's `number_hop` further on. `others` is null or has the rows of other samples, of strides oh. `done` [C] the
-   steps so far, null if nobody counts them; `pace` [N + L] of [C] or null: factors of the loss's gradients; `each` null
-   or a factor for each row of a client's samples, those of the next client `hop_each` further on; `more` (a kind, or
-   NOTHING) with its weight, tau, a and b, the next client's `hop_a` and `hop_b` further on: see extra.h. Returns 0, 1 without memory, 2 for a label that is no class. */
+   a second head. `code` [count] says what a step is, whose last `ahead` lines are also made before the first one, `lr`
+   its rate, `numbers` what a client has of its own, the next client's `number_hop` further on. `others` is null or has
+   the rows of other samples, of strides oh. `done` [C] the steps so far, null if nobody counts them; `pace` [N + L] of
+   [C] or null: factors of the loss's gradients; `each` null or a factor for each row of a client's samples, those of the
+   next client `hop_each` further on; `more` (a kind, or NOTHING) with its weight, tau, a and b, the next client's
+   `hop_a` and `hop_b` further on: see extra.h. Returns 0, 1 without memory, 2 for a label that is no class. */
 int fedpers_steps(long N, const shape *shapes, long L, const long *width, long K, const int *kind, const int *trained,
                   const float **from, const long *hop, float **to, int task, long C, long S, long B, const float **x,
                   const void **y, const int64_t *index, const long *ih, const float *weight, const long *wh,
-                  instr *code, long count, float lr, const float *const *numbers, const long *number_hop,
+                  instr *code, long count, long ahead, float lr, const float *const *numbers, const long *number_hop,
                   const int64_t *others, const long *oh, float *done, const float *const *pace, const float *each,
                   long hop_each, int more, float weigh, float tau, const float *a, long hop_a, const float *b,
                   long hop_b, int always) {
@@ -126,22 +129,25 @@ int fedpers_steps(long N, const shape *shapes, long L, const long *width, long K
     extra e = {more, weigh, tau, a, b};
     rule h = {.pace = pace, .extra = more ? &e : 0};
     batches all = {S, B, index, weight, ih, wh};
-    work k = {C, 0, B, task, 0, x, y, each, hop_each, {all, {S, B, others, weight, oh, wh}}};
+    work k = {C, 0, B, task, 0, 0, x, y, each, hop_each, {all, {S, B, others, weight, oh, wh}}};
     space m = {0};
-    const instr *adam = 0, *grad = code;
+    const instr *adam = 0;
     while (k.lowest < N + L && !trained[2 * k.lowest] && !trained[2 * k.lowest + 1]) k.lowest++;
     for (const instr *o = code; o < code + count; o++) {
-        if (o->op == GRAD) grad = o, k.alone++;
+        if (o->op == GRAD && !k.first) k.first = o;
+        if (o->op == GRAD) k.last = o;
         if (o->op == ADAM) adam = o;
     }
-    k.alone = k.alone == 1;
-    if (k.alone && !N && !more && !grad->adds && kind[grad->dst] != GIVEN) k.most = PIECE(WIDE(width[0]));
+    if (k.first == k.last && k.first && !N && !more && !k.first->adds && kind[k.first->dst] != GIVEN)
+        k.most = PIECE(WIDE(width[0]));
     int failed = reserve(&n, &m, shapes, k.most < B ? k.most : B) || reserve_features(&k.features, &n, &all, C, k.lowest);
     for (long c = 0; c < C && !failed; c++) {
         begin(&n, &m, c);
         reckon(code, count, lr, numbers, number_hop, c);
         e.a = a + c * hop_a;
         e.b = b + c * hop_b;
+        take_step(&n, &m, code + count - ahead, ahead, &h, &k, c, 0, 0);
+        k.held[0] = 0;
         if (k.features.rows) keep(&k.features, &n, &m, &all, x[c], c);
         for (long s = 0; s < S && !failed; s++) {
             const float *share = shares_of(&all, c, s);

@@ -56,6 +56,7 @@ class Compiled(NamedTuple):
     numbers: tuple[str, ...]  # clients' own
     code: bytes
     lines: int
+    ahead: int  # of the last lines: they are also made once before the first step
 
 
 def known(steps: Program) -> bool:
@@ -92,7 +93,7 @@ def compiled(steps: Program, given: tuple[str, ...], wanted: tuple[str, ...]) ->
         given: the vectors before the first step, the weights first.
         wanted: those that are to be had after the last one.
     """
-    lines = _fused([_line(i) for i in steps.instructions], wanted)
+    lines, ahead = _turned(_fused([_line(i) for i in steps.instructions], wanted), given, wanted)
     made = [x.dst for x in lines if x.dst not in given]
     vectors = tuple(dict.fromkeys([*given, *made, *wanted]))
     written = {x.dst for x in lines} | ({"m", "v"} if any(x.op == ADAM for x in lines) else set())
@@ -103,7 +104,7 @@ def compiled(steps: Program, given: tuple[str, ...], wanted: tuple[str, ...]) ->
     factors = [c for x in lines for c in x.factors if isinstance(c, Own)]
     numbers = tuple(dict.fromkeys([c.name for c in factors]))
     code = (Code * len(lines))(*[_code(x, vectors, numbers) for x in lines])
-    return Compiled(vectors, kinds, numbers, bytes(code), len(lines))
+    return Compiled(vectors, kinds, numbers, bytes(code), len(lines), ahead)
 
 
 def _fused(lines: Sequence[Line], wanted: tuple[str, ...]) -> list[Line]:
@@ -118,6 +119,21 @@ def _fused(lines: Sequence[Line], wanted: tuple[str, ...]) -> list[Line]:
         else:
             done.append(line)
     return done
+
+
+def _turned(lines: list[Line], given: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[list[Line], int]:
+    """The lines before the first gradient behind the others, where they make what the next step begins with.
+
+    There a mixture is made block by block as soon as its parts are. Returns also how many have moved: none
+    where it would change what a line reads, or what is wanted.
+    """
+    ahead = next((k for k, x in enumerate(lines) if x.op == GRAD), 0)
+    first, others = lines[:ahead], lines[ahead:]
+    made = {x.dst for x in first}
+    apart = made.isdisjoint({*wanted, *[x.dst for x in others]})
+    if not apart or any(x.op != MIX or not made.union(given).issuperset(x.sources) for x in first):
+        return lines, 0
+    return [*others, *first], ahead
 
 
 def _read(name: str, lines: Sequence[Line]) -> bool:
