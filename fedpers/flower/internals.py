@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from flwr.app import Message
@@ -46,12 +46,21 @@ def unreported() -> Iterator[None]:
     """
     from flwr.supercore import telemetry
 
-    before = telemetry.FLWR_TELEMETRY_ENABLED
+    before = telemetry.FLWR_TELEMETRY_ENABLED, telemetry.Thread
     telemetry.FLWR_TELEMETRY_ENABLED = os.environ.get("FLWR_TELEMETRY_ENABLED", "0")
+    if telemetry.FLWR_TELEMETRY_ENABLED != "1":  # a thread could look at it when it is set back
+        telemetry.Thread = _AtOnce  # type: ignore[assignment, misc]
     try:
         yield
     finally:
-        telemetry.FLWR_TELEMETRY_ENABLED = before
+        telemetry.FLWR_TELEMETRY_ENABLED, telemetry.Thread = before  # type: ignore[misc]
+
+
+class _AtOnce:
+    """In the place of a thread: does its work when it is started."""
+
+    def __init__(self, target: Callable[[], None], daemon: bool) -> None:
+        self.start = target
 
 
 def is_simulation(grid: Grid) -> bool:
