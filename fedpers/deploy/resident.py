@@ -144,9 +144,8 @@ def _allowed(device: Device, config: str, header: Mapping[str, Any]) -> Policy:
 
 def _introduced(facts: Mapping[str, Any], device: Device, policy: Policy) -> dict[str, Any]:
     """What a device says of itself when the roll is called."""
-    about = {"client": device.client, "policy": policy.digest, "fedpers": __version__}
     hidden: dict[str, Any] = {} if "label_counts" in policy.may_tell else {"label_counts": []}
-    return {**facts, **hidden, **about}
+    return {**facts, **hidden, "client": device.client, "policy": policy.digest, "fedpers": __version__}
 
 
 def _packed(given: Answer, order: Order, header: Mapping[str, Any], store: PrivateState) -> Frames:
