@@ -148,7 +148,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.setitem(sys.modules, "pythonjsonlogger.json", None)
     monkeypatch.setenv(logs.VARIABLE, "json")
-    remedy = r"needs: pip install 'fedpers\[monitoring\]'"
+    remedy = "needs: pip install prometheus-client python-json-logger"
     with pytest.raises(ConfigError, match=rf"observers=\[prometheus\] {remedy}"):
         user_observers(["prometheus"])
     with pytest.raises(ConfigError, match=f"FEDPERS_LOG=json {remedy}"):
