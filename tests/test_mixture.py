@@ -237,7 +237,7 @@ def test_stack_and_unstack_are_inverse_and_share_the_body():
 def test_models_that_start_alike_are_refused():
     model = build_model("logistic", input_shape=(5,), num_outputs=1, task="binary", init="zeros")
     mix = Mixture(model)
-    with pytest.raises(ConfigError, match="start alike.*set method.start=jitter"):
+    with pytest.raises(ConfigError, match=r"start alike.*set method\.start=jitter"):
         mix.start(model.init(0), 2, np.random.default_rng(0))
     mix.start(model.init(0), 1, np.random.default_rng(0))  # one model has nothing to be apart from
 
