@@ -4,6 +4,8 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -49,12 +51,16 @@ def declared() -> set[str]:
     return {re.split(r"[\[<>=;! ]", text, maxsplit=1)[0].lower().replace("_", "-") for text in wanted}
 
 
+@cache
+def installed() -> Mapping[str, list[str]]:
+    """{module: distributions} of this environment, which takes seconds to read."""
+    return packages_distributions()
+
+
 def providers(module: str) -> set[str]:
     """The distributions that have a module."""
-    return {
-        d.lower().replace("_", "-")
-        for d in packages_distributions().get(module, [MODULES.get(module, module)])
-    }
+    found = installed().get(module, [MODULES.get(module, module)])
+    return {d.lower().replace("_", "-") for d in found}
 
 
 def test_what_is_imported_is_declared() -> None:

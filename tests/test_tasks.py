@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -51,8 +52,10 @@ def test_continue_a_run(empty: Path) -> None:
     assert rows["round"].max() == 40
 
 
-def test_a_metric_of_your_own(empty: Path) -> None:
+def test_a_metric_of_your_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "my_scores", raising=False)  # another test's file of that name
     (code,) = blocks("own_metric.md", "python")
     Path("my_scores.py").write_text(code, encoding="utf-8")
     do("own_metric.md", 0, "rounds=1", "out=run")
+    del sys.modules["my_scores"]
     assert "sensitivity" in pd.read_csv(empty / "run" / "clients.csv").columns
