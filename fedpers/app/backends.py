@@ -212,6 +212,7 @@ def _backend(engine: EngineConfig) -> Any:
     if engine.address:
         init["address"] = engine.address
     else:
+        init["address"] = "local"  # one of its own, whatever cluster runs on this machine
         init["num_cpus"], init["num_gpus"] = machine.cores(), len(machine.gpus())
         init["include_dashboard"] = False
     # Ray starts an actor that died anew, on another machine if it must; Flower hands these on as they are
