@@ -56,7 +56,12 @@ def _compiler() -> str | None:
 
 
 def portable(sources: Sequence[Path]) -> Path | None:
-    """The library that `build_portable` made for the best instructions that this processor has; or None."""
+    """The library that `build_portable` made for the best instructions that this processor has; or None.
+
+    Flower's bundle of an app leaves out C: there are no sources to be the library of.
+    """
+    if not all(s.is_file() for s in sources):
+        return None
     for level, parts in LEVELS.get(platform.machine(), {}).items():
         path = _portable(sources, level)
         if path.is_file() and parts <= set(_flags().split()):
