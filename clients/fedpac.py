@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedpers.families.disclosures import HEAD_AND_PROTOTYPES
 from fedpers.families.prototypes import Prototypes, Regularised
-from fedpers.families.split_models.heads import fit_head
 from fedpers.learning.classes import class_means
+from fedpers.learning.features import Features
 from fedpers.method import (
     Data,
     Frozen,
@@ -65,6 +65,14 @@ class Trained:
     ranges: ClassVar = {"V": (0, None)}
 
 
+def _statistics(data: Data, K: int) -> tuple[Tensor, Tensor]:
+    """(H, V) of features z, the inputs of `data`."""
+    z, n = data.x, data.num
+    H = data.of_class(K).T @ z / n
+    squares = (z.square().sum(1) * data.mask).sum() / n
+    return H, (squares - H.square().sum()).clamp(min=0) / n
+
+
 class FedPACClient(PersonalizedClient):
     """Fits the head, then the body near the prototypes; remembers nothing."""
 
@@ -74,18 +82,13 @@ class FedPACClient(PersonalizedClient):
     def answer(self, order: Train, state: None, data: Data, rng: Stream) -> tuple[Trained, None]:
         """The statistics of the received body's features, and one round's local training."""
         h, K = self.config, len(order.prototypes.n)
-        H, V = self._statistics(order.part, data, K)                                     # [C1]
-        head = fit_head(self.model, order.part, order.head, data, rng, h.head)           # [C2]
+        features = Features(self.model, order.part, data)
+        H, V = _statistics(features.data, K)                                             # [C1]
+        head = features.fit(order.head, rng, h.head)                                     # [C2]
         loss = Regularised(self.model, h.lam, order.prototypes) if h.lam else self.model.loss
         part = minimise(Frozen(loss, head), order.part, data, rng, h.body)               # [C3]
         sent = Prototypes(*class_means(self.model, part, data, K))                       # [C4]
         return Trained(part, head, sent, H, V), None                                     # [C5]
-
-    def _statistics(self, part: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:
-        z, n = self.model.body(part, data.x), data.num
-        H = data.of_class(K).T @ z / n
-        squares = (z.square().sum(1) * data.mask).sum() / n
-        return H, (squares - H.square().sum()).clamp(min=0) / n
 
     def local_model(self, order: Train, reply: Trained) -> BodyAndHead:
         """Both parts as the client has just trained them."""

@@ -103,6 +103,11 @@ class DataConfig:
             object.__setattr__(self, item.name, _tuple(getattr(self, item.name)))
 
     @property
+    def cuts_anew(self) -> bool:
+        """Whether test samples are cut although the set may bring some."""
+        return self.pool or self.train_only or self.partition == "mixture"
+
+    @property
     def kind(self) -> str:
         """The row of the registry that loads it."""
         return self.library or self.name
@@ -131,8 +136,7 @@ def _why_unused(cfg: DataConfig, key: str) -> str:
         return f"without effect for data={cfg.name} and data.partition={cfg.partition}; {others}"
     if cfg.kind in IGNORED_BY.get(key, ()) and getattr(cfg, key) not in (None, False, ()):  # asks for nothing
         return f"without effect for data={cfg.name}; leave it out"
-    cut = cfg.pool or cfg.train_only or cfg.partition == "mixture"
-    if key == "test_fraction" and cfg.kind in TESTED and not cut:
+    if key == "test_fraction" and cfg.kind in TESTED and not cfg.cuts_anew:
         own = "has test samples of its own; data.pool=true or data.train_only=true would cut new ones"
         return f"without effect: data={cfg.name} {own}"
     return ""

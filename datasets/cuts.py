@@ -113,7 +113,7 @@ def cut_clients(cfg: DataConfig, raw: Raw, part: Partition, seed: int) -> Splits
 
 def _check_test_part(cfg: DataConfig, raw: Raw) -> None:
     """Raise DataError for a share of test samples that nothing is cut by."""
-    cut = cfg.pool or cfg.train_only or cfg.partition == "mixture" or not len(raw.test_y)
+    cut = cfg.cuts_anew or not len(raw.test_y)
     if cfg.kind in PERHAPS and not cut and cfg.test_fraction != DataConfig.test_fraction:
         raise DataError(
             f"data.test_fraction={cfg.test_fraction}: without effect: data.name={cfg.name} brings its test "

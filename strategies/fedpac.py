@@ -33,8 +33,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from fedpers.clients.fedpac import BodyAndHead, FedPACConfig, Train
-from fedpers.core.errors import ConfigError
 from fedpers.families.prototypes import Prototypes
+from fedpers.learning.classes import check_classes
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record, split, weighted_sum
 
 
@@ -79,9 +79,7 @@ class FedPAC(PersonalizedStrategy):
         Raises:
             ConfigError: the data have no classes.
         """
-        if self.model.task == "regression":
-            raise ConfigError("method fedpac shares a prototype of each class, and the task is regression; "
-                              "take data with classes, or another method")
+        check_classes(self.model, "fedpac shares a prototype of each class")
         head, body = split(params, self.model.is_head)
         return State(body, Prototypes.none(self.model, next(iter(params.values()))), head, {})
 

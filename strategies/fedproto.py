@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.fedproto import FedProtoConfig
-from fedpers.core.errors import ConfigError
 from fedpers.families.prototypes import Prototypes
+from fedpers.learning.classes import check_classes
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
@@ -43,9 +43,7 @@ class FedProto(PersonalizedStrategy):
         Raises:
             ConfigError: the data have no classes.
         """
-        if self.model.task == "regression":
-            raise ConfigError("method fedproto shares a prototype of each class, and the task is "
-                              "regression; take data with classes, or another method")
+        check_classes(self.model, "fedproto shares a prototype of each class")
         return Prototypes.none(self.model, next(iter(params.values())))
 
     def round(self, s: Prototypes, t: int, rng: np.random.Generator) -> Round:

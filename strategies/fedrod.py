@@ -24,9 +24,9 @@ Reductions: for clients whose classes are balanced, (θ, φ) is FedAvg's.
 import numpy as np
 
 from fedpers.clients.fedrod import FedRoDConfig
-from fedpers.core.errors import ConfigError
 from fedpers.families.global_model.client import Weights
 from fedpers.families.global_model.strategy import GlobalModelStrategy
+from fedpers.learning.classes import check_classes
 from fedpers.method import Params, Roster, Round
 
 
@@ -42,11 +42,7 @@ class FedRoD(GlobalModelStrategy):
         Raises:
             ConfigError: the data have no classes.
         """
-        if self.model.task != "classification":
-            raise ConfigError(
-                f"method fedrod balances classes, and the task is {self.model.task}; "
-                "take data with classes, or another method"
-            )
+        check_classes(self.model, "fedrod balances classes", ["classification"])
         return Weights(params)
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from fedpers.clients.gpfl import EMBEDDINGS, VALVE, GPFLConfig, SharedPart
-from fedpers.core.errors import ConfigError
 from fedpers.families.split_models.strategy import SplitStrategy
+from fedpers.learning.classes import check_classes
 from fedpers.learning.layers import linear_start
 from fedpers.method import Params, Roster, split
 
@@ -46,9 +46,7 @@ class GPFL(SplitStrategy):
         Raises:
             ConfigError: the data have no classes.
         """
-        if self.model.task == "regression":
-            raise ConfigError("method gpfl has an embedding of each class, and the task is regression; "
-                              "take data with classes, or another method")
+        check_classes(self.model, "gpfl has an embedding of each class")
         body, like = split(params, self.model.is_head)[1], next(iter(params.values()))
         K, M = max(self.model.num_outputs, 2), self.model.num_features
         added = {EMBEDDINGS: torch.from_numpy(rng.standard_normal((K, M)))}

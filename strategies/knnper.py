@@ -25,8 +25,8 @@ Reductions: λ = 0 is FedAvg bit for bit; λ = 1 and k = 1 is the nearest neighb
 import numpy as np
 
 from fedpers.clients.knnper import KNNPerConfig, Weights
-from fedpers.core.errors import ConfigError
 from fedpers.families.global_model.strategy import GlobalModelStrategy
+from fedpers.learning.classes import check_classes
 from fedpers.method import Params, Roster, Round
 
 
@@ -43,9 +43,7 @@ class KNNPer(GlobalModelStrategy):
         Raises:
             ConfigError: the data have no classes.
         """
-        if self.model.task == "regression":
-            raise ConfigError("method knnper mixes probabilities of classes, and the task is regression; "
-                              "take data with classes, or another method")
+        check_classes(self.model, "knnper mixes probabilities of classes")
         return Weights(params)
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:

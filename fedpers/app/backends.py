@@ -80,9 +80,9 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
     """Run `body` on Flower's simulation engine; clients' states stay here, in `store`.
 
     Raises:
-        ConfigError: Ray is not installed, or runs in this process already.
+        ConfigError: Ray is not installed, or runs in this process already, or an actor takes more of the
+            machine than there is.
         FedpersError: whatever `body` raised.
-        ConfigError: an actor takes more of the machine than there is.
     """
     import torch
 
@@ -172,8 +172,9 @@ def check_resources(engine: EngineConfig, machines: Sequence[Mapping[str, float]
             text = "of more than one, Ray gives whole ones alone"
             raise ConfigError(f"engine.{key}={wanted:g}: {text}; choose {math.floor(wanted)}")
         if wanted > most:
-            where = f"the largest machine of {engine.address}" if engine.address else ""
-            there = f"{where} has" if where else "this process was granted"
+            there = "this process was granted"
+            if engine.address:
+                there = f"the largest machine of {engine.address} has"
             text = f"{there} {most:g} {kind}s, and an actor takes so many"
             raise ConfigError(f"engine.{key}={wanted:g}: {text}; choose at most {most:g}")
     if not any(m.get("CPU", 0) >= engine.num_cpus and m.get("GPU", 0) >= engine.num_gpus for m in machines):

@@ -56,17 +56,12 @@ def _compiler() -> str | None:
 
 
 def portable(sources: Sequence[Path]) -> Path | None:
-    """The library that `build_portable` made for the best instructions that this processor has; or None.
-
-    Flower's bundle of an app leaves out C: there are no sources to be the library of.
-    """
-    if not all(s.is_file() for s in sources):
+    """The library that `build_portable` made for the best instructions that this processor has; or None."""
+    if not PREBUILT.is_dir():
         return None
-    for level, parts in LEVELS.get(platform.machine(), {}).items():
-        path = _portable(sources, level)
-        if path.is_file() and parts <= set(_flags().split()):
-            return path
-    return None
+    has, paths = set(_flags().split()), _portable(sources)
+    fitting = (path for level, path in paths.items() if LEVELS[platform.machine()][level] <= has)
+    return next(filter(Path.is_file, fitting), None)
 
 
 def build_portable(sources: Sequence[Path]) -> list[Path]:
@@ -77,16 +72,22 @@ def build_portable(sources: Sequence[Path]) -> list[Path]:
         subprocess.CalledProcessError: it failed.
     """
     PREBUILT.mkdir(exist_ok=True)
-    made = [_portable(sources, level) for level in LEVELS.get(platform.machine(), {})]
-    for path in made:
-        flags = [f"-march={path.stem.partition('.')[2]}" if f == "-march=native" else f for f in FLAGS]
-        code = [str(s) for s in sources if s.suffix == ".c"]
-        subprocess.run([_compiler() or "cc", *flags, *code, "-o", str(path), "-lm"], check=True)
-    return made
+    made = _portable(sources)
+    for level, path in made.items():
+        flags = [f"-march={level}" if f == "-march=native" else f for f in FLAGS]
+        subprocess.run(_command(_compiler() or "cc", flags, sources, path), check=True)
+    return list(made.values())
 
 
-def _portable(sources: Sequence[Path], level: str) -> Path:
-    return PREBUILT / f"{_digest(sources)}.{level}.so"
+def _portable(sources: Sequence[Path]) -> dict[str, Path]:
+    """Where the library for each level of this kind of processor lies, the best first."""
+    digest = _digest(sources)
+    return {level: PREBUILT / f"{digest}.{level}.so" for level in LEVELS.get(platform.machine(), {})}
+
+
+def _command(compiler: str, flags: Sequence[str], sources: Sequence[Path], path: Path) -> list[str]:
+    code = [str(s) for s in sources if s.suffix == ".c"]
+    return [compiler, *flags, *code, "-o", str(path), "-lm"]
 
 
 def _digest(sources: Sequence[Path], more: str = "") -> str:
@@ -131,8 +132,7 @@ def _file(compiler: str, sources: Sequence[Path]) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{name}.{os.getpid()}.part")
     _sweep(path)
-    code = [str(s) for s in sources if s.suffix == ".c"]
-    command = [compiler, *FLAGS, *more, *code, "-o", str(part), "-lm"]
+    command = _command(compiler, [*FLAGS, *more], sources, part)
     # a session of its own: if this process is killed meanwhile, the next one finds what it began
     work = subprocess.Popen(
         ["/bin/sh", "-c", KEPT, str(part), str(path), *command], start_new_session=True,

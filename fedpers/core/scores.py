@@ -3,15 +3,14 @@
 import importlib
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from fedpers.core.errors import ConfigError, unknown
+from fedpers.core.host import current_folder
 
 OWN = re.compile(
     r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -136,10 +135,9 @@ def own(spec: str) -> Score:
         ConfigError: it cannot be imported, or is no function.
     """
     module, _, name = spec.partition(":")
-    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # a console script's path begins with its own folder
     try:
-        function = getattr(importlib.import_module(module), name)
+        with current_folder():
+            function = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a foreign module does while it is imported
         raise ConfigError(f"metrics=[{spec}]: cannot import it ({type(error).__name__}: {error})") from error
     if not callable(function):

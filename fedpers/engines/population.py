@@ -23,8 +23,7 @@ from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.flower.privacy import Mechanism
 from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.model import initial_params
-from fedpers.learning.optimizers import LocalConfig
-from fedpers.learning.training_round import answer, own_state
+from fedpers.learning.training_round import answer, own_state, trainings
 
 FEW = 8  # clients of which at most one was met before
 UNREAD = object()  # in place of a client's state: it was not read yet
@@ -137,10 +136,8 @@ class Population:
 
     def _step_rows(self, n: int) -> int:
         """Samples of the largest minibatch of a client with n samples."""
-        config = getattr(self.client.config, "__dict__", {})  # a method of somebody's own may have none
-        settings = [v for v in config.values() if isinstance(v, LocalConfig)]
-        wanted = [cfg.micro_batch or cfg.batch_size or n for cfg in settings] or [n]
-        return min(n, max(wanted))
+        settings = trainings(self.client.config).values()
+        return min(n, max([cfg.micro_batch or cfg.batch_size or n for cfg in settings], default=n))
 
     def padded_sizes(self, data: ClientData) -> tuple[int, int, int]:
         """What the splits of a client are padded to in a stack."""

@@ -6,10 +6,25 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
+from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params
 from fedpers.core.sums import class_sums
 from fedpers.core.vmap import together
 from fedpers.learning.model import Model
+
+
+def check_classes(model: Model, why: str, tasks: Sequence[str] = ("classification", "binary")) -> None:
+    """Refuse a task without the classes that a method needs.
+
+    Args:
+        why: what the method does with classes: "fedproto shares a prototype of each class".
+
+    Raises:
+        ConfigError: the task is none of `tasks`.
+    """
+    if model.task not in tasks:
+        text = f"method {why}, and the task is {model.task}"
+        raise ConfigError(f"{text}; take data with classes, or another method")
 
 
 def class_means(model: Model, w: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:
