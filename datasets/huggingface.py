@@ -105,7 +105,8 @@ def _dealt(
 ) -> tuple[list[Owned], tuple[str, ...]]:
     """All samples of the set, dealt by a partitioner of flwr-datasets, and a note of those that it drops.
 
-    Each client's are cut anew. It draws by data.seed or the run's, unless its arguments name one.
+    Each client's are cut anew. It draws by data.seed or the run's, unless its arguments name one. One that takes
+    no seed deals the rows in their order: they are shuffled by that seed, as FederatedDataset shuffles its own.
     """
     try:
         from flwr_datasets import partitioner
@@ -137,7 +138,9 @@ def _dealt(
 def _owners(make: Callable[..., Any], table: Any, cfg: DataConfig, rng: Generator) -> np.ndarray:
     """[n] the client of each row, -1 for none."""
     options, drawn = dict(cfg.partitioner_options), int(rng.integers(2**31))
-    if "seed" in signature(make).parameters and options.get("seed") is None:
+    if "seed" not in signature(make).parameters:
+        table = table.shuffle(seed=drawn)
+    elif options.get("seed") is None:
         options["seed"] = drawn  # by none they would deal otherwise in each process
     rule = make(**options)
     rule.dataset = table

@@ -91,7 +91,22 @@ def test_a_partitioner_draws_by_the_seed_of_the_run(table):
     assert rows(dealt(table[0], 1, name, **keys, seed=None)) == found[2]
     given = [rows(dealt(table[0], run, name, **keys, seed=7)) for run in (0, 1)]
     assert given[0] == given[1]  # the arguments' seed comes first
-    assert dealt(table[0], 0, "IidPartitioner", num_partitions=4).num_clients == 4  # it takes no seed
+
+
+@pytest.mark.parametrize(
+    "name, options, sizes",
+    [
+        ("IidPartitioner", {"num_partitions": 4}, [10] * 4),
+        ("SizePartitioner", {"partition_sizes": [5, 15, 20]}, [5, 15, 20]),
+        ("LinearPartitioner", {"num_partitions": 4}, [4, 8, 12, 16]),
+    ],
+)
+def test_a_partitioner_without_a_seed_deals_otherwise_for_another_seed(table, name, options, sizes):
+    pytest.importorskip("flwr_datasets")
+    found = [rows(dealt(table[0], run, name, **options)) for run in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
+    assert all([len(mine) for mine in dealt_rows] == sizes for dealt_rows in found)
+    assert sorted(sum(found[0], [])) == sorted(sum(found[2], []))  # nobody's row is lost or given twice
 
 
 def test_rows_that_a_partitioner_drops_are_counted(table):
