@@ -28,12 +28,15 @@ def read_csv(path: Path, words: Collection[str] = ()) -> Columns:
     """
     text = _text(path)
     said = TOLD.match(text)  # by Excel: sep=; in a line of its own
-    text = text[said.end() :] if said else text
+    text = (text[said.end() :] if said else text).lstrip("\r\n")
     separator = said[1] if said else max(SEPARATORS, key=lambda mark: len(next(_rows(text, mark), [])))
-    names, *rows = list(_rows(text, separator)) or [[]]
-    names, rows = [name.strip() for name in names], [row for row in rows if row]  # blank lines
-    if not names or any(len(row) != len(names) for row in rows):
-        raise ValueError("its rows have not as many fields as its first line has names")
+    names, *rows = [row for row in _rows(text, separator) if row] or [[]]  # without blank lines
+    if not names:
+        raise ValueError("it is empty: not even a line with the names of columns")
+    names = [name.strip() for name in names]
+    if uneven := [(i, len(row)) for i, row in enumerate(rows, 1) if len(row) != len(names)]:
+        row, found = uneven[0]
+        raise ValueError(f"row {row} has {found} fields and the first line {len(names)} names")
     if len(set(names)) < len(names):
         raise ValueError(f"two columns are called '{next(n for n in names if names.count(n) > 1)}'")
     cells = zip(*rows, strict=True) if rows else [()] * len(names)

@@ -16,7 +16,7 @@ from fedpers.core.arrays import SPLITS
 from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.image_folders import Found, find, left_out, read_images, shown
-from fedpers.datasets.local_files import KINDS, read
+from fedpers.datasets.local_files import KINDS, read, read_one, unread
 from fedpers.datasets.own import Owned, to_raw
 from fedpers.datasets.pictures import Look
 from fedpers.datasets.raw import Raw
@@ -47,7 +47,14 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             "data.num_clients=10"
         )
     others = _beside(path, [p for _, p in tables]) if tables else found.others
-    return replace(raw, notes=(*left_out(path, others), *raw.notes))
+    arrays = _arrays_left([p for _, p in tables], cfg)
+    return replace(raw, notes=(*left_out(path, others), *arrays, *raw.notes))
+
+
+def _arrays_left(tables: list[Path], cfg: DataConfig) -> tuple[str, ...]:
+    """A note of arrays in .npz files that are neither samples nor clients."""
+    left = {name: p for p in reversed(tables) for name in unread(p) if p.is_file() and name != cfg.client}
+    return tuple(f"{p}: the array '{name}' is not read" for name, p in list(left.items())[:10])
 
 
 def _beside(path: Path, tables: list[Path]) -> list[Path]:
@@ -58,9 +65,8 @@ def _beside(path: Path, tables: list[Path]) -> list[Path]:
 
 
 def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:
-    return Owned(
-        name, str(path), read(path, cfg.target, None if name else cfg.client, cfg.task == "regression")
-    )
+    reader = read_one if name else read
+    return Owned(name, str(path), reader(path, cfg.target, cfg.client, cfg.task == "regression"))
 
 
 def _of_images(path: Path, images: list[Path], cfg: DataConfig) -> list[Owned]:

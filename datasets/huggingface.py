@@ -105,8 +105,8 @@ def _dealt(
 ) -> tuple[list[Owned], tuple[str, ...]]:
     """All samples of the set, dealt by a partitioner of flwr-datasets, and a note of those that it drops.
 
-    Each client's are cut anew. It draws by data.seed or the run's, unless its arguments name one. One that takes
-    no seed deals the rows in their order: they are shuffled by that seed, as FederatedDataset shuffles its own.
+    Each client's are cut anew. It draws by data.seed or the run's, unless its arguments name one. Rows are
+    shuffled by that seed, as FederatedDataset does, for one that takes none and deals them in their order.
     """
     try:
         from flwr_datasets import partitioner

@@ -44,6 +44,33 @@ def read(path: Path, target: str | None, client: str | None = None, values: bool
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
+def read_one(path: Path, target: str | None, client: str, values: bool = False) -> dict[str, Part]:
+    """The parts of a file or folder that is one client's.
+
+    Raises:
+        DataError: as `read`; or its rows name clients by the column `client`, which is no feature.
+    """
+    parts = read(path, target, client, values)
+    if any(part.owner is not None for part in parts.values()):
+        raise DataError(
+            f"{path}: is read as one client's, and its column '{client}' names clients; leave that column "
+            "out, or give one file of all clients as data.path; if it is a feature, set data.client to "
+            "another name"
+        )
+    return parts
+
+
+def unread(path: Path) -> list[str]:
+    """The arrays of a .npz file that no split takes."""
+    if path.suffix.lower() != ".npz":
+        return []
+    with np.load(path, allow_pickle=False) as file:
+        names = list(file.files)
+    pairs = [("x", "y"), *((f"{s}_x", f"{s}_y") for s in SPLITS)]
+    taken = {name for pair in pairs if set(pair) <= set(names) for name in pair}
+    return [name for name in names if name not in taken]
+
+
 def _folder(path: Path, target: str | None, client: str | None, values: bool) -> Iterator[tuple[str, Part]]:
     for name in SPLITS:
         files = sorted(f for f in path.glob(f"{name}.*") if f.is_file())

@@ -1,5 +1,7 @@
 """Names in tables mean what is written: columns, clients, classes, and what stands for no value."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,6 +48,28 @@ def test_a_device_has_the_tensors_of_a_simulation_whatever_the_order_of_columns(
 )
 def test_clients_are_text(tmp_path, ids):
     assert clients(tmp_path / "all.csv", ids) == tuple(sorted(ids))
+
+
+def test_a_column_of_clients_is_no_feature_of_a_client_of_its_own(tmp_path):
+    """A folder with one table, or a table a client that was cut from one and kept the column."""
+    file = tmp_path / "all.csv"
+    TABLE.assign(client=np.arange(N) % 3).to_csv(file, index=False)
+    for read in (
+        lambda: load(tmp_path),
+        lambda: load_local(str(file), "label", replace(DEVICE, input_shape=(3,)), 0, torch.float32),
+    ):
+        with pytest.raises(DataError, match=r"all.csv: .* its column 'client' names clients; .* data.path"):
+            read()
+    assert load(file).clients == ("0", "1", "2") and load(file).input_shape == (2,)
+    assert load(tmp_path, client="hospital").input_shape == (3,)  # a feature that has this name
+
+
+def test_arrays_that_nobody_reads_are_named(tmp_path):
+    x, y = TABLE[["x2", "x10"]].to_numpy(), TABLE["label"].to_numpy()
+    np.savez(tmp_path / "anna.npz", x=x, y=y, z=y)
+    np.savez(tmp_path / "ben.npz", x=x, y=y)
+    (note,) = load(tmp_path).notes
+    assert note == f"{tmp_path / 'anna.npz'}: the array 'z' is not read"
 
 
 def test_rows_without_a_client_are_refused_or_counted(tmp_path):
@@ -124,6 +148,15 @@ def test_files_of_spreadsheets(tmp_path, separator, told):
     assert {float(v) for v in x.flatten()} <= {i + 0.5 for i in range(20)}
 
 
+def test_blank_lines_are_no_rows(tmp_path):
+    (tmp_path / "anna.csv").write_text(
+        "\n\na,label\n\n" + "\n\n".join(f"{i},{i % 2}" for i in range(20)) + "\n\n"
+    )
+    assert load(tmp_path).label_counts.sum() + load(tmp_path).num_test.sum() == 20 - len(
+        load(tmp_path).client(0).valid
+    )
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -131,6 +164,8 @@ def test_files_of_spreadsheets(tmp_path, separator, told):
         ("a;label\n1,5;0\n1.5;1\n", "decimal comma and '1.5' a decimal point"),
         ("a;label\n1.234,5;0\n", "'1.234,5'"),
         ("a,label\n1_000,0\n", "'1_000'"),
+        ("", "it is empty: not even a line with the names"),
+        ("a,label\n\n1,0\n1,0,3\n", "row 2 has 3 fields and the first line 2 names"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, text, message):

@@ -194,7 +194,7 @@ DATA = [
     (twice, ["anna.npz", "anna.csv", "keep one"]),
     (nobody, ["no column 'client'", "data.client=", "data.partition=iid"]),
     (damaged, ["anna.npz", "cannot be read"]),
-    (ragged, ["anna.csv", "as many fields"]),
+    (ragged, ["anna.csv", "fields and the first line"]),
     (same_names, ["anna.csv", "two columns are called 'a'"]),
     (sizes_of_images, ["1.png", "5x4", "4x4", "data.image_size"]),
     (no_image, ["2.png", "no image"]),
@@ -332,6 +332,11 @@ X, Y = np.zeros((6, 2)), np.array([0, 1] * 3)
         ([([[1.0], [2.0, 3.0]], [0, 1])], ["client '0'", "different lengths"]),
         ([(X[:0], Y[:0])], ["client '0'", "no rows"]),
         ([(X.astype(str), Y)], ["client '0'", "no number"]),
+        ([(np.ma.masked_array(X, mask=X == 0), Y)], ["client '0'", "6 of 6 rows lack a value"]),
+        ([(X, np.ma.masked_array(Y, mask=Y > 0))], ["client '0'", "3 of 6 rows lack a value", "its target"]),
+        ([(torch.zeros(6, 2).to_sparse(), Y)], ["client '0'", "dense tensor"]),
+        ({1: (X, Y), "1": (X, Y)}, ["two clients are called '1'"]),
+        ([(pd.DataFrame(X), pd.Series(Y)[::-1])], ["client '0'", "same index in another order"]),
     ],
 )
 def test_a_mistake_in_arrays_is_one_message(clients, parts):

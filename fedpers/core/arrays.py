@@ -50,17 +50,22 @@ class Part(NamedTuple):
 
 
 def as_array(value: Any, where: str) -> np.ndarray:
-    """A NumPy array of what may be a tensor, a list or a table's columns.
+    """A NumPy array of what may be a tensor, a list or a table's columns; masked entries are missing ones.
 
     Raises:
-        DataError: its rows have different shapes.
+        DataError: its rows have different shapes, or no array can be made of it.
     """
-    if hasattr(value, "detach"):
+    if isinstance(value, Tensor):
         value = value.detach().cpu()
+        value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy has no such type
+    if np.ma.is_masked(value):
+        value = np.where(np.ma.getmaskarray(value), None, np.ma.getdata(value))
     try:
         return np.asarray(value)
     except ValueError as error:
         raise DataError(f"{where}: its rows have different lengths; pad or cut them to one") from error
+    except TypeError as error:  # a sparse tensor
+        raise DataError(f"{where}: is no array ({error}); give NumPy's, or a dense tensor") from error
 
 
 def doubles(array: np.ndarray) -> Tensor:

@@ -49,7 +49,7 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
     Raises:
         DataError: names the client, what is wrong with its arrays and the remedy.
     """
-    named = clients if isinstance(clients, Mapping) else {str(k): c for k, c in enumerate(clients)}
+    named = _named(clients)
     where = [f"client '{k}'" for k in named]
     gone: dict[str, tuple[int, int]] = {}
     splits = [
@@ -87,6 +87,17 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
     }
 
 
+def _named(clients: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(clients, Mapping):
+        return {str(k): c for k, c in enumerate(clients)}
+    named = {str(name): c for name, c in clients.items()}
+    if len(named) < len(clients):
+        names = [str(name) for name in clients]
+        twice = next(n for n in names if names.count(n) > 1)
+        raise DataError(f"two clients are called '{twice}' (names are text); give each a name of its own")
+    return named
+
+
 def _pipeline(parts: list[Part], classes: list[str], reading: Reading) -> Pipeline:
     kind = "tokens" if reading.tokens else "bytes" if white(parts[0].x) != 1 else "numbers"
     columns = parts[0].columns
@@ -114,7 +125,7 @@ def _splits(entry: Any, where: str, i: int, reading: Reading, gone: dict[str, tu
             f'{where}: has {", ".join(map(str, given)) or "nothing"}; give (x, y), or {{"train": (x, y), '
             '"test": (x, y)}'
         )
-    read = {split: _read(pair, f"{where} ({split})", reading) for split, pair in given.items()}
+    read = {split: part_of(pair, reading.target, f"{where} ({split})") for split, pair in given.items()}
     parts = {split: _usable(part, f"{where} ({split})", reading) for split, part in read.items()}
     rows, kept = (sum(len(part.y) for part in of.values()) for of in (read, parts))
     gone[where] = rows - kept, rows
@@ -133,13 +144,17 @@ def _usable(part: Part, where: str, reading: Reading) -> Part:
     return part._replace(x=x, y=y)
 
 
-def _read(pair: Any, where: str, reading: Reading) -> Part:
-    """A pair (x, y), or a table."""
+def part_of(pair: Any, target: str | None, where: str) -> Part:
+    """A pair (x, y), or a table in which `target` is the column of y.
+
+    Raises:
+        DataError: it is neither, or its arrays cannot be read.
+    """
     if not isinstance(pair, tuple | list):
         table = _columns(pair, where)
         if table is None:
             raise DataError(f"{where}: is {type(pair).__name__}; give a pair (x, y)")
-        return of_table(table, reading.target, where)
+        return of_table(table, target, where)
     if len(pair) != 2:
         raise DataError(f"{where}: has {len(pair)} parts; give a pair (x, y)")
     return _pair(pair[0], pair[1], where)
@@ -150,8 +165,17 @@ def _pair(x: Any, y: Any, where: str) -> Part:
     targets, table = as_array(y, f"{where}, y"), _columns(x, f"{where}, x")
     if table is None:
         return Part(as_array(x, f"{where}, x"), targets)
+    _check_rows(x, y, where)
     nowhere = "\0"  # a column that no table has
     return of_table(table | {nowhere: targets}, nowhere, where)
+
+
+def _check_rows(x: Any, y: Any, where: str) -> None:
+    """Rows of pandas' tables have names; they are matched by position."""
+    rows = [getattr(each, "index", None) for each in (x, y)]
+    tables = all(hasattr(r, "equals") for r in rows)
+    if tables and not rows[0].equals(rows[1]) and set(rows[0]) == set(rows[1]):
+        raise DataError(f"{where}: x and y have the same index in another order; give y.loc[x.index]")
 
 
 def _columns(table: Any, where: str) -> dict[str, np.ndarray] | None:

@@ -1,7 +1,7 @@
 """The data of one client on its own device: files, or what a function of the device's owner returns.
 
 A source is a file or a folder that `fedpers.datasets.local_files` reads, or `package.module:function`;
-the function takes nothing and returns (x, y), or {"train": (x, y), ...}.
+the function takes nothing and returns (x, y), or {"train": (x, y), ...}; a table may stand for (x, y).
 
 Without given splits the samples are cut by data.test_fraction and data.valid_fraction.
 """
@@ -19,15 +19,16 @@ import torch
 from fedpers.core.arrays import NUMBERS, SPLITS, TEST, TRAIN, WHOLE, Pair, Part, native, usable
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import DataError
+from fedpers.core.given import part_of
 from fedpers.core.moments import Moments
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import channels_first, fitted, white
-from fedpers.core.tables import in_order
+from fedpers.core.tables import by_name, in_order
 from fedpers.core.targets import class_name, plain
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import own_splits
 from fedpers.datasets.image_folders import Found, find, left_out, read_images
-from fedpers.datasets.local_files import read
+from fedpers.datasets.local_files import read_one
 from fedpers.datasets.pictures import Look, colour_for
 
 log = logging.getLogger("fedpers")
@@ -71,7 +72,7 @@ def local(
         DataError: names the source, what is wrong with it and the remedy.
     """
     path = Path(source).expanduser()
-    found = _call(source) if is_entry_point(source) else _files(path, target, cfg)
+    found = _call(source, target) if is_entry_point(source) else _files(path, target, cfg)
     named, _ = in_order([(f"{source} ({name})", part) for name, part in found.items()])
     splits = {name: (where, part) for name, (where, part) in zip(found, named, strict=True)}
     kept = {name: _kept(part, where, cfg) for name, (where, part) in splits.items()}
@@ -117,7 +118,7 @@ def is_entry_point(source: str) -> bool:
     return bool(colon) and all(p.isidentifier() for p in (*module.split("."), *name.split(".")))
 
 
-def _call(source: str) -> Splits:
+def _call(source: str, target: str | None) -> Splits:
     module, _, name = source.partition(":")
     try:
         function: Callable[[], Any] = getattr(importlib.import_module(module), name)
@@ -127,18 +128,13 @@ def _call(source: str) -> Splits:
             f"{source}: {type(error).__name__}: {error}; it must be a function without arguments"
         ) from error
     pairs = found if isinstance(found, Mapping) else {WHOLE: found}
-    try:
-        return {str(k): Part(np.asarray(x), np.asarray(y)) for k, (x, y) in pairs.items()}
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f'{source}: returned {type(found).__name__}; return (x, y) or {{"train": (x, y), ...}}'
-        ) from error
+    return {str(k): by_name(part_of(pair, target, f"{source} ({k})")) for k, pair in pairs.items()}
 
 
 def _files(path: Path, target: str | None, cfg: DataConfig) -> Splits:
     found = find(path) if path.is_dir() else Found([], [])
     if not found.images:
-        return read(path, target, values=cfg.task == "regression")
+        return read_one(path, target, cfg.client, cfg.task == "regression")
     look = Look.of(cfg.image_size, colour_for(cfg.input_shape))
     clients = read_images(path, found.images, look)
     if set(clients) != {""}:

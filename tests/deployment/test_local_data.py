@@ -93,6 +93,23 @@ def test_a_function_of_the_owner(module: types.ModuleType) -> None:
     assert sizes(load("their_data:splits")) == (11, 1, 2)  # a tenth of the training samples for validation
 
 
+def test_a_function_may_return_tables_whose_columns_have_names(module: types.ModuleType) -> None:
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    module.pair = lambda: (frame[["c", "a", "b"]], Y)  # type: ignore[attr-defined]
+    module.table = lambda: frame.assign(y=Y)[["b", "y", "c", "a"]]  # type: ignore[attr-defined]
+    module.arrays = lambda: (X, Y)  # type: ignore[attr-defined]
+    want = load("their_data:arrays")
+    for name in ("pair", "table"):
+        found = load(f"their_data:{name}", "y")
+        assert torch.equal(found.train.x, want.train.x) and torch.equal(found.train.y, want.train.y)
+
+
+def test_masked_entries_of_a_function_are_missing_ones(module: types.ModuleType) -> None:
+    module.masked = lambda: (np.ma.masked_array(X, mask=X > 1), Y)  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="NaN"):
+        load("their_data:masked")
+
+
 def bad(**arrays: Any) -> Any:
     def make(folder: Path) -> Path:
         np.savez(folder / "x.npz", **arrays)
