@@ -7,12 +7,14 @@ DIR/anna/cat/1.png                    images: client, class; a folder train or t
 DIR/cat/1.png                         images without clients, for a data.partition
 """
 
+import re
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from numpy.random import Generator
 
-from fedpers.core.arrays import SPLITS
+from fedpers.core.arrays import SPLIT_NAMES, split_of
 from fedpers.core.errors import DataError
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.image_folders import Found, find, left_out, read_images, shown
@@ -20,6 +22,8 @@ from fedpers.datasets.local_files import KINDS, read, read_one, unread
 from fedpers.datasets.own import Owned, to_raw
 from fedpers.datasets.pictures import Look
 from fedpers.datasets.raw import Raw
+
+OF_SPLIT = re.compile(rf"(.+)[-_. ]({'|'.join(chain(*SPLIT_NAMES.values()))})", re.IGNORECASE)
 
 
 def load(cfg: DataConfig, rng: Generator) -> Raw:
@@ -39,6 +43,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             "docs/own_data.md shows what is read"
         )
     clients = [_owned(name, p, cfg) for name, p in tables] or _of_images(path, found.images, cfg)
+    _check_names([client.name for client in clients], path)
     raw = to_raw(clients, cfg)
     if raw.owner is None and cfg.partition == "natural":
         raise DataError(
@@ -58,10 +63,9 @@ def _arrays_left(tables: list[Path], cfg: DataConfig) -> tuple[str, ...]:
 
 
 def _beside(path: Path, tables: list[Path]) -> list[Path]:
-    """What lies beside the tables that are read."""
-    if path in tables:
-        return [p for p in shown(path) if not _is_split_of(p, path)] if path.is_dir() else []
-    return [p for p in shown(path) if p not in tables]
+    """What lies beside the tables that are read, or in a client's folder beside its splits."""
+    others = [] if path in tables else [p for p in shown(path) if p not in tables]
+    return others + [p for of in tables if of.is_dir() for p in shown(of) if not _is_split_of(p, of)]
 
 
 def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:
@@ -72,6 +76,21 @@ def _owned(name: str, path: Path, cfg: DataConfig) -> Owned:
 def _of_images(path: Path, images: list[Path], cfg: DataConfig) -> list[Owned]:
     found = read_images(path, images, Look.of(cfg.image_size))
     return [Owned(name, str(path / name), parts) for name, parts in found.items()]
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    """anna_train and anna_test are splits of one client, and not two clients.
+
+    Raises:
+        DataError: two names differ in that alone.
+    """
+    seen: dict[str, str] = {}
+    for name, match in [(n, OF_SPLIT.fullmatch(n)) for n in names]:
+        if match and seen.setdefault(match[1], name) != name:
+            raise DataError(
+                f"data.path={path}: {seen[match[1]]} and {name} are not two clients; a client's splits are "
+                f"{match[1]}/train and {match[1]}/test, with .csv, .npz, .parquet or folders of images"
+            )
 
 
 def _tables(path: Path) -> list[tuple[str, Path]]:
@@ -97,4 +116,4 @@ def _is_cut(path: Path) -> bool:
 
 
 def _is_split_of(file: Path, folder: Path) -> bool:
-    return file.parent == folder and file.stem in SPLITS and _is_table(file)
+    return file.parent == folder and split_of(file.stem) is not None and _is_table(file)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpers.core.arrays import SPLITS, WHOLE, Part
+from fedpers.core.arrays import WHOLE, Part, split_of
 from fedpers.core.errors import DataError
 from fedpers.datasets.pictures import KINDS, Look, colour_of, read
 
@@ -69,10 +69,10 @@ def read_images(path: Path, images: list[Path], look: Look) -> Mapping[str, Mapp
     for file in images:
         above = file.relative_to(path).parts[:-2]
         depths.setdefault(len(above), file)
-        owners = [name for name in above if name not in SPLITS]
+        owners = [name for name in above if split_of(name) is None]
         if len(owners) > 1 or len(above) > 2:
             raise DataError(f"{file}: lies too deep; expected CLIENT/CLASS/image or CLIENT/train/CLASS/image")
-        split = next((name for name in above if name in SPLITS), WHOLE)
+        split = next(filter(None, map(split_of, above)), WHOLE)
         groups[owners[0] if owners else ""][split].append(file)
     if len(depths) > 1:
         one, other, *_ = depths.values()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpers.core.arrays import SPLITS, WHOLE, Part
+from fedpers.core.arrays import SPLITS, WHOLE, Part, split_of
 from fedpers.core.errors import DataError
 from fedpers.core.tables import by_name, of_table
 from fedpers.datasets.csv_files import Columns, read_csv
@@ -73,7 +73,7 @@ def unread(path: Path) -> list[str]:
 
 def _folder(path: Path, target: str | None, client: str | None, values: bool) -> Iterator[tuple[str, Part]]:
     for name in SPLITS:
-        files = sorted(f for f in path.glob(f"{name}.*") if f.is_file())
+        files = sorted(f for f in path.iterdir() if f.is_file() and split_of(f.stem) == name)
         if len(files) > 1:
             raise DataError(f"{path}: {files[0].name} and {files[1].name} are both '{name}'; keep one")
         if files:

@@ -103,6 +103,30 @@ def test_given_splits_stay_apart(tmp_path):
         assert parts.valid.x[0, 0] == table["a"][3]
 
 
+@pytest.mark.parametrize("names", [("training", "val", "testing"), ("Train", "VALIDATION", "Test")])
+def test_splits_have_many_names(tmp_path, names):
+    for name, part in zip(names, (slice(0, 6), slice(6, 8), slice(8, 12)), strict=True):
+        (tmp_path / "anna").mkdir(exist_ok=True)
+        TABLES["anna"][part].to_csv(tmp_path / "anna" / f"{name}.csv", index=False)
+        images(tmp_path, "pictures", name, size=(4, 6))
+    (tmp_path / "anna" / "more.csv").write_text("a\n1\n")
+    federation = load(tmp_path)
+    assert federation.clients == ("anna",) and any("anna/more.csv" in note for note in federation.notes)
+    parts = federation.client(0)
+    assert [len(s) for s in (parts.train, parts.valid, parts.test)] == [6, 2, 4]
+    pictures = load(tmp_path / "pictures", partition="iid", num_clients=2)
+    assert pictures.num_clients == 2 and pictures.clients == ()
+
+
+@pytest.mark.parametrize("end", ["_train _test", "-Training -Testing", ".train .val"])
+def test_a_split_in_a_files_name_makes_no_client(tmp_path, end):
+    one, other = end.split()
+    for name in (f"anna{one}", f"anna{other}", "ben"):
+        TABLES["ben"].to_csv(tmp_path / f"{name}.csv", index=False)
+    with pytest.raises(fedpers.FedpersError, match=f"anna{one} are not two clients|anna{other} are not two"):
+        load(tmp_path)
+
+
 def test_one_file_without_clients_is_dealt(tmp_path):
     pd.concat(TABLES.values()).to_csv(tmp_path / "all.csv", index=False)
     federation = load(tmp_path / "all.csv", partition="dirichlet", num_clients=2, alpha=10.0)

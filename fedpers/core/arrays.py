@@ -16,6 +16,11 @@ from fedpers.core.pixels import channels_first
 Pair = tuple[np.ndarray, np.ndarray]  # x [n, ...], y [n] or, for regression, [n, out]
 WHOLE, TRAIN, VALID, TEST = "all", "train", "valid", "test"
 SPLITS = (TRAIN, VALID, TEST)
+SPLIT_NAMES = {  # what people call files and folders of a split, in whatever case
+    TRAIN: ("train", "training"),
+    VALID: ("valid", "validation", "val"),
+    TEST: ("test", "testing"),
+}
 MISSING = ("refuse", "drop")  # what becomes of rows without a value
 NUMBERS = "fiub"  # kinds of NumPy types
 
@@ -47,6 +52,11 @@ class Part(NamedTuple):
                 f"{where}: has other columns than {first} ({odd} in one of them only); give all the same"
             )
         return self._replace(x=self.x[:, [self.columns.index(c) for c in order]], columns=order)
+
+
+def split_of(name: str) -> str | None:
+    """The split that a file or folder of this name holds; None of any other name."""
+    return next((split for split, names in SPLIT_NAMES.items() if name.lower() in names), None)
 
 
 def as_array(value: Any, where: str) -> np.ndarray:
