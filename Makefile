@@ -11,7 +11,7 @@ COMPOSE ?= $(DOCKER) compose -f docker/compose.yaml
 DOCKER_OUT ?= runs/docker-demo
 # Tests that run the C kernels on many shapes.
 KERNELS := $(wildcard $(patsubst %,tests/test_%.py,dense coupled joint recurrent known_losses small_convolutions \
-	pooled linear between features weighed seeds saga params together local step steps))
+	pooled between features weighed seeds saga params together local step steps))
 SOURCES := fedpers strategies clients datasets conf tests benchmarks
 
 # One thread a process: small models are slower, not faster, when threads wait for each other.

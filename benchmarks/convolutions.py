@@ -28,7 +28,7 @@ from fedpers.core.memory import keep_freed
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.kernels.dispatch import autograd_only
-from fedpers.learning.kernels.linear import differentiated_once
+from fedpers.learning.kernels.pooled import differentiated_once
 from fedpers.learning.layers import Conv, Dense, Layer, MaxPool, Pooled
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.model import build_model

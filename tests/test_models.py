@@ -3,7 +3,6 @@
 import inspect
 import math
 import pickle
-import platform
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,8 +20,6 @@ from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, merge, size, split
 from fedpers.core.torchvision import import_torchvision
 from fedpers.learning.gradients import grad as kernel_grad
-from fedpers.learning.kernels import uniform
-from fedpers.learning.kernels.library import library
 from fedpers.learning.layers import linear_start
 from fedpers.learning.libraries import LIBRARIES
 from fedpers.learning.model import MODELS, Model, build_model
@@ -282,30 +279,6 @@ def test_a_head_starts_with_the_bits_of_torchs_linear_layer(features: int, outpu
     drawn = linear_start(features, outputs, bias, [3, 11])
     assert list(drawn) == [name for name, _ in layer.named_parameters()]
     assert all(torch.equal(drawn[name][1], value) for name, value in layer.named_parameters())
-
-
-RANGES = [((10, 512), 0.04), ((1,), 3.0), ((700,), 0.5)]  # across the ends of several blocks of 624 words
-
-
-def test_first_weights_have_the_bits_that_torch_draws() -> None:
-    seeds = (0, 5489, 2**31 - 2, 2**32 - 1, *range(7, 22))  # eight are begun together
-    if platform.machine() == "x86_64" and library() is not None:
-        assert uniform._same_bits(library())  # else torch draws, four times as long
-    found = uniform.uniform(seeds, RANGES)
-    for n, seed in enumerate(seeds):
-        rng = torch.Generator().manual_seed(seed)
-        wanted = [torch.empty(shape).uniform_(-b, b, generator=rng) for shape, b in RANGES]
-        assert all(torch.equal(stack[n], b) for stack, b in zip(found, wanted, strict=True))
-
-
-def test_a_kernel_that_draws_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor on which torch rounds otherwise."""
-    wanted = uniform.uniform([3, 4], RANGES)
-    uniform._same_bits.cache_clear()
-    monkeypatch.setattr(uniform, "_by_kernel", lambda *args: [torch.zeros(2, *s) for s, _ in args[-1]])
-    found = uniform.uniform([3, 4], RANGES)
-    uniform._same_bits.cache_clear()
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_xavier_normal_has_the_variance_of_glorot_and_bengio() -> None:

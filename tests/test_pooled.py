@@ -10,9 +10,8 @@ from fedpers.learning.gradients import grad
 from fedpers.learning.kernels import pooled
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.kernels.library import library
-from fedpers.learning.kernels.linear import differentiated_once
-from fedpers.learning.kernels.pooled import convolve_pooled
-from fedpers.learning.layers import Conv, Dense, Flatten, MaxPool, Pooled, Relu, stack
+from fedpers.learning.kernels.pooled import convolve_pooled, differentiated_once
+from fedpers.learning.layers import PIECE, Conv, Dense, Flatten, MaxPool, Pooled, Relu, stack
 from fedpers.learning.local_training import minimise
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
@@ -201,3 +200,55 @@ def test_training_is_as_by_torch_alone(name, calls):
     assert len(calls) == made == 6 * 2 * pools  # six steps, both ways
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-4, atol=5e-5)
+
+
+@pytest.mark.parametrize("n", [4, PIECE + 3])
+def test_gradients_of_gradients_do_not_meet_the_kernels(n):
+    """Of a loss after a step they have the second derivatives, as torch has them in float64."""
+    model = build_model("cnn_mcmahan", input_shape=(1, 28, 28), num_outputs=10, task="classification")
+    x = torch.randn(n, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    data, params = Data(x, torch.arange(n) % 10, torch.ones(n)), model.init(0)
+
+    def after_a_step(w, batch):
+        g = grad(model.loss)(w, batch)
+        return model.loss({k: v - 0.5 * g[k] for k, v in w.items()}, batch)
+
+    cfg = LocalConfig(lr=1.0, steps=1, batch_size=0)
+    with torch.no_grad():
+        found = grad(after_a_step)(params, data)
+        moved = minimise(after_a_step, params, data, Stream(0, 1, 0), cfg)
+    wide = Data(x.double(), data.y, data.mask.double())
+    leaves = {k: v.double().requires_grad_() for k, v in params.items()}
+    g = torch.autograd.grad(model.loss(leaves, wide), list(leaves.values()), create_graph=True)
+    stepped = {k: v - 0.5 * d for (k, v), d in zip(leaves.items(), g, strict=True)}
+    exact = torch.autograd.grad(model.loss(stepped, wide), list(leaves.values()))
+    for (name, value), first in zip(found.items(), exact, strict=True):
+        torch.testing.assert_close(value, first.float(), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(params[name] - moved[name], first.float(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_a_maximum_goes_ahead_of_its_relu(size, stride, padding):
+    pool = MaxPool(size, stride, padding)
+    shape = (2, 9, 9)
+    usual = stack(shape, Conv(4, 3, 1), Relu(), pool, Flatten(), Dense(5), Relu())
+    params = usual.init()
+    x = torch.randn(6, *shape, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+    def by_hand(w, x):
+        x = F.max_pool2d(
+            F.relu(F.conv2d(x, w["conv1.weight"], w["conv1.bias"], padding=1)), size, stride, padding
+        )
+        return F.relu(F.linear(x.flatten(1), w["dense1.weight"], w["dense1.bias"]))
+
+    params["conv1.bias"] = torch.tensor([-9.0, 0.0, 0.1, 9.0])  # windows of zeros only, and of none
+    leaves = [v.requires_grad_() for v in params.values()]
+    found, expected = usual(params, x), by_hand(params, x)
+    assert torch.equal(found, expected)
+    d = torch.randn(found.shape, generator=torch.Generator().manual_seed(4))
+    pairs = zip(
+        torch.autograd.grad(found, [x, *leaves], d),
+        torch.autograd.grad(expected, [x, *leaves], d),
+        strict=True,
+    )
+    assert all(torch.equal(a, b) for a, b in pairs)

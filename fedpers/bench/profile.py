@@ -42,7 +42,6 @@ COUNTS = ("gradients", "forwards", "head_steps", "pairs")  # what the floor is m
 IN_C = {  # functions whose time is the kernels', by their file
     "kernels/native.py": ("call",),
     "kernels/assess.py": ("_assess",),
-    "kernels/uniform.py": ("_by_kernel",),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (
         "all_finite",

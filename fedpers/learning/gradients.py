@@ -17,8 +17,8 @@ from fedpers.core.scope import holding
 from fedpers.core.witness import TORCH, took
 from fedpers.learning.kernels.dispatch import gradient_of, kernels_allowed, of_model_alone
 from fedpers.learning.kernels.graphs import gradient_recorded
-from fedpers.learning.kernels.linear import differentiated_once
 from fedpers.learning.kernels.plan import HEADS, layers_of
+from fedpers.learning.kernels.pooled import differentiated_once
 from fedpers.learning.losses import Loss, states
 from fedpers.learning.model import HEAD, Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState

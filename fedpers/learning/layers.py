@@ -19,9 +19,7 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.learning.convolution import convolve
-from fedpers.learning.kernels.linear import linear
 from fedpers.learning.kernels.pooled import convolve_pooled
-from fedpers.learning.kernels.uniform import uniform
 
 Shape = tuple[int, ...]
 PIECE = 64  # images that go through convolutions together on a CPU
@@ -132,7 +130,7 @@ class Dense(Layer):
         return nn.Linear(shape[0], self.width)
 
     def __call__(self, params: Params, name: str, x: Tensor) -> Tensor:
-        return linear(x, params[f"{name}.weight"], params[f"{name}.bias"])
+        return F.linear(x, params[f"{name}.weight"], params[f"{name}.bias"])
 
 
 @dataclass(frozen=True)
@@ -289,9 +287,14 @@ def fresh(module: nn.Module) -> Params:
 def linear_start(num_features: int, num_outputs: int, bias: bool, seeds: Sequence[int]) -> Params:
     """The parameters of a new nn.Linear after `torch.manual_seed(seed)`, weight [N, K, M] and bias [N, K].
 
-    A fortieth of its time, since each client that is visited first draws a head.
+    Without a module: each client that is visited first draws a head.
     """
     scale = nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / math.sqrt(num_features)
     bound = math.sqrt(3.0) * scale  # 1 / √M, rounded as torch's Kaiming start is
-    ranges = [((num_outputs, num_features), bound), ((num_outputs,), 1 / math.sqrt(num_features))]
-    return dict(zip(("weight", "bias"), uniform(seeds, ranges if bias else ranges[:1]), strict=False))
+    shapes, bounds = ((num_outputs, num_features), (num_outputs,)), (bound, 1 / math.sqrt(num_features))
+    found = [torch.empty(len(seeds), *shape, device="cpu") for shape in shapes[: 1 + bias]]
+    for n, seed in enumerate(seeds):
+        rng = torch.Generator().manual_seed(seed)
+        for stack, most in zip(found, bounds, strict=False):
+            stack[n].uniform_(-most, most, generator=rng)
+    return dict(zip(("weight", "bias"), found, strict=False))

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.learning.kernels.dispatch import kernels_allowed, of_model_alone
-from fedpers.learning.kernels.linear import differentiated_once
+from fedpers.learning.kernels.pooled import differentiated_once
 from fedpers.learning.layers import PIECE
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.model import Model

@@ -1,9 +1,8 @@
 /* What models that move linearly but for gradients turn into after 0, 1, .. steps: numbers alone.
 
    Models s_1..s_m of one dense network move by s_i' = sum_k moves[i][k] s_k + gains[i] g, where g is a sum of
-   gradients at Q points, sum_q signs[q] f'(sum_k points[q][k] s_k). They start as mixtures of the models that are
-   given, sum_k starts[i][k] given_k. After the last step J mixtures of them are wanted, sum_k ends[j][k] s_k. The
-   first models learn (gradients reach them). In the place of the given one of its number each is written, but for its
+   gradients at Q points, sum_q signs[q] f'(sum_k points[q][k] s_k). After the last step J mixtures of them are wanted,
+   sum_k ends[j][k] s_k. The first models learn (gradients reach them). Each of these is written, but for its
    shares in what never changes: these are numbers, as all shares of the other models, until what is wanted is made.
    Shares fall off: a share that is TINY beside what the model once had counts as none, and its product is left out. */
 #pragma once
@@ -15,9 +14,9 @@ enum { EIGHT = 8 };
 typedef double eight __attribute__((vector_size(8 * EIGHT)));
 
 typedef struct {
-    long m, given, learners, Q, J, H;                        /* models, points, mixtures, steps that are made at once */
+    long m, learners, Q, J, H;                               /* models, points, mixtures, steps that are made at once */
     long slopes, row;                                        /* sums of gradients that are added; floats of a row */
-    const double *starts, *moves, *points, *signs, *gains, *ends;
+    const double *moves, *points, *signs, *gains, *ends;
     double *ahead;                                           /* [H][Q][m] share of a model in a point, steps later */
     double *after;                                           /* [m + J][m] in models H steps later, in what is wanted */
     double *past;                                            /* [m][m] in a model, of what is kept of them */
@@ -89,14 +88,10 @@ static void in_kept(const motion *h, const double *rows, long n, float *to) {
     }
 }
 
-/* A client's first step, when those that learn are mixtures of what is given in their places, and the others are made;
-   the H steps that come next. */
+/* A client's first step, when all are as they are given; the H steps that come next. */
 static void start(motion *h) {
     for (long i = 0; i < h->m; i++)
-        for (long k = 0; k < h->m; k++) {
-            int both = i < h->learners && k < h->learners;
-            h->past[i * h->m + k] = both ? h->starts[i * h->given + k] : i == k;
-        }
+        for (long k = 0; k < h->m; k++) h->past[i * h->m + k] = i == k;
     memset(h->most, 0, sizeof(float) * h->m);
 }
 static void look_on(motion *h) {
@@ -131,14 +126,12 @@ static void move_on(motion *h) {
     memcpy(h->past, now, sizeof now);
 }
 
-/* What the numbers of a call are: `sizes` are those of the models given, of models, of those that learn, of points
-   and of mixtures; `slopes` is 0 where each model that learns has its own. */
+/* What the numbers of a call are: `sizes` are those of models, of those that learn, of points and of mixtures; `slopes` is 0 where each model that learns has its own. */
 static motion told(const long *sizes, long H, long slopes, const double *numbers) {
-    motion h = {.given = sizes[0], .m = sizes[1], .learners = sizes[2], .Q = sizes[3], .J = sizes[4], .H = H};
+    motion h = {.m = sizes[0], .learners = sizes[1], .Q = sizes[2], .J = sizes[3], .H = H};
     h.slopes = slopes ? slopes : h.learners;
     h.row = h.m + h.slopes;
-    h.starts = numbers;
-    h.moves = h.starts + h.m * h.given;
+    h.moves = numbers;
     h.points = h.moves + h.m * h.m;
     h.signs = h.points + h.Q * h.m;
     h.gains = h.signs + h.Q;

@@ -4,6 +4,8 @@ Of each window only the largest output has a derivative: most of what dense prod
 is zero. Forward it is oneDNN's convolution.
 """
 
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,10 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpers.core.compiled import longs, pointer
+from fedpers.core.scope import holding
 from fedpers.learning.kernels.library import library
-from fedpers.learning.kernels.linear import once
 
 Maxima = tuple[int, int, int]  # a window's side, from one to the next, padding
+_once: ContextVar[bool] = ContextVar("once", default=False)
+
+
+def differentiated_once(really: bool = True) -> AbstractContextManager[None]:
+    """While this is open, the kernel may be used, whose gradient has none; unless `really` is false."""
+    return holding(_once, really)
 
 
 def convolve_pooled(
@@ -27,7 +35,7 @@ def convolve_pooled(
         weight: [O, C, k, k].
         bias: [O].
     """
-    if not once() or library() is None or not _fits(x, weight, bias, maxima):
+    if not _once.get() or library() is None or not _fits(x, weight, bias, maxima):
         return None
     out: Tensor = _Pooled.apply(x, weight, bias, padding, maxima, relu)
     return out

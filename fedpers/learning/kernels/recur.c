@@ -249,7 +249,7 @@ static int make(place *n, motion *h, known *o, int task, const float *x, const v
 
 /* Make S steps for each of C clients; the first arguments as in fedpers_steps, with models for the kinds, mixtures
    where results go, dense layers only, and samples index [C, S, 1]. `sizes` and `numbers` are as `told` reads them:
-   starts [m][given], moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. `table` [C][P] is null, or where
+   moves [m][m], points [Q][m], signs [Q], gains [m] and ends [J][m]. `table` [C][P] is null, or where
    each client keeps its samples' last gradients: they stand for the second of two points, the first one's sign is 1.
    `samples` [C] says how many each has.
    Returns 0, 1 without memory, 2 for a label that is no class. */
@@ -257,7 +257,7 @@ int fedpers_recur(long N, const void *shapes, long L, const long *width, long K,
                   const float **from, const long *hop, float **to, int task, long C, long S, long B, const float **x, const void **y,
                   const int64_t *index, const long *ih, const float *weight, const long *wh, const long *sizes,
                   const double *numbers, float **table, const long *samples) {
-    place n = {L, 2 * L, sizes[1], width};
+    place n = {L, 2 * L, sizes[0], width};
     long H = width[1] < MANY ? FEW : MANY;
     motion h = told(sizes, S < 1 ? 1 : S < H ? S : H, 0, numbers);
     known o = {0};

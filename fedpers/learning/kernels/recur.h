@@ -1,4 +1,4 @@
-/* Models that move linearly but for gradients, for recur.c and sweep.c: where they are, and the memory of a call.
+/* Models that move linearly but for gradients, for recur.c: where they are, and the memory of a call.
    What they turn into is said in motion.h. */
 #pragma once
 #include "motion.h"
@@ -8,9 +8,9 @@ enum { EDGE = 4 }; /* samples whose inner products are taken at once; ROWS at le
 typedef struct {
     long L, P, m;        /* layers, parameters, models */
     const long *width;
-    const float **given; /* [motion.given][P] weight and bias of each layer in turn, rows padded; null if absent */
-    const float **own;   /* [m][P] what is kept of the models: what was given, or made of it */
-    float **padded;      /* [motion.given][P] room for what is given */
+    const float **own;   /* [m][P] weight and bias of each layer in turn, rows padded; null if absent: what was given, or
+                            what was made of it */
+    float **padded;      /* [m][P] room for what is given */
     float **made;        /* [m][P] and for what is made */
     float **point;       /* [P] the models' part of a point */
     float **slope;       /* [P] the gradient; null: it is made of the histories */
@@ -29,36 +29,15 @@ static long outs_at(const place *n, long p) { return p % 2 ? 1 : n->width[p / 2 
 static long ins_at(const place *n, long p) { return n->width[p / 2 + p % 2]; }
 static long wide_at(const place *n, long p) { return WIDE(ins_at(n, p)); }
 
-/* Parameter p of model i, which never changes: one that is given, or a mixture. It is made anew for a client with models
-   of its own. */
-static const float *resting(const place *n, const motion *h, const long *hop, long c, long i, long p) {
-    const float *x[h->given + 1];
-    float share[h->given + 1], *y = n->made[i * n->P + p];
-    long used = 0;
-    int fresh = !c;
-    for (long k = 0; k < h->given; k++) {
-        const float *given = n->given[k * n->P + p];
-        if (h->starts[i * h->given + k] == 0 || !given) continue;
-        share[used] = h->starts[i * h->given + k];
-        x[used++] = given;
-        fresh |= hop[k * n->P + p] != 0;
-    }
-    if (!used || (used == 1 && *share == 1)) return used ? *x : 0;
-    if (fresh) some_mixtures(1, 0, share, x, used, &y, outs_at(n, p) * wide_at(n, p));
-    return y;
-}
-
 /* Where client c's models are, copied if they have to be padded and were not for the client before. */
 static void fetch(place *n, const motion *h, const float **from, const long *hop, long c) {
-    for (long at = 0; at < h->given * n->P; at++) {
+    for (long at = 0; at < h->m * n->P; at++) {
         long p = at % n->P, ins = ins_at(n, p), wide = wide_at(n, p);
         const float *mine = from[at] ? from[at] + c * hop[at] : 0;
-        n->given[at] = mine && wide != ins ? n->padded[at] : mine;
-        if (n->given[at] == mine || (c && !hop[at])) continue;
+        n->own[at] = mine && wide != ins ? n->padded[at] : mine;
+        if (n->own[at] == mine || (c && !hop[at])) continue;
         for (long r = 0; r < outs_at(n, p); r++) memcpy(n->padded[at] + r * wide, mine + r * ins, sizeof(float) * ins);
     }
-    for (long at = 0; at < n->m * n->P; at++)
-        n->own[at] = at / n->P < h->learners ? n->given[at] : resting(n, h, hop, c, at / n->P, at % n->P);
 }
 
 /* T mixtures, whose shares are rows `which` of `shares`, of n floats of the models' parameter p, and of slopes if there
@@ -154,9 +133,9 @@ static long share_room(void *all, place *n, motion *h, const float **from) {
     long used = 0, m = h->m, L = n->L, T = m + h->J, e = h->H * h->Q, widest = 0, f = sizeof(float);
 #define ROOM(bytes) room_for(&all, &used, bytes)
     for (long l = 0; l <= L; l++) widest = WIDE(n->width[l]) > widest ? WIDE(n->width[l]) : widest;
-    for (long at = 0; at < (h->given + m + 1) * n->P; at++) {
+    for (long at = 0; at < (2 * m + 1) * n->P; at++) {
         long p = at % n->P;
-        int needed = at / n->P >= h->given || wide_at(n, p) != ins_at(n, p);
+        int needed = at / n->P >= m || wide_at(n, p) != ins_at(n, p);
         float *mine = ROOM(from[p] && needed ? outs_at(n, p) * wide_at(n, p) * f : 0);
         if (all) n->padded[at] = mine;
     }
@@ -187,18 +166,17 @@ static long share_room(void *all, place *n, motion *h, const float **from) {
     n->in = ROOM((h->H + EDGE) * sizeof(float *));
     n->next = ROOM(h->H * sizeof(float *));
     n->list = ROOM((e + ROWS) * sizeof(float *));
-    n->given = ROOM(h->given * n->P * sizeof(float *));
     n->own = ROOM(m * n->P * sizeof(float *));
     return used;
 }
 
 /* The memory of a call, zeros at first; null if there is none. */
 static void *reserve_models(place *n, motion *h, const float **from) {
-    long lists = ((h->given + h->m + 1) * n->P + 2 * n->L) * sizeof(float *);
+    long lists = ((2 * h->m + 1) * n->P + 2 * n->L) * sizeof(float *);
     char *all = calloc(lists + share_room(0, n, h, from) + 64, 1);
     if (!all) return 0;
     n->padded = (float **)all;
-    n->made = n->padded + h->given * n->P;
+    n->made = n->padded + h->m * n->P;
     n->point = n->made + h->m * n->P;
     n->x = n->point + n->P;
     n->d = n->x + n->L;

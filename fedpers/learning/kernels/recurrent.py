@@ -15,7 +15,6 @@ from fedpers.core.params import Params
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.few_models import Few, few_models
 from fedpers.learning.kernels.plan import Plan, Training
 from fedpers.learning.kernels.programs import Draw, plain_parts
 from fedpers.learning.kernels.steps import GIVEN
@@ -55,16 +54,24 @@ class Recurrence:
         moved = [Mix(f"t{i}", _terms(row, names)) for i, row in rows.items()]
         return Program((*mixed, *slopes, *moved, *[Mix(f"s{i}", ((1.0, f"t{i}"),)) for i in self.moving]))
 
-    def of_few(self, ends: Tensor) -> Few:
-        """What the kernel is told, where the mixtures `ends` [J, m] are wanted; found once for each."""
-        key = ends.numpy().tobytes()
-        if key not in self._found:
-            self._found[key] = few_models(self.moves, self.points, self.signs, self.gains, ends)
-        return self._found[key]
+    @cached_property
+    def learning(self) -> list[int]:
+        """The models that gradients reach, at once or by others."""
+        learn = self.gains != 0
+        for _ in self.moves:
+            learn = learn | (self.moves[:, learn] != 0).any(1)
+        return learn.nonzero()[:, 0].tolist()
 
     @cached_property
-    def _found(self) -> dict[bytes, Few]:
-        return {}
+    def order(self) -> list[int]:
+        """All models, those first that learn."""
+        return [*self.learning, *[i for i in range(len(self.moves)) if i not in self.learning]]
+
+    def numbers(self, ends: Tensor) -> Tensor:
+        """What the kernel is told, where the mixtures `ends` [J, m] are wanted: see motion.h."""
+        o = self.order
+        turned = self.moves[o][:, o], self.points[:, o], self.signs, self.gains[o], ends[:, o]
+        return torch.cat([t.flatten() for t in turned])
 
 
 def _terms(row: Sequence[float], names: Sequence[str]) -> tuple[tuple[float, str], ...]:
@@ -128,14 +135,15 @@ def _call(
     if index.shape[2] != 1:
         return _by_program(plan, how, models, ends, parts, index, weight)
     wanted = [{k: torch.empty(len(parts), *t.shape[1:]) for k, t in models[0].items()} for _ in ends]
-    few, none = how.of_few(ends), dict[str, Tensor]()
-    pairs = zip_longest([models[i] for i in few.order], wanted, fillvalue=none)
+    none, numbers = dict[str, Tensor](), how.numbers(ends)
+    sizes = len(how.order), len(how.learning), len(how.points), len(ends)
+    pairs = zip_longest([models[i] for i in how.order], wanted, fillvalue=none)
     native.call(
         native.library().fedpers_recur,
         plan,
         ([(GIVEN, came, made) for came, made in pairs], parts, index, weight),
-        longs(few.sizes),
-        pointer(few.numbers),
+        longs(sizes),
+        pointer(numbers),
         _places(plan, table),
         longs([len(p.x) for p in parts]),
     )
