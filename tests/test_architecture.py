@@ -47,3 +47,12 @@ def test_all_files_that_are_named_are_there() -> None:
 def test_every_package_is_in_the_table_or_on_a_route() -> None:
     packages = {p.parent.name for p in (ROOT / "fedpers").glob("*/__init__.py")}
     assert packages <= {p.split("/")[1] for p in PATHS if p.startswith("fedpers/")}
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "adr"
+    listed = re.findall(r"^- \[(\d{4})\]\((\1-[^)]+\.md)\): (.+)$", (folder / "index.md").read_text(), re.M)
+    titles = {name: title for _, name, title in listed}
+    pages = {p.name: p.read_text().partition("\n")[0] for p in folder.glob("0*.md")}
+    assert titles.keys() == pages.keys()
+    assert all(pages[name].endswith(title) for name, title in titles.items())

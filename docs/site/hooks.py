@@ -8,7 +8,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # outside of docs/: in the site
-SAME = {"README.md": "index.md", "docs/adr": "adr/0001-folder-mapping.md"}  # what stands for what is not there
+SAME = {"README.md": "index.md", "docs/adr": "adr/index.md"}  # what stands for what is not there
 TAG = re.compile(r"(```.*?^```|`[^`\n]*`)|\[([SC]\d+)\](?![\[(])", re.M | re.S)  # of a paper's box; code is left
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
