@@ -32,7 +32,7 @@ WRONG = [["method.no_such_key=1"], ["method=fedavg", "~rounds.x"], ["+seed=3"], 
 
 @pytest.fixture
 def inside() -> Iterator[None]:
-    with hydra.initialize_config_module(compose.CONF, version_base="1.3"):
+    with hydra.initialize_config_module(compose.CONF, **hydra_internals.BASE):
         yield
 
 

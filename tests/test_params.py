@@ -1,5 +1,7 @@
 """The parameter algebra: values, gradients, refusals."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from fedpers.core import sums
 from fedpers.core.compiled import with_whole_rows
 from fedpers.core.errors import FedpersError
 from fedpers.core.items import Items, sq_dist_each, sq_dists, weighted_sum_each, weighted_sums
+from fedpers.core.threads import in_parts, threads
 
 
 def sq_dists_of(a, b):
@@ -296,3 +299,35 @@ def test_what_has_no_plain_memory_may_hold_no_number_either(way):
     assert sums.all_finite(x.T[:2]) and sums.all_finite(x[:, 3]) and sums.all_finite(x[:0])
     assert not sums.all_finite(x.T[2:]) and not sums.all_finite(x[:, 2]) and not sums.all_finite(x.double())
     assert sums.all_finite(torch.tensor([2**62]))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_threads_add_up_to_the_bits_of_one_and_miss_nothing(count, monkeypatch):
+    monkeypatch.setattr(sums, "MANY", 100)
+    items = [{"a": torch.randn(37, 53), "b": torch.randn(3), "c": torch.randn(0)} for _ in range(5)]
+    alone = P.weighted_sum(items, [0.3, 0.1, -2.0, 1e-3, 7.0])
+    expected = sum(w * i["a"].double() for w, i in zip([0.3, 0.1, -2.0, 1e-3, 7.0], items, strict=True))
+    torch.testing.assert_close(alone["a"], expected.float())
+    whole = Items(items)
+    chosen, weights, counts = [0, 3, 4, 1, 2], [1.0, 2.0, 3.0, 4.0, 5.0], [3, 2]
+    groups = weighted_sum_each(whole, chosen, weights, counts)
+    with threads(count):
+        shared = P.weighted_sum(items, [0.3, 0.1, -2.0, 1e-3, 7.0])
+        assert all(torch.equal(shared[k], alone[k]) for k in alone)
+        again = weighted_sum_each(whole, chosen, weights, counts)
+        assert all(torch.equal(again[k], groups[k]) for k in groups)
+        for place in (0, 999, 1000, 1960):
+            for bad in (math.nan, math.inf, -math.inf):
+                x = torch.zeros(1961)
+                assert sums.all_finite(x)
+                x[place] = bad
+                assert not sums.all_finite(x)
+
+
+def test_what_fails_in_a_thread_fails():
+    def run(mine):
+        if mine(640)[0]:
+            raise ValueError("of the second part")
+
+    with threads(2), pytest.raises(ValueError, match="of the second part"):
+        in_parts(run, 640, 1)

@@ -25,12 +25,12 @@ from fedpers.engines import runner as runner_module
 from fedpers.engines.channel import Channel
 from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
 from fedpers.engines.cohort import Cohort
+from fedpers.engines.dealing import LEAST, Speeds, balance
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.engines.shared_memory import PackedTrees, unpack_trees
 from fedpers.engines.stack import run_chunk
 from fedpers.engines.stacked_data import padded_size
-from fedpers.engines.workers import balance
 from fedpers.families.peers.messages import Candidates
 from fedpers.families.split_models.client import SharedPart
 from fedpers.flower import transport
@@ -684,10 +684,49 @@ def test_shared_memory_is_used_again_once_nobody_looks_at_it():
 
 
 def test_work_goes_to_the_least_loaded():
-    shares = balance([5, 1, 4, 2, 3], 2)
+    shares = balance([5, 1, 4, 2, 3], [1.0, 1.0])
     assert shares == [[0, 1, 3], [2, 4]]
-    assert sorted(i for share in balance([1.0] * 7, 3) for i in share) == list(range(7))
-    assert balance([], 2) == [[], []]
+    assert sorted(i for share in balance([1.0] * 7, [1.0] * 3) for i in share) == list(range(7))
+    assert balance([], [1.0, 1.0]) == [[], []]
+
+
+def test_a_process_twice_as_fast_gets_twice_the_work():
+    assert [len(share) for share in balance([1.0] * 90, [1.0, 0.5])] == [60, 30]
+    speeds = Speeds(2)
+    assert speeds.relative() == [1.0, 1.0]  # nobody was measured
+    speeds.add(0, 50, 1.0)
+    assert speeds.relative() == [1.0, 1.0]
+    speeds.add(1, 50, 2.0)
+    assert speeds.relative() == [1.0, 0.5]
+    for _ in range(3):
+        speeds.add(1, 50, 1e6)
+    assert speeds.relative() == [1.0, LEAST]  # it is asked again, and found faster
+    for _ in range(5):
+        speeds.add(1, 100, 1.0)
+    assert speeds.relative() == [0.5, 1.0]
+
+
+@LINUX
+def test_clients_are_dealt_by_measured_speed_and_keep_their_bits():
+    """A worker that is slow gets fewer clients in the next exchange; the answers are those of before."""
+    pool = cohort(RunnerConfig(workers=2), sizes="equal")
+    try:
+        first = answers(pool)
+        speeds = pool._pool._speeds["train"]
+        assert len(speeds._seen[0]) == len(speeds._seen[1]) == 1
+        for _ in range(5):
+            speeds.add(0, 1, 100.0)
+            speeds.add(1, 1, 50.0)
+        shares = []
+        message = pool._pool._message
+        pool._pool._message = lambda channel, requests: (
+            shares.append(len(requests)) or message(channel, requests)
+        )
+        again = answers(pool)
+    finally:
+        pool.close()
+    assert same(first, again)
+    assert shares[0] < len(again) / 2
 
 
 @LINUX

@@ -17,6 +17,7 @@ from fedpers.core import machine
 from fedpers.core.bounds import show
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.host import told_errors_only
+from fedpers.core.threads import threads
 from fedpers.engines.memory.row_store import RowStore
 
 log = logging.getLogger("fedpers")
@@ -51,16 +52,16 @@ def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, giv
     )
     anew = starter(cfg, devices, runner) if devices != ("cpu",) else None
     cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner, anew)
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
     try:
         if anew:
             cohort.start()  # they load while this process does
-        with current(devices[0]):
+        with current(devices[0]), threads(runner.workers):
             body(InProcessGrid(cohort))
     finally:
         cohort.close()
-        torch.set_num_threads(threads)  # the process is its owner's
+        torch.set_num_threads(before)  # the process is its owner's
 
 
 def _workers(cfg: RunConfig, devices: Sequence[str], given: bool) -> int:
@@ -86,12 +87,12 @@ def run_ray(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:
     """
     import torch
 
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     try:
         with told_errors_only():
             _simulate(cfg, parts, store, body)
     finally:
-        torch.set_num_threads(threads)  # new threads of this process begin with what the server's had
+        torch.set_num_threads(before)  # new threads of this process begin with what the server's had
 
 
 def _simulate(cfg: RunConfig, parts: Parts, store: RowStore, body: Body) -> None:

@@ -26,6 +26,7 @@ def play(
         The cohort, with its workers ended.
     """
     from fedpers.core.host import owned
+    from fedpers.core.threads import threads
     from fedpers.engines.cohort import Cohort
     from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.flower.observer import Observer
@@ -37,7 +38,8 @@ def play(
     cohort = Cohort(client, fed, store, strategy.plan, how)
     grid = InProcessGrid(cohort)
     cohort.start()
-    strategy.start(grid, num_rounds=rounds, observer=observer)
+    with threads(how.workers):
+        strategy.start(grid, num_rounds=rounds, observer=observer)
     cohort.close()
     return cohort
 

@@ -162,7 +162,7 @@ def _changes(composed: DictConfig, keys: list[str]) -> DictConfig:
 def _hydra(config_dir: str | None = None) -> Iterator[Composer]:
     """Hydra with our YAML files, the user's folder of them and other packages' methods and data."""
     try:
-        with hydra.initialize_config_module(CONF, version_base="1.3"):
+        with hydra.initialize_config_module(CONF, **hydra_internals.BASE):
             if config_dir:
                 if not Path(config_dir).is_dir():
                     raise ConfigError(f"--config-dir {config_dir}: there is no such folder")

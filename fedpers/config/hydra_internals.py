@@ -20,6 +20,9 @@ from omegaconf import DictConfig
 
 from fedpers.core.errors import ConfigError
 
+# Hydra's defaults as of 1.3, which 1.3 asks for by name; 1.4 has these alone, and no longer wants to be asked
+BASE: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
 
 def search_first(folder: str, package: str) -> None:
     """Have Hydra, which is initialised, look for YAML files in `folder`, then in the Python package."""

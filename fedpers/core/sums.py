@@ -1,7 +1,7 @@
 """Sums, combinations and distances of many tensors in C, see sums.c; None where there is no kernel."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from fedpers.core.compiled import SHARED, addresses, compiled, hops, longs, pointer, pointers, with_whole_rows
+from fedpers.core.threads import in_parts
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
 FINITE = {torch.float32: "fedpers_finite", torch.float64: "fedpers_finite_doubles"}
 FEW = 2**15  # numbers that torch stacks as quickly
+MANY = 2**20  # numbers that are worth a thread
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
@@ -33,8 +35,19 @@ def all_finite(t: Tensor) -> bool:
     if not t.is_floating_point():
         return True
     if t.is_cpu and t.dtype in FINITE and t.is_contiguous() and unwrapped() and library() is not None:
-        return bool(getattr(library(), FINITE[t.dtype])(ctypes.c_long(t.numel()), pointer(t)))
+        return _all_finite(t)
     return bool(torch.isfinite(t).all())
+
+
+def _all_finite(t: Tensor) -> bool:
+    found, kernel, flat = [], getattr(library(), FINITE[t.dtype]), t.view(-1)
+
+    def look(mine: Callable[[int], tuple[int, int]]) -> None:
+        part = flat[slice(*mine(len(flat)))]
+        found.append(bool(kernel(ctypes.c_long(len(part)), pointer(part))))
+
+    in_parts(look, len(flat), MANY)
+    return all(found)
 
 
 def scaled_rows(
@@ -69,10 +82,22 @@ def sums_each(
         weights: of all items.
     """
     found = [torch.empty(len(counts), *shape) for shape in shapes]
-    factors = (ctypes.c_double * len(weights))(*weights)
-    given = longs(counts), addresses(places), factors, _rows(found)
-    library().fedpers_sums_each(*_sizes(shapes, len(counts)), *given)
+    factors, kernel = (ctypes.c_double * len(weights))(*weights), library().fedpers_sums_each
+    sizes, G, S, rows = [shape.numel() for shape in shapes], len(counts), len(weights), _rows(found)
+
+    def add_up(mine: Callable[[int], tuple[int, int]]) -> None:
+        firsts, ends = zip(*map(mine, sizes), strict=True)
+        some = longs([end - first for first, end in zip(firsts, ends, strict=True)])
+        items, to = _moved(places, firsts, S), _moved(rows, firsts, G)
+        kernel(ctypes.c_long(len(sizes)), some, ctypes.c_long(G), longs(counts), items, factors, to)
+
+    in_parts(add_up, S * sum(sizes), MANY)
     return found
+
+
+def _moved(places: Sequence[int], firsts: Sequence[int], each: int) -> Any:
+    """Addresses of the entries from `firsts` on, of `each` rows a layer."""
+    return addresses([place + 4 * firsts[i // each] for i, place in enumerate(places)])
 
 
 def mixtures(places: Sequence[int], shapes: Sequence[torch.Size], shares: Tensor) -> list[Tensor]:
@@ -86,7 +111,7 @@ def mixtures(places: Sequence[int], shapes: Sequence[torch.Size], shares: Tensor
     shares, (R, S) = shares.contiguous(), shares.shape
     found = [torch.empty(R, *shape) for shape in shapes]
     given = addresses(places), longs([0] * len(places)), pointer(shares)
-    library().fedpers_combine(*_sizes(shapes, 1, R, S), *given, _rows(found))  # as of one client
+    library().fedpers_combine(*_sizes(shapes, 1, R, S), *given, addresses(_rows(found)))  # as of one client
     return found
 
 
@@ -186,8 +211,7 @@ def _sizes(shapes: Sequence[torch.Size], *rows: int) -> tuple[Any, ...]:
     return ctypes.c_long(len(shapes)), sizes, *map(ctypes.c_long, rows)
 
 
-def _rows(stacks: Sequence[Tensor]) -> Any:
+def _rows(stacks: Sequence[Tensor]) -> list[int]:
     """Where the rows of new stacks lie, stack after stack."""
     firsts = [(t.data_ptr(), 4 * t.stride(0), t.shape[0]) for t in stacks]
-    places = [first + hop * r for first, hop, rows in firsts for r in range(rows)]
-    return addresses(places)
+    return [first + hop * r for first, hop, rows in firsts for r in range(rows)]

@@ -21,9 +21,10 @@ from fedpers.core.data import Federation
 from fedpers.core.pytree import own_leaves
 from fedpers.core.serialization import num_bytes, pack, stack_equals, unpack, unstack
 from fedpers.engines.cohort import Cohort
+from fedpers.engines.dealing import balance
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import ClientStore
-from fedpers.engines.workers import Carrier, balance
+from fedpers.engines.workers import Carrier
 from fedpers.flower.messages import (
     SKELETON,
     Answer,
@@ -106,7 +107,7 @@ class RayCohort:
         if self.chunk:
             count = max(count, math.ceil(len(requests) / self.chunk))
         weights = [float(self.federation.num_train[r.k]) for r in requests]
-        return [share for share in balance(weights, min(count, len(requests))) if share]
+        return [share for share in balance(weights, [1.0] * min(count, len(requests))) if share]
 
     def _replies(
         self, bundles: Mapping[int, RecordDict], copies: int, until: float

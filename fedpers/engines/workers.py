@@ -13,7 +13,9 @@ import pickle
 import signal
 import socket
 import sys
+import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +25,9 @@ from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.host import owned
 from fedpers.core.memory import gc_frozen
 from fedpers.core.pytree import own_leaves
+from fedpers.core.threads import threads
 from fedpers.engines.channel import Channel
+from fedpers.engines.dealing import Speeds, balance
 from fedpers.engines.memory.client_store import ClientStore
 from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner
@@ -42,6 +46,7 @@ class Carrier(ClientStore):
     def __init__(self) -> None:
         self.given: dict[int, Any] = {}
         self.kept: dict[int, Any] = {}
+        self.writing = 0.0  # seconds that the last answers took to be written
 
     def get(self, k: int, when: tuple[int, int]) -> Any:
         """The state that came with the order, or None."""
@@ -62,11 +67,13 @@ class Pool:
     """
 
     def __init__(self, population: Population, runner: Runner, starter: Starter | None = None) -> None:
-        self.population, self.runner, count = population, runner, runner.config.workers
+        self.population, self.runner = population, runner
+        self.count = count = runner.config.workers
         if not hasattr(os, "memfd_create") or not hasattr(os, "fork"):
             raise ConfigError(f"engine.workers={count}: more than 1 needs Linux")
         self._channels: list[Channel] = []
         self._pids: list[int] = []
+        self._speeds: dict[str, Speeds] = defaultdict(lambda: Speeds(count))  # by kind of request; ours last
         if starter is None:
             _preload(population)
             gc.collect()
@@ -88,21 +95,29 @@ class Pool:
 
     def handle(self, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; states are kept in this process's store."""
-        population = self.population
-        *shares, own = balance([_weight(population, r) for r in requests], len(self._channels) + 1)
-        busy = [(channel, share) for channel, share in zip(self._channels, shares, strict=True) if share]
-        messages = [self._message(channel, [requests[i] for i in share]) for channel, share in busy]
-        for (channel, _), message in zip(busy, messages, strict=True):  # one that runs would slow the writing
-            self._talk(channel.send, message)
+        weights = [_weight(self.population, r) for r in requests]
+        speeds = self._speeds[requests[0].header.kind]
+        *shares, own = balance(weights, speeds.relative() if self._may_differ() else [1.0] * self.count)
+        busy = [(i, share) for i, share in enumerate(shares) if share]
+        messages = [self._message(self._channels[i], [requests[j] for j in share]) for i, share in busy]
+        for (i, _), message in zip(busy, messages, strict=True):  # one that runs would slow the writing
+            self._talk(self._channels[i].send, message)
         answers: list[Any] = [None] * len(requests)
-        for i, answer in zip(own, self.runner.run(population, [requests[i] for i in own]), strict=True):
-            answers[i] = answer
-        for channel, share in busy:
-            outcomes, trees = self._talk(channel.receive)
+        began = time.monotonic()
+        for j, answer in zip(own, self.runner.run(self.population, [requests[j] for j in own]), strict=True):
+            answers[j] = answer
+        speeds.add(self.count - 1, sum(weights[j] for j in own), time.monotonic() - began)
+        for i, share in busy:
+            (outcomes, seconds), trees = self._talk(self._channels[i].receive)
+            speeds.add(i, sum(weights[j] for j in share), seconds)
             bodies, kept = trees[: len(share)], trees[len(share) :]
-            for i, *back in zip(share, outcomes, bodies, kept, strict=True):
-                answers[i] = self._take_back(requests[i], *back)
+            for j, *back in zip(share, outcomes, bodies, kept, strict=True):
+                answers[j] = self._take_back(requests[j], *back)
         return answers
+
+    def _may_differ(self) -> bool:
+        """Whether who serves a client, and beside whom, changes no bit: else it may not depend on time."""
+        return self.population.device == "cpu" and not self.population.convolves
 
     def _message(self, channel: Channel, requests: Sequence[Request]) -> Any:
         headers = [(r.k, r.header) for r in requests]
@@ -136,17 +151,6 @@ class Pool:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         self._channels, self._pids = [], []
-
-
-def balance(weights: Sequence[float], count: int) -> list[list[int]]:
-    """Which worker gets which items: the heaviest first, each to the least loaded."""
-    shares: list[list[int]] = [[] for _ in range(count)]
-    loads = [0.0] * count
-    for i in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
-        lightest = loads.index(min(loads))
-        shares[lightest].append(i)
-        loads[lightest] += weights[i]
-    return [sorted(share) for share in shares]
 
 
 def _weight(population: Population, request: Request) -> float:
@@ -195,13 +199,14 @@ def serve(population: Population, runner: Runner, channel: Channel) -> None:
     """Answer requests until the other end of the channel is closed; the population's store is a Carrier."""
     carrier = population.store
     assert isinstance(carrier, Carrier)
-    with gc_frozen(), contextlib.suppress(EOFError, ConnectionError):
+    with threads(1), gc_frozen(), contextlib.suppress(EOFError, ConnectionError):
         while True:
             _serve(population, runner, carrier, channel)
 
 
 def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Channel) -> None:
     headers, trees = channel.receive()
+    began = time.monotonic()
     orders, states = trees[: len(headers)], trees[len(headers) :]
     carrier.given = {k: state for (k, _), state in zip(headers, states, strict=True)}
     carrier.kept = {}
@@ -216,7 +221,11 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Ch
         else:
             outcomes.append(answer._replace(body=None, stack=0))
             bodies[i] = answer.body
-    channel.send(channel.write(outcomes, [*bodies, *(carrier.kept.get(r.k) for r in requests)]))
+    seconds = time.monotonic() - began + carrier.writing
+    began = time.monotonic()
+    message = channel.write((outcomes, seconds), [*bodies, *(carrier.kept.get(r.k) for r in requests)])
+    carrier.writing = time.monotonic() - began
+    channel.send(message)
 
 
 def _plain(error: Exception) -> Exception:
