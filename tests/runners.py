@@ -31,7 +31,7 @@ class Listening(Cohort):
 
 def case_of(name, model="mlp", sizes=(8,), seed=3, rounds=1, **changes):
     """Clients of equal size, so that all stand in one stack, unless `sizes` says otherwise."""
-    row, image = registry.METHODS[name], model == "lenet"
+    row, image = registry.METHODS[name], model not in ("logistic", "mlp")
     fed = toy_federation(CLIENTS, sizes, dim=144 if image else 5)
     if image:
         shaped = lambda d: replace(d, x=d.x.reshape(-1, 1, 12, 12))  # noqa: E731
