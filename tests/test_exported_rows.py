@@ -106,9 +106,12 @@ def test_rows_of_another_kind_are_refused(tables, tmp_path, capsys):
         ("class", lambda t: t.replace({"ill": "dead"}), "label dead is none of ill, well"),
         ("hole", lambda t: t.assign(age=np.nan), "NaN"),
         ("none", lambda t: t[:0], "no rows"),
+        ("index", lambda t: t.assign(**{"": 1}), "unknown: one without a name"),
     ]:
         change(rows).to_csv(tmp_path / f"{name}.csv", index=False)
         assert text in refused(capsys, tmp_path / f"{name}.csv", model)
+    np.savez(tmp_path / "rows.npz", x=rows.drop(columns="result").to_numpy())  # in whatever order
+    assert "x has no names of columns, and the model knows" in refused(capsys, tmp_path / "rows.npz", model)
     rows.drop(columns="result").to_parquet(tmp_path / "new.parquet")  # no answers
     assert main(["predict", str(tmp_path / "new.parquet"), "--model", str(model)]) == 0
 

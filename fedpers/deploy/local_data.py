@@ -222,7 +222,11 @@ def targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray
     wrong = next((name for name in names if name not in numbers), None)
     if wrong is not None:
         known = f"0..{top - 1}" if cfg.class_names in ((), plainly) else ", ".join(cfg.class_names)
-        remedy = "number the classes from 0, or name them in their order with data.class_names=[...]"
+        remedy = (
+            "number the classes from 0, or name them in their order with data.class_names=[...]"
+            if isinstance(cfg, DataConfig)
+            else "give the answers that are known by these names"
+        )
         raise DataError(f"{where}: label {wrong} is none of {known}; {remedy}")
     return np.array([numbers[name] for name in names], dtype=np.int64)[which.reshape(-1)]
 

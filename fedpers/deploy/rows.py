@@ -52,6 +52,11 @@ def _read(
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in KINDS:
         return _images(path, expected)
+    if suffix in (".npy", ".npz") and len(columns) > 1:
+        names = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")
+        raise DataError(
+            f"{path}: x has no names of columns, and the model knows {names}; give .csv or .parquet"
+        )
     if suffix == ".npy":
         return np.load(path, allow_pickle=False), None
     if suffix == ".npz":
@@ -95,7 +100,10 @@ def _table(
     wanted = {c if c in table else c.rpartition(".")[0] or c for c in columns}  # lists: pixels.0, pixels.1
     kept = {c: v for c, v in table.items() if c in wanted or c not in unread}
     if columns and wanted != set(kept):
-        missing, odd = sorted(wanted - kept.keys()), sorted(kept.keys() - wanted)
+        missing, odd = (
+            sorted(wanted - kept.keys()),
+            sorted(c or "one without a name" for c in kept.keys() - wanted),
+        )
         both = (f"{word} {', '.join(names)}" for word, names in (("no", missing), ("unknown:", odd)) if names)
         raise DataError(f"{where}: other columns than those of training ({'; '.join(both)})")
     count = len(next(iter(kept.values()), ()))
