@@ -42,7 +42,7 @@ def drawn(seed):
     """The configuration of a seed."""
     rng = random.Random(seed)
     method = rng.choice(list(registry.METHODS))
-    models = ["mlp"] if method == "fedbn" else ["logistic", "mlp", "lenet", "cnn2_federico"]
+    models = ["mlp"] if method == "fedbn" else ["logistic", "mlp", "lenet"]
     local = dict(
         lr=rng.choice([0.01, 0.1, 0.5]), epochs=rng.choice([1, 3]), batch_size=rng.choice([0, 1, 5, 16])
     )
@@ -145,7 +145,7 @@ def check(draw):
 
 def runners(draw):
     """(name, whether its bits are promised, runner)."""
-    dense = draw.model in ("logistic", "mlp")
+    dense = draw.model != "lenet"
     yield "chunk", dense, RunnerConfig("stack", chunk=1 + draw.seed % 3)
     yield "workers", dense, RunnerConfig("stack", workers=2)
     yield "loop", False, RunnerConfig("loop")
