@@ -17,6 +17,7 @@ from typing import Any
 import light_nodes
 from device_link import SERVER_APP, SUPERLINK, Local
 
+from fedpers.app.run import execute
 from fedpers.bench.main import machine
 from fedpers.config.compose import load
 from fedpers.deploy.deal import deal
@@ -41,13 +42,14 @@ def main() -> None:
 
 def measure(folder: Path, devices: int, rounds: int) -> dict[str, Any]:
     """One run of so many devices."""
-    cfg = load(["data=digits", f"data.num_clients={devices}", "data.partition=iid"])
+    same = ["method=fedavg", "model=mlp", "seed=3", "eval_every=0", f"rounds={rounds}"]
+    dealt = ["data=digits", f"data.num_clients={devices}", "data.partition=iid"]
+    cfg = load([*same, *dealt, "engine.runner=loop"])
     files = deal(cfg.data, 3, folder / "data")
     link, out = Local(folder, devices, files=files, nodes=False), folder / "run"
     light_nodes.warm()
     nodes = light_nodes.start(f"127.0.0.1:{link.port}", files, folder)
-    terms = ["engine.deadline_s=1800", "engine.retries=0", "eval_every=0", f"rounds={rounds}"]
-    run = link.run(out, "method=fedavg", "model=mlp", "checkpoint_every=1", *terms)
+    run = link.run(out, *same, "checkpoint_every=1", "engine.deadline_s=1800", "engine.retries=0")
     try:
         peak = watched(link, nodes, run)
     finally:
@@ -58,7 +60,10 @@ def measure(folder: Path, devices: int, rounds: int) -> dict[str, Any]:
     seconds = [float(line["seconds"]) for line in lines]
     totals = {name: sum(int(line[name] or 0) for line in lines) for name in COUNTS}
     row = {"devices": devices, "rounds": len(lines), "seconds a round": sum(seconds) / len(seconds)}
-    return {"rows": [row | {f"MB {name}": size for name, size in peak.items()} | totals]}
+    execute(cfg, folder / "inside")
+    equal = clients_of(out) == clients_of(folder / "inside")
+    row |= {f"MB {name}": size for name, size in peak.items()} | totals
+    return {"rows": [row | {"clients.csv as in process": "equal" if equal else "differs"}]}
 
 
 def watched(link: Local, nodes: list[int], run: "subprocess.Popen[bytes]") -> dict[str, float]:
@@ -80,6 +85,11 @@ def proportional(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def clients_of(out: Path) -> list[dict[str, str]]:
+    """clients.csv without names, which only devices have."""
+    return [{k: v for k, v in line.items() if k != "name"} for line in read(out / "clients.csv")]
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -3,11 +3,11 @@
 import csv
 import json
 import logging
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from fedpers.app.observers import user_observers
 from fedpers.config import compose
 from fedpers.core import logs
 from fedpers.core.errors import ConfigError
-from fedpers.deploy import device, resident
+from fedpers.deploy import device, frames, resident
 from fedpers.deploy.device_grid import DeviceGrid
 from fedpers.deploy.device_metrics import DeviceMetrics
 from fedpers.results import recorder
@@ -198,10 +198,11 @@ def served(monkeypatch: pytest.MonkeyPatch, metrics: DeviceMetrics | None, fails
         return {"work": 1}, []
 
     monkeypatch.setattr(resident, "answer", answer)
-    ours, theirs = Pipe()
-    resident.send(ours, {"header": HEADER}, [])
-    resident._serve(theirs, metrics)
-    return resident.receive(ours)[0]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames.send(ours, {"header": HEADER}, [])
+        resident._serve(theirs, metrics)
+        return frames.receive(ours, frames.read_array)[0]
 
 
 def test_a_device_counts_its_orders_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

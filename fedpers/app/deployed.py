@@ -22,6 +22,7 @@ from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import FedpersError
 from fedpers.core.host import borrowed
 from fedpers.core.logs import formatter, to_stderr
+from fedpers.core.memory import return_large
 from fedpers.core.pipeline import Pipeline
 from fedpers.deploy.agreement import agree, notes_of
 from fedpers.deploy.device_grid import DeviceGrid
@@ -54,6 +55,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the configuration that the bundle carries."""
     to_stderr("%(message)s")
     torch.set_num_threads(1)
+    return_large()
     cfg = from_mapping(json.loads(str(context.run_config["config"])))
     out = Path(str(cfg.out))
     out.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the command line takes memory as it wants it before it needs NumPy
     import numpy as np
 
-TRIM, MAPS = -1, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_MAX
+TRIM, LARGE, MAPS = -1, -3, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX
 ROOM = 512 * 2**20  # bytes of the heap that are to have huge pages
 KEPT = ROOM + 256 * 2**20  # bytes of freed memory
 HUGE, ADVICE = 2**21, 14  # bytes of a huge page; madvise's MADV_HUGEPAGE
@@ -42,6 +42,15 @@ def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
         start = -(-place // HUGE) * HUGE
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(ROOM - HUGE), ADVICE)
         libc.free(ctypes.c_void_p(place))
+
+
+def return_large() -> None:
+    """Let large pieces go back to the system when they are freed; only for a process that is a run's own.
+
+    Threads have heaps of their own: those that fetched large models one after the other kept several.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(LARGE, 2**20)
 
 
 def give_back() -> None:

@@ -26,25 +26,27 @@ Leaves = Sequence[np.ndarray | Tensor]
 def pack(body: Any) -> tuple[str, Arrays]:
     """(JSON skeleton, arrays) of a tree of records, dicts, tuples, tensors and plain values."""
     arrays: Arrays = []
-    seen: dict[int, int] = {}
+    return json.dumps(_encoded(body, arrays, {})), arrays
 
-    def encode(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            if id(x) not in seen:
-                seen[id(x)] = len(arrays)
-                arrays.append(x.detach().cpu().contiguous().numpy())
-            return {"t": seen[id(x)]}
-        if (name := record_name(type(x))) is not None:
-            return {"r": name, "f": {f.name: encode(getattr(x, f.name)) for f in fields(x)}}
-        if isinstance(x, dict):
-            return {"d": [[k, encode(v)] for k, v in x.items()]}
-        if isinstance(x, (tuple, list)):
-            return {"l": [encode(v) for v in x], "tuple": isinstance(x, tuple)}
-        if x is None or isinstance(x, (bool, int, float, str)):
-            return {"v": x}
-        raise FedpersError(f"a {type(x).__name__} cannot be sent or stored; use records of tensors")
 
-    return json.dumps(encode(body)), arrays
+# A function inside `pack` that calls itself is a cycle: a model's arrays would stay until Python looks for
+# garbage, which it does rarely while a run is made.
+def _encoded(x: Any, arrays: Arrays, seen: dict[int, int]) -> Any:
+    """A node of the skeleton; tensors are put into `arrays`, each once."""
+    if isinstance(x, Tensor):
+        if id(x) not in seen:
+            seen[id(x)] = len(arrays)
+            arrays.append(x.detach().cpu().contiguous().numpy())
+        return {"t": seen[id(x)]}
+    if (name := record_name(type(x))) is not None:
+        return {"r": name, "f": {f.name: _encoded(getattr(x, f.name), arrays, seen) for f in fields(x)}}
+    if isinstance(x, dict):
+        return {"d": [[k, _encoded(v, arrays, seen)] for k, v in x.items()]}
+    if isinstance(x, (tuple, list)):
+        return {"l": [_encoded(v, arrays, seen) for v in x], "tuple": isinstance(x, tuple)}
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return {"v": x}
+    raise FedpersError(f"a {type(x).__name__} cannot be sent or stored; use records of tensors")
 
 
 def stack_equals(arrays: Arrays) -> tuple[Arrays, list[int]]:
@@ -73,24 +75,24 @@ def unpack(skeleton: str, arrays: Leaves, device: str | torch.device = "cpu") ->
     Raises:
         FedpersError: the skeleton is damaged or names a type that is not a record.
     """
-
-    def decode(x: Any) -> Any:
-        if "t" in x:
-            leaf = arrays[x["t"]]
-            return leaf if isinstance(leaf, Tensor) else torch.from_numpy(np.array(leaf)).to(device)
-        if "r" in x:
-            return RECORDS[x["r"]](**{k: decode(v) for k, v in x["f"].items()})
-        if "d" in x:
-            return {k: decode(v) for k, v in x["d"]}
-        if "l" in x:
-            items = [decode(v) for v in x["l"]]
-            return tuple(items) if x["tuple"] else items
-        return x["v"]
-
     try:
-        return decode(json.loads(skeleton))
+        return _decoded(json.loads(skeleton), arrays, device)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise FedpersError(f"a message or file cannot be read back: {error!r}") from error
+
+
+def _decoded(x: Any, arrays: Leaves, device: str | torch.device) -> Any:
+    if "t" in x:
+        leaf = arrays[x["t"]]
+        return leaf if isinstance(leaf, Tensor) else torch.from_numpy(np.array(leaf)).to(device)
+    if "r" in x:
+        return RECORDS[x["r"]](**{k: _decoded(v, arrays, device) for k, v in x["f"].items()})
+    if "d" in x:
+        return {k: _decoded(v, arrays, device) for k, v in x["d"]}
+    if "l" in x:
+        items = [_decoded(v, arrays, device) for v in x["l"]]
+        return tuple(items) if x["tuple"] else items
+    return x["v"]
 
 
 def num_bytes(body: Any) -> int:

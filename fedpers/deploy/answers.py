@@ -6,9 +6,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
 from fedpers.config.run_config import RunConfig
@@ -23,6 +25,7 @@ from fedpers.deploy.ledger import Facts
 from fedpers.deploy.orders import NONE
 from fedpers.deploy.private_state import Recall
 from fedpers.deploy.rehearsal import Rehearsal
+from fedpers.deploy.spilled import spilled
 from fedpers.deploy.versions import VERSION, mismatch
 from fedpers.flower.forms import MOST, ROUNDING, WORK, Field, misfit, show, unlike
 from fedpers.flower.messages import COST, SKELETON, Answer, Assessed, Header
@@ -65,6 +68,7 @@ class Reader:
     def __init__(self, cfg: RunConfig, device: str) -> None:
         self.cfg, self.device = cfg, device
         self.rehearsal = Rehearsal(cfg, device)
+        self.folder = Path(cfg.out) if cfg.out and Path(cfg.out).is_dir() else None
 
     def rehearse(self, orders: Iterable[Any], header: Header) -> None:
         """Find the forms of replies to these orders, before anybody is waited for."""
@@ -79,7 +83,8 @@ class Reader:
         """
         said, arrays = opened(message)
         check(self._fields(asked), said)
-        body = _body(said[SKELETON], arrays, self.device)
+        body = spilled(_body(said[SKELETON], arrays, self.device), self.folder)
+        arrays.clear()  # large ones lie in files now
         evaluates = asked.header.kind == "evaluate"
         body = self._evaluation(body, asked) if evaluates else self._reply(body, asked, inspector)
         version = None if said["version"] == NONE else (said["version"][0], said["version"][1])
@@ -218,7 +223,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def opened(message: Message) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """(plain values, arrays) of a message.
+    """(plain values, arrays) of a message, which has no arrays any more: a model is there once.
 
     Raises:
         Refused: it is an error, or of another form.
@@ -233,7 +238,7 @@ def opened(message: Message) -> tuple[dict[str, Any], list[np.ndarray]]:
         raise Refused(f"{show(more[0])} is no field of this answer, expected {ARRAYS}, {CONFIG}")
     arrays: ArrayRecord = content[ARRAYS]  # type: ignore[assignment]
     plain: ConfigRecord = content[CONFIG]  # type: ignore[assignment]
-    return dict(plain), [_numpy(f"{ARRAYS}[{name}]", a) for name, a in arrays.items()]
+    return dict(plain), [_numpy(f"{ARRAYS}[{name}]", arrays.pop(name)) for name in list(arrays)]
 
 
 def _numpy(name: str, array: Array) -> np.ndarray:
@@ -254,7 +259,7 @@ def _body(skeleton: str, arrays: list[np.ndarray], device: str) -> Any:
     """
     try:
         used = _places(json.loads(skeleton))
-        body = unpack(skeleton, arrays, device)
+        body = unpack(skeleton, [torch.from_numpy(array).to(device) for array in arrays])
     except Exception as error:  # whatever a damaged text leads to
         raise Refused(f"{SKELETON} cannot be read: {error}") from error
     if used != set(range(len(arrays))):

@@ -5,7 +5,6 @@ waits for it no longer than the order allows, and ends it if it takes longer.
 """
 
 import fcntl
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,6 @@ import struct
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.clientapp import ClientApp
 
 from fedpers import __version__
+from fedpers.deploy import frames
 
 ARRAYS, CONFIG = "arrays", "config"  # as in fedpers.flower.messages, which imports torch
 FAILED = 2  # Flower's code of a client app that raised
@@ -40,7 +39,8 @@ def _handle(message: Message, context: Context) -> Message:
     state = Path(str(context.node_config.get("state") or default_state()))
     node = {**context.node_config, "state": str(state)}
     request = {"header": header, "node": node, "config": context.run_config.get("config", "")}
-    arrays = [a.data for a in message.content[ARRAYS].values()]  # type: ignore[union-attr]
+    order: Any = message.content[ARRAYS]
+    arrays = [order.pop(name).data for name in list(order)]  # so that what was handed over can be freed
     try:
         found, packed = ask(state, request, arrays, limit)
     except Silent as why:
@@ -59,7 +59,7 @@ def default_state() -> Path:
 def ask(
     state: Path, request: dict[str, Any], arrays: list[bytes], limit: float
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """The resident process's answer; the process is started if there is none.
+    """The resident process's answer; the process is started if there is none. `arrays` is emptied.
 
     Raises:
         Silent: none came within `limit` seconds, and the process was ended; or it ended by itself.
@@ -68,14 +68,9 @@ def ask(
     with _connect(state, until) as (peer, pid):
         _limit(peer, until)
         try:
-            with Connection(os.dup(peer.fileno())) as connection:
-                connection.send_bytes(json.dumps({**request, "arrays": len(arrays)}).encode())
-                for array in arrays:
-                    connection.send_bytes(array)
-                if not connection.poll(max(until - time.monotonic(), 0.0)):
-                    raise BlockingIOError
-                header = json.loads(connection.recv_bytes())
-                return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
+            frames.send(peer, request, arrays)
+            _limit(peer, until)
+            return frames.receive(peer, frames.read_bytes)
         except BlockingIOError:  # nothing came, or it does not even take the order
             os.kill(pid, signal.SIGKILL)
             raise Silent(f"no answer within {limit:.0f} s; its process was ended") from None
@@ -133,11 +128,5 @@ class _connect:
 
 def _array(packed: bytes) -> Array:
     """A packed array as Flower's; dtype and shape are read from the packed form itself."""
-    import io
-
-    from numpy.lib import format as npy
-
-    file = io.BytesIO(packed)
-    version = npy.read_magic(file)
-    shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+    shape, _, dtype, _ = frames.described(packed[: 2**16])
     return Array(str(dtype), tuple(shape), "numpy.ndarray", packed)

@@ -26,7 +26,7 @@ from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order
 from fedpers.deploy.roll_call import RollCall, is_gone
 from fedpers.deploy.superlink import check_size
-from fedpers.flower.messages import Answer, Header, Outcome, Request, seal
+from fedpers.flower.messages import Answer, Header, Outcome, Request, readdressed, seal
 from fedpers.flower.roster import Roster, Shifted
 from fedpers.flower.transport import DirectGrid
 from fedpers.flower.validation import Inspector
@@ -40,6 +40,7 @@ class Watch:
     """What is on its way in one attempt of an exchange."""
 
     orders: dict[int, Any]  # still without a good reply
+    size: int  # of a reply in bytes, about that of an order; 0 where it holds no model
     sent: dict[str, int] = field(default_factory=dict)  # message id -> client
     waiting: set[int] = field(default_factory=set)  # not connected yet
     faults: dict[int, str] = field(default_factory=dict)
@@ -113,9 +114,10 @@ class DeviceGrid(DirectGrid):
         """
         began, header = time.monotonic(), requests[0].header
         orders = {r.k: r.order for r in requests}
-        check_size(max(leaf_bytes(leaves(order)) for order in {id(o): o for o in orders.values()}.values()))
+        size = max(leaf_bytes(leaves(order)) for order in {id(o): o for o in orders.values()}.values())
+        check_size(size)
         self.reader.rehearse(orders.values(), header)
-        watch, inspector = Watch(dict(orders)), Inspector()
+        watch, inspector = Watch(dict(orders), size if header.kind == "train" else 0), Inspector()
         quorum = min(len(orders), self.terms.min_replies or (len(orders) if self.strict else 1))
         for attempt in range(self.terms.retries + 1):
             self.counts["retried"] += len(watch.orders) if attempt else 0
@@ -132,7 +134,7 @@ class DeviceGrid(DirectGrid):
         until = time.monotonic() + self.terms.deadline_s
         watch.sent, watch.waiting = {}, set(watch.orders)
         watch.faults = {}
-        replies = Mailbox(self.grid)
+        replies = Mailbox(self.grid, watch.size)
         while time.monotonic() < until:
             self._dispatch(watch, header, until - time.monotonic())
             for message in replies.look(watch.sent, LOOK_S):
@@ -151,13 +153,14 @@ class DeviceGrid(DirectGrid):
             return
         there = self.roll.addresses()
         ready = [k for k in sorted(watch.waiting) if self.ledger.names[k] in there]
-        messages = []
-        for k in ready:
+        body, sealed = None, None
+        for k in ready:  # one by one: a request has a largest size, and a model is to be in memory once
+            if sealed is None or watch.orders[k] is not body:
+                body = watch.orders[k]
+                sealed = seal(header._asdict(), body)
             order = Order(self.ledger.run, k, self.ledger.recall(k), left, self.ledger.pipeline)
-            content = seal({**header._asdict(), **order.header()}, watch.orders[k])
-            node = there[self.ledger.names[k]]
-            messages.append(Message(content, node, header.kind, ttl=left, group_id=str(header.t)))
-        for k, message in zip(ready, messages, strict=True):  # one by one: a request has a largest size
+            content, node = readdressed(sealed, order.header()), there[self.ledger.names[k]]
+            message = Message(content, node, header.kind, ttl=left, group_id=str(header.t))
             for number in self.grid.push_messages([message]):
                 watch.sent[number] = k
                 watch.waiting.discard(k)

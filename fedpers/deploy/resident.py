@@ -5,7 +5,6 @@ through a socket in the device's private folder, so torch, the data and the mode
 message that hangs costs this process its life and nothing else, see `fedpers.deploy.device`.
 """
 
-import io
 import json
 import logging
 import os
@@ -16,7 +15,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +29,12 @@ from fedpers.core.data import ClientData, Federation
 from fedpers.core.errors import CheckpointError, ConfigError
 from fedpers.core.host import owned
 from fedpers.core.logs import to_stderr
+from fedpers.core.memory import give_back
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.plan import Plan
 from fedpers.core.scores import of_one
 from fedpers.core.serialization import pack, unpack
+from fedpers.deploy import frames
 from fedpers.deploy.device_metrics import DeviceMetrics
 from fedpers.deploy.local_data import facts, local, state_of
 from fedpers.deploy.orders import NONE, Order
@@ -49,9 +49,10 @@ from fedpers.learning.kernels.library import prepare
 from fedpers.learning.model import Model, build_model
 
 log = logging.getLogger("fedpers")
+LARGE = 2**26  # bytes of a reply
 COMPILING_S = 20.0  # that an order waits for kernels at most; torch answers it then
 IDLE_S = 900.0  # without a message for so long the process ends
-Frames = tuple[dict[str, Any], list[bytes]]
+Frames = tuple[dict[str, Any], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Device:
         return device
 
 
-def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
-    """The answer to one message: (header, packed arrays)."""
+def answer(request: Mapping[str, Any], arrays: list[np.ndarray]) -> Frames:
+    """The answer to one message: (header, arrays). The order's own arrays become its tensors."""
     header = dict(request["header"])
     skeleton, order = str(header.pop("skeleton")), Order.of(header)
     device = Device.of(request["node"])
@@ -103,7 +104,7 @@ def answer(request: Mapping[str, Any], arrays: list[bytes]) -> Frames:
     population = Population(seat.client, seat.federation, store, seat.plan)
     if population.mechanism is not None:
         population.mechanism.stream = SecretNoise(store.folder)
-    body = unpack(skeleton, [np.load(io.BytesIO(a), allow_pickle=False) for a in arrays], seat.plan.device)
+    body = unpack(skeleton, [torch.from_numpy(a).to(seat.plan.device) for a in arrays])
     with torch.no_grad():
         given = population.one(Request(order.k, body, Header.of(header)))
     if isinstance(given, Exception):
@@ -159,13 +160,7 @@ def _packed(given: Answer, order: Order, header: Mapping[str, Any], store: Priva
         "reinitialised": int(store.reinitialised),
         "skeleton": skeleton,
     }
-    return found, [_npy(a) for a in arrays]
-
-
-def _npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
+    return found, arrays
 
 
 @dataclass(frozen=True)
@@ -222,29 +217,20 @@ def _store(folder: str, client: str, run: str, device: str, lost: Any) -> Privat
 # ---- the socket ---------------------------------------------------------------------------------
 
 
-def send(connection: Connection, header: Mapping[str, Any], arrays: list[bytes]) -> None:
-    """One frame of JSON, then a frame an array."""
-    connection.send_bytes(json.dumps({**header, "arrays": len(arrays)}).encode())
-    for array in arrays:
-        connection.send_bytes(array)
-
-
-def receive(connection: Connection) -> Frames:
-    """What `send` sent."""
-    header = json.loads(connection.recv_bytes())
-    return header, [connection.recv_bytes() for _ in range(header.pop("arrays"))]
-
-
-def _serve(connection: Connection, metrics: DeviceMetrics | None = None) -> None:
+def _serve(peer: socket.socket, metrics: DeviceMetrics | None = None) -> None:
     """Answer one message; a failure is told, without the device's paths."""
-    request, arrays = receive(connection)
+    request, arrays = frames.receive(peer, frames.read_array)
     began = time.monotonic()
     try:
         header, found = answer(request, arrays)
     except Exception as error:
         log.exception("a message could not be answered")
         header, found = {"error": discreet(f"{type(error).__name__}: {error}")}, []
-    send(connection, header, found)
+    size = sum(array.nbytes for array in found)
+    frames.send(peer, header, found)
+    del arrays, found
+    if size > LARGE:  # what was kept for small models would be held beside the next order
+        give_back()
     _note(request["header"], time.monotonic() - began, "error" in header, metrics)
 
 
@@ -286,8 +272,8 @@ def main() -> None:
                 break
             peer.setblocking(True)
             try:
-                with Connection(peer.detach()) as connection:
-                    _serve(connection, metrics)
+                with peer:
+                    _serve(peer, metrics)
             except (EOFError, OSError):
                 log.warning("the message's process went away before it was answered")
             if patience.rewarded:  # the next message starts a process that has the kernels

@@ -1,7 +1,7 @@
 """The clients of a federation in one process: the method's client half, data and states."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,12 @@ class Population:
         self.client, self.federation, self.store, self.plan = client, federation, store, plan
         self.device = plan.device
         noisy = plan.privacy.by_clients
-        self.mechanism = Mechanism(plan.privacy, client.disclosure, self._noise) if noisy else None
+        stream = partial(_noise, plan.seed)
+        self.mechanism = Mechanism(plan.privacy, client.disclosure, stream) if noisy else None
         self._data: dict[int, ClientData] = {}
         self._exact = bool(client.model.network.tracked)
         self._order: Any = None  # the last, and what it costs a client with so many samples
         self._costs: dict[int, Work] = {}
-        self._padded_to = lru_cache(2**12)(self._padded_from)  # of most clients, since few differ
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
         """The answer of one client, run alone, or its exception; its state is read unless it is given."""
@@ -141,11 +141,7 @@ class Population:
 
     def padded_sizes(self, data: ClientData) -> tuple[int, int, int]:
         """What the splits of a client are padded to in a stack."""
-        return self._padded_to(*data.sizes)
-
-    def _padded_from(self, train: int, valid: int, test: int) -> tuple[int, int, int]:
-        top_train, top_test = self._tops
-        return padded_size(train, top_train), padded_size(valid), padded_size(test, top_test)
+        return _padded(*self._tops, *data.sizes)
 
     @cached_property
     def _tops(self) -> tuple[int, int]:
@@ -215,9 +211,17 @@ class Population:
         """Whether the method counts what a training took when it is done."""
         return type(self.client).work_done is not PersonalizedClient.work_done
 
-    def _noise(self, request: Request, change: Any) -> Stream:
-        """A simulation's noise: it can be repeated, as all of a run."""
-        return noise_stream(self.plan.seed, request.header.t, request.k, request.header.e)
+
+# Functions of their own: one that a population kept of itself would keep its last order, too, a whole model.
+@lru_cache(2**12)
+def _padded(top_train: int, top_test: int, train: int, valid: int, test: int) -> tuple[int, int, int]:
+    """Of most clients the same, since few differ."""
+    return padded_size(train, top_train), padded_size(valid), padded_size(test, top_test)
+
+
+def _noise(seed: int, request: Request, change: Any) -> Stream:
+    """A simulation's noise: it can be repeated, as all of a run."""
+    return noise_stream(seed, request.header.t, request.k, request.header.e)
 
 
 def _numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:

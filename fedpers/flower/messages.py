@@ -157,6 +157,12 @@ def seal(header: Mapping[str, Any], body: Any) -> RecordDict:
     return seal_arrays(arrays, {**header, SKELETON: skeleton})
 
 
+def readdressed(content: RecordDict, header: Mapping[str, Any]) -> RecordDict:
+    """What `seal` made, with more in the header; the arrays are the same, so that an order is packed once."""
+    config: Any = content[_CONFIG]
+    return RecordDict({_ARRAYS: content[_ARRAYS], _CONFIG: ConfigRecord({**config, **header})})
+
+
 def open_content(content: RecordDict, device: str = "cpu") -> tuple[dict[str, Any], Any]:
     """(header, body) that `seal` was given."""
     arrays, header = open_arrays(content)

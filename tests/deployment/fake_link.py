@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpers.app import deployed
 from fedpers.config.compose import load
@@ -18,7 +18,6 @@ from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.pytree import leaves
 from fedpers.deploy import resident
 from fedpers.deploy.deal import deal
-from fedpers.deploy.device import _array
 from fedpers.flower.internals import begin_run, set_message_id
 from fedpers.flower.messages import error_reply
 from fedpers.results import checkpoint
@@ -83,13 +82,13 @@ class Link:
             "state": str(self.folder / name),
             **self.options,
         }
-        arrays = [a.data for a in message.content["arrays"].values()]
+        arrays = message.content["arrays"].to_numpy_ndarrays()
         try:
             found, packed = resident.answer({"header": header, "node": node, "config": self.config}, arrays)
         except Exception as error:
             return error_reply(message, resident.discreet(f"{type(error).__name__}: {error}"))
-        self.wire += packed
-        record = ArrayRecord({str(i): _array(a) for i, a in enumerate(packed)})
+        record = ArrayRecord({str(i): Array(a) for i, a in enumerate(packed)})
+        self.wire += [a.data for a in record.values()]
         return Message(RecordDict({"arrays": record, "config": ConfigRecord(found)}), reply_to=message)
 
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:

@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedpers.core.serialization import pack
 from fedpers.deploy import resident
 from fedpers.deploy.deal import deal
-from fedpers.deploy.device import _array
 from fedpers.flower.internals import begin_run, set_message_id
 from fedpers.flower.messages import Header, seal
 from tests.deployment.fake_link import DATA, load
@@ -34,8 +33,8 @@ def device_answer(folder: Path, config: str, header: dict[str, Any], body: Any) 
     node = {"client": NAMES[0], "data": str(data / "site-0.npz"), "state": str(folder / "state")}
     skeleton, arrays = pack(body)
     request = {"header": {**header, "skeleton": skeleton}, "node": node, "config": config}
-    found, packed = resident.answer(request, [resident._npy(a) for a in arrays])
-    record = ArrayRecord({str(i): _array(a) for i, a in enumerate(packed)})
+    found, packed = resident.answer(request, [a.copy() for a in arrays])
+    record = ArrayRecord({str(i): Array(a) for i, a in enumerate(packed)})
     return RecordDict({"arrays": record, "config": ConfigRecord(found)})
 
 

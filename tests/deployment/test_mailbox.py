@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedpers.deploy.mailbox import CALLS, Mailbox
+from fedpers.deploy import mailbox
+from fedpers.deploy.mailbox import CALLS, LARGE, Mailbox
 from tests.deployment.fake_link import Link, column, configs, on_devices
 
 PATIENCE_S = 30.0  # far more than a call here takes
@@ -96,3 +97,30 @@ def test_a_round_goes_on_without_the_half_of_a_reply(tmp_path: Path) -> None:
     release.set()
     assert len(half) == 1
     assert column(out, "failures") == ["0", "1", "0"] and column(out, "late") == ["0", "1", "0"]
+
+
+def test_large_replies_are_fetched_one_after_the_other_in_turns(
+    stuck: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the first ones have not come; one that takes too long holds up no other."""
+    box = Mailbox(stuck, LARGE + 1)  # type: ignore[arg-type]
+    assert names(box.look(["0", "1", "2"], PATIENCE_S)) == {"0"}
+    assert box.look(["1", "2"], 0.2) == [] and box.look(["1", "2"], 0.2) == []
+    assert stuck.calls == [["0"], ["1"]]
+    monkeypatch.setattr(mailbox, "STUCK_S", 0.0)
+    assert names(box.look(["1", "2"], 0.5)) == {"2"}
+    nobody = Mailbox(quiet := Quiet(), LARGE + 1)  # type: ignore[arg-type]
+    for _ in range(4):
+        assert nobody.look(["0", "1", "2"], PATIENCE_S) == []
+    assert quiet.calls == [["0"], ["1"], ["2"], ["0"]]
+
+
+class Quiet:
+    """No reply has come."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def pull_messages(self, numbers: Iterable[str]) -> list[Any]:
+        self.calls.append(list(numbers))
+        return []
