@@ -131,3 +131,17 @@ def test_features_are_computed_once_also_by_torch(monkeypatch):
     assert len(passes) == 1
     monkeypatch.undo()
     assert float(F.loss(fitted)) == pytest.approx(float(DEEP.loss(body | fitted, data)), rel=1e-6)
+
+
+def test_minibatches_above_layers_that_stay_are_not_cut():
+    """As wide samples are, where a gradient has to be whole before it is clipped."""
+    model = build_model("mlp", input_shape=(784,), num_outputs=3, task="classification", hidden=[5])
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.standard_normal((260, 784), dtype=np.float32))
+    data = Data(x, torch.from_numpy(rng.integers(0, 3, 260)), torch.ones(260))
+    head, body = split(model.init(1), model.is_head)
+    local = LocalConfig(0.5, epochs=3, batch_size=200, clip_norm=0.05)
+    with torch.no_grad():
+        found = minimise(Frozen(model.loss, body), head, data, Stream(0, 1, 0), local)
+        with autograd_only():
+            same(found, minimise(Frozen(model.loss, body), head, data, Stream(0, 1, 0), local), 1e-5)

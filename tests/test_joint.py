@@ -63,7 +63,8 @@ def test_steps_gradient_and_losses_are_autograds(model, steps, report):
             alone = one(data, Stream(0, 1, k))
         assert ("told.L" in alone) == report
         same(alone, want, 5e-6)
-        same(together[k], alone, 0)
+        same(together[k], alone, 1e-6)  # losses that are told are torch's
+        assert all(torch.equal(together[k][name], alone[name]) for name in alone if "told" not in name)
     assert all(torch.equal(kept[k], v) for k, v in params.items())
 
 
@@ -94,11 +95,10 @@ def test_a_wrong_label_is_an_error():
         trained(DEEP, params, 3, True)(wrong, Stream(0, 1, 0))
 
 
-@pytest.mark.parametrize("report", [True, False])
-def test_the_body_is_gone_through_once(monkeypatch, report):
+def test_the_body_is_gone_through_once(monkeypatch):
     """One call a stack, and no pass by torch."""
     calls, call = [], native.call
     monkeypatch.setattr(native, "call", lambda *a: calls.append(a[2][3].shape) or call(*a))
     monkeypatch.setattr(type(DEEP), "body", lambda *a: pytest.fail("a pass through the body by torch"))
-    in_a_stack(trained(DEEP, DEEP.init(1), 6, report), clients(DEEP, 3))
-    assert calls == [(len(SIZES), 1, max(SIZES))]
+    in_a_stack(trained(DEEP, DEEP.init(1), 6, False), clients(DEEP, 3))
+    assert calls == [(len(SIZES), 7, max(SIZES))]

@@ -9,7 +9,6 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
-from fedpers.learning.kernels.joint import Found
 from fedpers.learning.local_training import minimise, minimise_by_kernel, minimise_from, minimise_then_grad
 from fedpers.learning.losses import Frozen
 from fedpers.learning.model import Model
@@ -44,13 +43,13 @@ class Features:
         """
         return minimise(_OfHead(self), head, self.samples, rng, cfg)
 
-    def fit_then_grad(self, head: Params, rng: Stream, cfg: LocalConfig, powers: int) -> Found | None:
+    def fit_then_grad(self, head: Params, rng: Stream, cfg: LocalConfig) -> tuple[Params, Params] | None:
         """The head after plain steps on all samples, and the gradient in head and body there.
 
         None where no kernel makes both of one pass through the body; see `minimise_then_grad`.
         """
         loss = Frozen(self.model.loss, self.body)
-        return minimise_then_grad(loss, head, self.samples, rng, cfg, powers)
+        return minimise_then_grad(loss, head, self.samples, rng, cfg)
 
 
 @dataclass(frozen=True)

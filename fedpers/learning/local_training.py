@@ -20,9 +20,14 @@ from fedpers.core.vmap import readable
 from fedpers.core.witness import stepped_by
 from fedpers.learning.dense_steps import minimise_written_out
 from fedpers.learning.gradients import grad, knows_training
-from fedpers.learning.kernels.dispatch import kernels_allowed, minimise_dense, minimise_dense_each, plan_of
+from fedpers.learning.kernels.dispatch import (
+    kernels_allowed,
+    minimise_dense,
+    minimise_dense_each,
+    minimise_then_gradient,
+    plan_of,
+)
 from fedpers.learning.kernels.graphs import minimise_recorded
-from fedpers.learning.kernels.joint import Found, steps_then_gradient
 from fedpers.learning.losses import Loss
 from fedpers.learning.minibatches import has_pace, paced, schedule_of, where_any
 from fedpers.learning.optimizers import (
@@ -169,8 +174,8 @@ def minimise_paced(
 
 
 def minimise_then_grad(
-    loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, powers: int
-) -> Found | None:
+    loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig
+) -> tuple[Params, Params] | None:
     """Plain steps on all samples at once, then the gradient in all parameters, also frozen ones.
 
     What lies below `params` is gone through once. None if there is no kernel for it.
@@ -179,7 +184,9 @@ def minimise_then_grad(
         loss: a model's own, with `Frozen` lower layers.
         params: of the uppermost layers.
         cfg: rate and number of steps.
-        powers: as in `steps_then_gradient`, which says what is returned.
+
+    Returns:
+        What was trained, and the gradient.
     """
     if not params:
         return None
@@ -187,7 +194,7 @@ def minimise_then_grad(
     if dense is None:
         return None
     (plan, start), (index, weight) = dense, schedule_of(data, rng, replace(cfg, steps=1))
-    return steps_then_gradient(plan, start, data.block, index, weight, cfg.steps, powers)
+    return minimise_then_gradient(plan, start, data.block, index, weight, cfg.steps)
 
 
 def minimise_weighed(

@@ -121,23 +121,14 @@ def steps_and_gradient(
 ) -> tuple[Params, Params, Params]:
     """`head_steps`, the gradient of the whole model where they end, and `head_losses` if `report`, else {}.
 
-    A kernel goes through the body once for all of that.
+    A kernel goes through the body once for the first two.
     """
     model, cfg = features.model, LocalConfig(rate, steps=steps, batch_size=0)
-    found = features.fit_then_grad(head, rng, cfg, POWERS * report)
-    if found is not None:
-        after, g, told = found
-        return after, g, _scaled(model, told) if report else {}
-    after = head_steps(features, head, rng, rate, steps)
-    losses = head_losses(features, head, after) if report else {}
-    return after, grad(model.loss)(after | features.body, features.samples), losses
-
-
-def _scaled(model: Model, told: Tensor) -> Params:
-    """`head_losses` of two losses and λ_max(F'F / n), [3]."""
-    before, after, largest = told.unbind()
-    L = second_derivative(model.task, model.num_outputs) * largest
-    return dict(zip(TOLD, (before, after, L), strict=True))
+    found = features.fit_then_grad(head, rng, cfg)
+    if found is None:
+        after = head_steps(features, head, rng, rate, steps)
+        found = after, grad(model.loss)(after | features.body, features.samples)
+    return *found, head_losses(features, head, found[0]) if report else {}
 
 
 def fit_head(model: Model, body: Params, head: Params, data: Data, rng: Stream, cfg: LocalConfig) -> Params:

@@ -174,6 +174,32 @@ def minimise_dense_each(
     return rebuild(forms[0], values)  # type: ignore[no-any-return]
 
 
+def minimise_then_gradient(
+    plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor, steps: int
+) -> tuple[Params, Params]:
+    """One client's training on all samples at once, then the gradient in all parameters, frozen ones too.
+
+    What lies below the trained layers is gone through once.
+
+    Args:
+        index, weight: all samples [1, n], the rows and their weights.
+
+    Returns:
+        What was trained, and the gradient.
+    """
+    leaves, form = flatten(given)
+
+    def all_clients(index: Tensor, weight: Tensor, *leaves: Tensor) -> list[Tensor]:
+        parts, (rows,) = whole_rows(block.parts, index)
+        every = [t.expand(-1, steps + 1, -1) for t in (rows, weight)]
+        done = native.train(plan, rebuild(form, leaves), parts, *every, then="G").vectors
+        return [*done["w"].values(), *done["G"].values()]
+
+    values = iter(on_stacks(all_clients, index, weight, *leaves))
+    w, g = ({k: next(values) for k in names} for names in (plan.moving, plan.names))
+    return w, g
+
+
 def minimise_in_turn(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Params:
     """P trainings of one client, alone or under vmap, each from where the one before ended.
 

@@ -13,13 +13,13 @@ typedef struct {
 static const int64_t *rows_of(const batches *b, long c, long s) { return b->index + c * b->ih[0] + s * b->ih[1]; }
 static const float *shares_of(const batches *b, long c, long s) { return b->weight + c * b->wh[0] + s * b->wh[1]; }
 
-/* Whether all steps of a client have the same minibatch. */
-static int repeats(const batches *b) { return !b->ih[1] && !b->wh[1]; }
+/* Whether all steps of a client have the same minibatch, whose outputs are there from the first one on. */
+static int repeats(const batches *b) { return b->S < 2 || (!b->ih[1] && !b->wh[1]); }
 
 /* How many of a client's rows, from the first, the steps refer to. */
 static long seen(const batches *b, long c) {
     long most = 0;
-    for (long s = 0; s < (repeats(b) ? 1 : b->S); s++)
+    for (long s = 0; s < b->S; s++)
         for (long i = 0; i < b->B; i++)
             if (shares_of(b, c, s)[i] != 0 && rows_of(b, c, s)[i] >= most) most = rows_of(b, c, s)[i] + 1;
     return most;
@@ -40,7 +40,7 @@ static int reserve_features(kept *k, const net *n, const batches *b, long C, lon
     if (k->low < !n->N || k->low >= n->L) return 0;
     for (long c = 0; c < C; c++)
         if (seen(b, c) > most) most = seen(b, c);
-    if (b->S < 2 || b->S * b->B <= most || !most) return 0;
+    if (repeats(b) || b->S * b->B <= most || !most) return 0;
     k->rows = calloc(most, sizeof(float) * WIDE(n->width[k->low]));
     k->number = calloc(most, sizeof(int64_t));
     k->ones = calloc(most, sizeof(float));

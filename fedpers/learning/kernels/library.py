@@ -8,7 +8,7 @@ from fedpers.core import sums
 from fedpers.core.compiled import SHARED, build_portable, compiled
 
 HEADERS = "native convolve network products softmax derivatives score extra passes features motion recur"
-CODE = "steps joint recur assess pooled"
+CODE = "steps recur assess pooled"
 SOURCES = [SHARED] + [
     Path(__file__).with_name(f"{name}.{kind}")
     for kind, names in (("h", HEADERS), ("c", CODE))

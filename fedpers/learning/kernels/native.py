@@ -102,6 +102,7 @@ def train(
     *,
     in_turn: bool = False,
     always: bool = False,
+    then: str = "",
 ) -> Training:
     """Let C clients take the plan's steps; `fits` must hold. No tensor of `given` is overwritten.
 
@@ -112,6 +113,7 @@ def train(
         others: [C, S, B] the rows of the other samples, of the same weights, that a program may look at.
         in_turn: all C are one client, who goes on from where it ended; optimisers must not count.
         always: also steps whose weights are all 0.
+        then: the last step is the gradient in all parameters, under this name.
 
     Returns:
         The stacks of the vectors that are wanted, of what is trained, and the steps made.
@@ -120,8 +122,9 @@ def train(
         MemoryError: there is none for a minibatch.
         IndexError: a label is no class.
     """
-    steps = compiled(plan.steps, tuple(given.vectors), plan.wanted)
-    came, fresh = _from_and_to(plan, given, steps.vectors, len(parts), in_turn)
+    wanted = (*plan.wanted, then) if then else plan.wanted
+    steps = compiled(plan.steps, tuple(given.vectors), wanted, then)
+    came, fresh = _from_and_to(plan, given, steps.vectors, len(parts), in_turn, then)
     done = dict(zip(steps.vectors, fresh, strict=True))
     step = tuple([s.clone(memory_format=torch.contiguous_format) for s in given.step])
     rows = ([given.own[k] for k in steps.numbers], given.each, given.extra[:1], given.extra[1:])
@@ -136,6 +139,7 @@ def train(
         ctypes.create_string_buffer(steps.code, len(steps.code)),
         ctypes.c_long(steps.lines),
         ctypes.c_long(steps.ahead),
+        ctypes.c_long(steps.then),
         ctypes.c_float(plan.lr),
         pointers(numbers),
         hops(numbers),
@@ -149,16 +153,16 @@ def train(
         *(*a, *b),
         int(always),
     )
-    return Training({k: done[k] for k in plan.wanted}, {}, step)
+    return Training({k: done[k] for k in wanted}, {}, step)
 
 
 def _from_and_to(
-    plan: Plan, given: Training, names: Sequence[str], C: int, in_turn: bool
+    plan: Plan, given: Training, names: Sequence[str], C: int, in_turn: bool, whole: str
 ) -> tuple[list[Params], list[Params]]:
-    """Stacks where each vector comes from, and where it goes if it is wanted."""
+    """Stacks where each vector comes from, and where it goes if it is wanted: what moves, or the whole."""
     came = [given.vectors.get(name, {}) for name in names]
-    shapes = {k: given.w[k].shape[1:] for k in plan.moving}
-    fresh = [{k: torch.empty(C, *s) for k, s in shapes.items()} if n in plan.wanted else {} for n in names]
+    kept = {name: plan.names if name == whole else plan.moving for name in (*plan.wanted, whole)}
+    fresh = [{k: torch.empty(C, *given.w[k].shape[1:]) for k in kept.get(n, ())} for n in names]
     return _in_turn(came, fresh) if in_turn else (came, fresh)
 
 

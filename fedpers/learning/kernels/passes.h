@@ -1,4 +1,4 @@
-/* A pass of a minibatch through a network, forward and backward, for steps.c and joint.c.
+/* A pass of a minibatch through a network, forward and backward, for steps.c.
 
    Names: x inputs of a layer, z its outputs, d derivatives of the loss in z, g gradient of the loss in a
    parameter. A bias is a matrix of one row. */

@@ -8,7 +8,7 @@
 #include "features.h"
 
 typedef struct {
-    long C, lowest, most;   /* clients, lowest trained layer, rows at a time */
+    long C, lowest, stays, most; /* clients; lowest layer of a gradient; layers below that no step changes; rows at a time */
     int task;
     const instr *first, *last; /* gradients of a step */
     const float **x;        /* [C] samples */
@@ -16,7 +16,7 @@ typedef struct {
     const float *each;      /* null, or a factor for each row of a client's samples, the next `hop_each` further on */
     long hop_each;
     batches of[2];          /* the step's samples, and the others, of the same weights */
-    const void *held[2];    /* rows and weights whose inputs are there */
+    const void *held[2];    /* rows and weights whose inputs, and outputs of layers that stay, are there */
     kept features;
 } work;
 
@@ -50,6 +50,8 @@ static int gradient(net *n, space *m, const instr *o, rule *h, work *k, long c, 
     long count = total > 0 ? filled(share, b->B) : b->B, L = n->L, outs = n->width[L];
     long parts = count > k->most ? (count + k->most - 1) / k->most : 1, piece = (count + parts - 1) / parts;
     int last = s + 1 == b->S, cached = k->features.rows && !o->other, failed = 0;
+    int there = !cached && parts == 1 && k->held[0] == rows && k->held[1] == share && k->stays >= n->N;
+    long first = cached ? k->features.low : there ? k->stays - n->N : 0;
     const int64_t *after = rows_of(k->of + k->first->other, c + last, last ? 0 : s + 1); /* the next step's */
     float scale = (o->adds ? o->c[0] : 1) / total, *at[n->P];
     for (long p = 0; p < n->P; p++) at[p] = n->own[o->src[0] * n->P + p] ? n->own[o->src[0] * n->P + p] : n->own[p];
@@ -59,11 +61,11 @@ static int gradient(net *n, space *m, const instr *o, rule *h, work *k, long c, 
         long from = q * piece, now = count - from < piece ? count - from : piece;
         int end = q + 1 == parts, fetch = o == k->last && !(end && last && c + 1 == k->C);
         if (cached) recall(&k->features, n, m, rows, share, count);
-        else if (n->N || parts > 1 || k->held[0] != rows || k->held[1] != share)
+        else if (!there)
             inputs(n, m, k->x[c], rows + from, share + from, now), k->held[0] = rows, k->held[1] = share;
         for (long i = 0; i < now; i++) /* what comes next */
             m->next[i] = fetch ? k->x[c + (end && last)] + (end ? after : rows + from + now)[i] * size_of(n) : m->x[0][i];
-        predict(n, m, at, o->beside, now, cached ? k->features.low : 0);
+        predict(n, m, at, o->beside, now, first);
         h->to = o->dst;
         h->adds = o->adds || from;
         h->ends = end;
@@ -113,7 +115,8 @@ static int take_step(net *n, space *m, const instr *code, long count, rule *h, w
    whose weights are all 0 changes nothing, unless `always`. N convolutions of `shapes` come first, then L dense layers.
    There are K vectors of parameters, of `kind` [K], and gradients of the parameters `trained` [2 (N + L)], two more with
    a second head. `code` [count] says what a step is, whose last `ahead` lines are also made before the first one, `lr`
-   its rate, `numbers` what a client has of its own, the next client's `number_hop` further on. `others` is null or has
+   its rate; `then` lines behind them are the last step instead, in which all that its gradient has room for is trained;
+   `numbers` what a client has of its own, the next client's `number_hop` further on. `others` is null or has
    the rows of other samples, of strides oh. `done` [C] the steps so far, null if nobody counts them; `pace` [N + L] of
    [C] or null: factors of the loss's gradients; `each` null or a factor for each row of a client's samples, those of the
    next client `hop_each` further on; `more` (a kind, or NOTHING) with its weight, tau, a and b, the next client's
@@ -121,7 +124,7 @@ static int take_step(net *n, space *m, const instr *code, long count, rule *h, w
 int fedpers_steps(long N, const shape *shapes, long L, const long *width, long K, const int *kind, const int *trained,
                   const float **from, const long *hop, float **to, int task, long C, long S, long B, const float **x,
                   const void **y, const int64_t *index, const long *ih, const float *weight, const long *wh,
-                  instr *code, long count, long ahead, float lr, const float *const *numbers, const long *number_hop,
+                  instr *code, long count, long ahead, long then, float lr, const float *const *numbers, const long *number_hop,
                   const int64_t *others, const long *oh, float *done, const float *const *pace, const float *each,
                   long hop_each, int more, float weigh, float tau, const float *a, long hop_a, const float *b,
                   long hop_b, int always) {
@@ -129,21 +132,23 @@ int fedpers_steps(long N, const shape *shapes, long L, const long *width, long K
     extra e = {more, weigh, tau, a, b};
     rule h = {.pace = pace, .extra = more ? &e : 0};
     batches all = {S, B, index, weight, ih, wh};
-    work k = {C, 0, B, task, 0, 0, x, y, each, hop_each, {all, {S, B, others, weight, oh, wh}}};
+    work k = {C, 0, 0, B, task, 0, 0, x, y, each, hop_each, {all, {S, B, others, weight, oh, wh}}};
     space m = {0};
     const instr *adam = 0;
-    while (k.lowest < N + L && !trained[2 * k.lowest] && !trained[2 * k.lowest + 1]) k.lowest++;
+    int whole[n.P];
+    for (long p = 0; p < n.P; p++) whole[p] = then && to[code[count].dst * n.P + p];
+    while (k.stays < N + L && !trained[2 * k.stays] && !trained[2 * k.stays + 1]) k.stays++;
     for (const instr *o = code; o < code + count; o++) {
         if (o->op == GRAD && !k.first) k.first = o;
         if (o->op == GRAD) k.last = o;
         if (o->op == ADAM) adam = o;
     }
-    if (k.first == k.last && k.first && !N && !more && !k.first->adds && kind[k.first->dst] != GIVEN)
+    if (k.first == k.last && k.first && !N && !more && !k.stays && !k.first->adds && kind[k.first->dst] != GIVEN)
         k.most = PIECE(WIDE(width[0]));
-    int failed = reserve(&n, &m, shapes, k.most < B ? k.most : B) || reserve_features(&k.features, &n, &all, C, k.lowest);
+    int failed = reserve(&n, &m, shapes, k.most < B ? k.most : B) || reserve_features(&k.features, &n, &all, C, k.stays);
     for (long c = 0; c < C && !failed; c++) {
         begin(&n, &m, c);
-        reckon(code, count, lr, numbers, number_hop, c);
+        reckon(code, count + then, lr, numbers, number_hop, c);
         e.a = a + c * hop_a;
         e.b = b + c * hop_b;
         take_step(&n, &m, code + count - ahead, ahead, &h, &k, c, 0, 0);
@@ -151,13 +156,17 @@ int fedpers_steps(long N, const shape *shapes, long L, const long *width, long K
         if (k.features.rows) keep(&k.features, &n, &m, &all, x[c], c);
         for (long s = 0; s < S && !failed; s++) {
             const float *share = shares_of(&all, c, s);
+            int end = then && s + 1 == S;
             float total = 0;
             for (long i = 0; i < B; i++) total += share[i];
-            if (!(total > 0) && !always) continue; /* the gradient of nothing is no number */
+            if (!(total > 0) && !always && !end) continue; /* the gradient of nothing is no number */
+            n.trained = end ? whole : trained;
+            for (k.lowest = 0; k.lowest < N + L && !n.trained[2 * k.lowest] && !n.trained[2 * k.lowest + 1];) k.lowest++;
             if (done) done[c] += 1;
             if (done && adam) h.rate = 1 / (1 - pow(adam->c[1], done[c])), h.root = 1 / (1 - pow(adam->c[2], done[c]));
-            failed = take_step(&n, &m, code, count, &h, &k, c, s, total);
+            failed = take_step(&n, &m, code + (end ? count : 0), end ? then : count, &h, &k, c, s, total);
         }
+        n.trained = trained;
         copy(&n, c, 1);
     }
     release(&n, &m);

@@ -57,6 +57,7 @@ class Compiled(NamedTuple):
     code: bytes
     lines: int
     ahead: int  # of the last lines: they are also made once before the first step
+    then: int  # lines behind all that are the last step instead
 
 
 def known(steps: Program) -> bool:
@@ -86,15 +87,17 @@ def _line(i: Instruction) -> Line:
 
 
 @lru_cache(256)
-def compiled(steps: Program, given: tuple[str, ...], wanted: tuple[str, ...]) -> Compiled:
+def compiled(steps: Program, given: tuple[str, ...], wanted: tuple[str, ...], then: str = "") -> Compiled:
     """The program, of which `known` holds.
 
     Args:
         given: the vectors before the first step, the weights first.
         wanted: those that are to be had after the last one.
+        then: one of these, which the last step makes and no other: the gradient; "" without.
     """
     lines, ahead = _turned(_fused([_line(i) for i in steps.instructions], wanted), given, wanted)
     made = [x.dst for x in lines if x.dst not in given]
+    last = [_line(Grad(then))] if then else []
     vectors = tuple(dict.fromkeys([*given, *made, *wanted]))
     written = {x.dst for x in lines} | ({"m", "v"} if any(x.op == ADAM for x in lines) else set())
     roomy = _with_room(lines, set(made)) | set(wanted)
@@ -103,8 +106,8 @@ def compiled(steps: Program, given: tuple[str, ...], wanted: tuple[str, ...]) ->
     )
     factors = [c for x in lines for c in x.factors if isinstance(c, Own)]
     numbers = tuple(dict.fromkeys([c.name for c in factors]))
-    code = (Code * len(lines))(*[_code(x, vectors, numbers) for x in lines])
-    return Compiled(vectors, kinds, numbers, bytes(code), len(lines), ahead)
+    code = (Code * len([*lines, *last]))(*[_code(x, vectors, numbers) for x in [*lines, *last]])
+    return Compiled(vectors, kinds, numbers, bytes(code), len(lines), ahead, len(last))
 
 
 def _fused(lines: Sequence[Line], wanted: tuple[str, ...]) -> list[Line]:
