@@ -13,7 +13,7 @@ from fedpers.families.disclosures import COMPONENTS
 from fedpers.families.mixtures.em import fit_weights, responsibilities
 from fedpers.families.starts import Start
 from fedpers.learning.mixing import mixture
-from fedpers.learning.weighed import Weighed
+from fedpers.learning.weighed import WeightedLoss
 from fedpers.method import Data, LocalConfig, Params, PersonalizedClient, Stream, Work, minimise, record
 
 
@@ -80,7 +80,7 @@ class FedEMClient(PersonalizedClient):
         """One E-step on all samples, then one local training of each component."""
         q = responsibilities(state.pi, center_losses(self.model, order.thetas, data))    # [C1]
         pi = (q * data.mask).sum(1) / data.num                                           # [C2]
-        trained = tuple(minimise(Weighed(self.model, q_m), theta, data, rng, self.config.local)
+        trained = tuple(minimise(WeightedLoss(self.model, q_m), theta, data, rng, self.config.local)
                         for theta, q_m in zip(order.thetas, q.unbind(0), strict=True))   # [C3]
         reply = Weighted(trained, pi) if self.config.tell_weights else Components(trained)
         return reply, ClientState(pi)                                                    # [C4]

@@ -31,7 +31,7 @@ class PerFedAvgConfig:
 
 
 @dataclass(frozen=True)
-class AfterAStep:
+class MetaLoss:
     """The loss f(w - α ∇f(w; D); D'), the gradient in D taken as a constant (first order).
 
     Samples of a batch are numbers of rows of `data`: those of D'.
@@ -90,7 +90,7 @@ class PerFedAvgClient(GlobalModelClient):
         """One local training on pairs of samples: one to step on, one to see what it brought."""
         n = len(data)
         other = rng.schedule(n, n, 1, 0)[0][0].to(data.y.device)     # a permutation
-        loss = AfterAStep(self.model, self.config.alpha, data, other)                    # [C1]
+        loss = MetaLoss(self.model, self.config.alpha, data, other)                    # [C1]
         rows = Data(torch.arange(n, device=other.device), data.y, data.mask)
         w = minimise(loss, order.params, rows, rng, self.config.local)
         return Weights(w), None                                                          # [C4]

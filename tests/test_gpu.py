@@ -66,7 +66,7 @@ def test_recorded_steps_are_the_steps(name):
     """Bit for bit: a graph launches what torch would."""
     recorded, cohort = on(name, DEVICE, "stack")
     recorder = cohort.runner.recorder
-    assert not recorder.barred and bool(recorder.kept) == (DEVICE == "cuda")
+    assert not recorder.not_capturable and bool(recorder.kept) == (DEVICE == "cuda")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "due", lambda self, key: False)
         made, cohort = on(name, DEVICE, "stack")

@@ -55,7 +55,7 @@ def recorded_alike(small, count):
     recorder = graphs.Recorder()
     recorded, made = rounds(small, recorder), rounds(small, None)
     assert len(recorded) == len(made) and all(map(torch.equal, recorded, made))
-    assert len(recorder.kept) == len(count) and not recorder.barred
+    assert len(recorder.kept) == len(count) and not recorder.not_capturable
     return recorder
 
 
@@ -70,7 +70,7 @@ def test_several_stacks_a_round_share_a_recording(name, played):
     """So what came out of it is copied before the next one plays it."""
     small, recorder = replace(case(name), rounds=4), graphs.Recorder()
     assert all(map(torch.equal, rounds(small, recorder, chunk=2), rounds(small, None, chunk=2)))
-    assert recorder.kept and not recorder.barred
+    assert recorder.kept and not recorder.not_capturable
 
 
 def test_other_arithmetic_is_recorded_anew(played):
@@ -134,7 +134,9 @@ def test_what_cannot_be_recorded_runs_all_the_same(monkeypatch, caplog):
     small, recorder = replace(case("fedavg"), rounds=6), graphs.Recorder()
     refused, made = rounds(small, recorder), rounds(small, None)
     assert all(map(torch.equal, refused, made)) and not recorder.kept
-    assert len(tried) == len(recorder.barred) == caplog.text.count("not recorded on the GPU") > 0  # once each
+    assert (
+        len(tried) == len(recorder.not_capturable) == caplog.text.count("not recorded on the GPU") > 0
+    )  # once each
 
 
 def test_what_is_left_of_a_tree_is_its_key():

@@ -36,7 +36,12 @@ from fedpers.families.split_models.client import SharedPart
 from fedpers.flower import transport
 from fedpers.flower.messages import Header, Request
 from fedpers.learning import convolution
-from fedpers.learning.convolution import ConvolutionBarred, barred, convolutions, convolve
+from fedpers.learning.convolution import (
+    ConvolutionForbidden,
+    convolutions,
+    convolve,
+    forbid_torch_convolutions,
+)
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.minibatches import minibatches
@@ -345,7 +350,7 @@ def test_resnet_goes_the_ways_of_convolutions():
     usual = model(w, x)
     with convolutions("products"):
         torch.testing.assert_close(model(w, x), usual)
-    with barred(), pytest.raises(ConvolutionBarred):
+    with forbid_torch_convolutions(), pytest.raises(ConvolutionForbidden):
         model(w, x)
 
 

@@ -69,7 +69,7 @@ def test_other_networks_gradients_are_kept_whole():
 
 def test_gradients_of_outputs_that_are_squashed_are_kept_whole(monkeypatch):
     network = model()
-    monkeypatch.setattr(type(network.network), "squashes", True)
+    monkeypatch.setattr(type(network.network), "softmax_head", True)
     assert isinstance(sample_gradients(network), Whole)
 
 

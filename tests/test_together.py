@@ -180,26 +180,6 @@ def test_a_number_by_size_is_each_clients_own(sizes):
     assert torch.equal(found, torch.tensor([1 / n for n in sizes])) and num.tolist() == list(sizes)
 
 
-@pytest.mark.parametrize("sizes", [(9, 13, 6), (9, 9)], ids=str)
-def test_passes_of_a_stack_are_each_ones_own_one_after_the_other(sizes):
-    """With a short last batch; passes of the smaller clients are filled up each, and not at their end."""
-    top, streams = max(sizes), [Stream(0, 1, k) for k in range(len(sizes))]
-
-    def inside(i):
-        return StackedStream(i, streams, sizes, top).passes(top, 4, 3)
-
-    index, weight = over_rows(inside, torch.arange(len(sizes)))
-    for k, n in enumerate(sizes):
-        alone, again = Stream(0, 1, k), Stream(0, 1, k)
-        found = [alone.schedule(n, 4, 1, 0) for _ in range(3)]
-        for part, wanted in zip(again.passes(n, 4, 3), zip(*found, strict=True), strict=True):
-            assert torch.equal(part, torch.stack(wanted))
-        for p, (i, w) in enumerate(found):
-            S, B = i.shape
-            assert torch.equal(weight[k, p, :S, :B], w) and weight[k, p].sum() == n
-            assert torch.equal(index[k, p, :S, :B] * w, i * w)
-
-
 @record("test_together.State")
 class State:
     """What stays, what comes with the order, what is made anew, and what all share."""

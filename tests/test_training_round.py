@@ -9,7 +9,7 @@ from fedpers.checks.contract import stacked_equals_looped
 from fedpers.config import compose
 from fedpers.core.errors import ConfigError, ReplyError
 from fedpers.engines.cohort import Cohort
-from fedpers.learning.training_round import Remembering, in_round, rate
+from fedpers.learning.training_round import StateWithOptimizers, in_round, rate
 from fedpers.method import LocalConfig
 from tests.methods.helpers import config, contract_case, doubles, network, simulated
 
@@ -99,7 +99,7 @@ def test_fedavg_is_averages_of_torch_clients(cfg, schedule, keep):
         w = {name: sum(n[k] * trained[k][name] for k in ids) / sum(n.values()) for name in w}
     for name, v in w.items():
         torch.testing.assert_close(strategy.state.params[name], v, rtol=1e-9, atol=1e-11)
-    assert all(isinstance(s, Remembering) for s in cohort.store.states.values())
+    assert all(isinstance(s, StateWithOptimizers) for s in cohort.store.states.values())
     assert bool(cohort.store.states) == keep
 
 

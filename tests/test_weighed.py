@@ -17,7 +17,7 @@ from fedpers.learning.kernels import native
 from fedpers.learning.kernels.dispatch import autograd_only
 from fedpers.learning.local_training import minimise_from
 from fedpers.learning.optimizers import LocalConfig, init_optimizer
-from fedpers.learning.weighed import Weighed
+from fedpers.learning.weighed import WeightedLoss
 from tests.methods.helpers import network, same
 from tests.test_dense import LOCALS, SGD, TASKS, both, close, net
 
@@ -31,7 +31,7 @@ def test_training_is_autograds(local, task):
     fed = toy_federation(1, (13,), dim=6, task=task)
     model = net(6, (9,), fed.num_classes, task)
     data, params = fed.client(0).train, model.init(0)
-    loss = Weighed(model, Q)
+    loss = WeightedLoss(model, Q)
 
     def train():
         start = init_optimizer(params, local)
@@ -47,7 +47,7 @@ def test_one_step_is_the_weighted_mean_by_hand():
     params, local = model.init(0), LocalConfig(lr=0.05, steps=1, batch_size=0)
     with torch.no_grad():
         found, _ = minimise_from(
-            Weighed(model, Q), params, init_optimizer(params, local), data, Stream(0, 1, 0), local
+            WeightedLoss(model, Q), params, init_optimizer(params, local), data, Stream(0, 1, 0), local
         )
     w = params["head.weight"]
     off = (data.x @ w.T).squeeze(1) - data.y.reshape(-1)
@@ -61,7 +61,7 @@ def test_equal_weights_of_one_are_the_models_own_loss_bit_for_bit():
     with torch.no_grad():
         plain, weighed = (
             minimise_from(loss, params, opt, data, Stream(0, 1, 0), SGD)[0]
-            for loss in (model.loss, Weighed(model, torch.ones(13)))
+            for loss in (model.loss, WeightedLoss(model, torch.ones(13)))
         )
     assert same(plain, weighed)
 

@@ -85,11 +85,6 @@ class Stream:
         index = self.shuffled(n, batch_size, passes, steps)
         return torch.from_numpy(index), torch.from_numpy(batch_weight(n, batch_size, len(index)).copy())
 
-    def passes(self, n: int, batch_size: int, times: int) -> tuple[Tensor, Tensor]:
-        """What `schedule` gives for one pass so many times: index and weight [times, S, B]."""
-        index, weight = self.schedule(n, batch_size, times, 0)
-        return index.unflatten(0, (times, -1)), weight.unflatten(0, (times, -1))
-
     def shuffled(self, n: int, batch_size: int, passes: int, steps: int) -> np.ndarray:
         """The index of `schedule`, [S, B]."""
         size = min(batch_size, n)

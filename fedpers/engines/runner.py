@@ -26,7 +26,7 @@ from fedpers.engines.processor import arithmetic, free_mb
 from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Header, Request
 from fedpers.flower.newcomers import Unseen
-from fedpers.learning.convolution import ConvolutionBarred, barred
+from fedpers.learning.convolution import ConvolutionForbidden, forbid_torch_convolutions
 from fedpers.learning.kernels.graphs import Recorder
 
 log = logging.getLogger("fedpers")
@@ -241,9 +241,9 @@ class Runner:
             chunk, jobs = jobs[:size], jobs[size:]
             began = time.process_time()  # of this process, which others do not disturb; not read on a GPU
             try:
-                with self._arithmetic(population.device), barred(key.bars):
+                with self._arithmetic(population.device), forbid_torch_convolutions(key.bars):
                     found, states = run_chunk(population, chunk, sizes, structure, self.scratch, shared)
-            except ConvolutionBarred:
+            except ConvolutionForbidden:
                 self._say(SLOWER)
                 self.looped.add(kind)
                 found = self._one_by_one(population, chunk)

@@ -269,13 +269,6 @@ class StackedStream(Stream):
                 w[: own.shape[0], : own.shape[1]] = own
         return self._lifted(index), self._lifted(weight)
 
-    def passes(self, n: int, batch_size: int, times: int) -> tuple[Tensor, Tensor]:
-        """Each client's own passes [times, S, B]; rows and columns beyond them have weight 0."""
-        if not self.ragged:
-            return super().passes(n, batch_size, times)
-        drawn = [self.schedule(n, batch_size, 1, 0) for _ in range(times)]
-        return tuple(map(torch.stack, zip(*drawn, strict=True)))  # type: ignore[return-value]
-
     def some(self, data: Any, share: float) -> Any:
         """A share of each client's samples, at least one, drawn without replacement."""
         return data.drawn(self.streams, share)

@@ -9,11 +9,11 @@ from fedpers.core.params import Params, between, sub
 from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream
 from fedpers.learning.gradients import grad
-from fedpers.learning.kernels.dispatch import minimise_dense, minimise_in_turn
+from fedpers.learning.kernels.dispatch import minimise_dense
 from fedpers.learning.kernels.plan import Plan, Training
 from fedpers.learning.local_training import dense_plan
 from fedpers.learning.losses import Loss
-from fedpers.learning.minibatches import minibatches, passes_of, schedule_of, where_any
+from fedpers.learning.minibatches import minibatches, schedule_of, where_any
 from fedpers.learning.optimizers import LocalConfig, init_optimizer
 from fedpers.learning.step import Clip, Grad, Mul, Program, Rate
 
@@ -59,15 +59,9 @@ def passes_between(
 ) -> Params:
     """Stacks [times, ...]: W after each of so many `minimise_between` of one pass, each from the W before."""
     cfg = replace(cfg, epochs=1, steps=0)
-    own, other = ({k: model[k] for k in W} for model in (own, other))
-    dense = _blending(loss, own, other, W, data, cfg, eta) if times > 1 else None
-    if dense is not None:
-        return minimise_in_turn(*dense, data.block, *passes_of(data, rng, cfg, times))
     tried = [W]
     for _ in range(times):
         tried.append(minimise_between(loss, own, other, tried[-1], data, rng, cfg, eta))
-    if times == 1:
-        return {k: w.unsqueeze(0) for k, w in tried[1].items()}
     return {k: torch.stack([w[k] for w in tried[1:]]) for k in W}
 
 

@@ -17,16 +17,16 @@ from fedpers.core.scope import holding
 Way = Literal["grouped", "products", "by shape"]
 WIDE, LARGE = 64, 8  # channels and sides of images from which cuDNN's grouped convolutions in TF32 are fast
 _way: ContextVar[Way] = ContextVar("way", default="grouped")
-_barred: ContextVar[bool] = ContextVar("barred", default=False)
+_forbidden: ContextVar[bool] = ContextVar("forbidden", default=False)
 
 
-class ConvolutionBarred(Exception):
+class ConvolutionForbidden(Exception):
     """A convolution by torch was asked for where only the kernels may make one."""
 
 
-def barred(really: bool = True) -> AbstractContextManager[None]:
-    """While this is open, `convolve` raises ConvolutionBarred, unless `really` is false."""
-    return holding(_barred, really)
+def forbid_torch_convolutions(really: bool = True) -> AbstractContextManager[None]:
+    """While this is open, `convolve` raises ConvolutionForbidden, unless `really` is false."""
+    return holding(_forbidden, really)
 
 
 def convolutions(way: Way) -> AbstractContextManager[None]:
@@ -43,10 +43,10 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, strid
     """A convolution: x [B, C, H, W], weight [O, C, k, k], bias [O] or None to [B, O, H', W'].
 
     Raises:
-        ConvolutionBarred: torch may not make it here.
+        ConvolutionForbidden: torch may not make it here.
     """
-    if _barred.get():
-        raise ConvolutionBarred
+    if _forbidden.get():
+        raise ConvolutionForbidden
     if stride == 1 and _as_product(x, weight):
         out: Tensor = _Products.apply(x, weight, bias, padding)
         return out

@@ -142,7 +142,7 @@ WEIGHT, BIAS = HEAD + "weight", HEAD + "bias"
 
 def is_linear(model: Model) -> bool:
     """Whether the model is a head alone, of whose gradient `model_gradient` is the algebra."""
-    return layers_of(model) == HEADS and not model.network.squashes and of_model_alone(model)
+    return layers_of(model) == HEADS and not model.network.softmax_head and of_model_alone(model)
 
 
 def model_gradient(model: Model, params: Params, data: Data) -> Params:
@@ -160,7 +160,7 @@ def head_gradient(model: Model, params: Params, data: Data) -> Params:
 
     By algebra, unless outputs are squashed or the loss is a subclass's own.
     """
-    if model.network.squashes or not of_model_alone(model):
+    if model.network.softmax_head or not of_model_alone(model):
         return grad(model.features_loss)(params, data)
     x = data.x
     z = x @ params[WEIGHT].mT

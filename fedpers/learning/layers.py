@@ -40,7 +40,7 @@ class Network(ABC):
     num_frozen: int = 0  # entries of parameters that are not trained
     tokens: bool = False  # inputs are numbers of tokens
     piecewise: bool = False  # many samples at once cost more than in turn, and give the same features
-    squashes: bool = False  # the head's values pass ReLU and softmax before they are taken for logits
+    softmax_head: bool = False  # the head's values pass ReLU and softmax before they are taken for logits
 
     @property
     def norms(self) -> frozenset[str]:
@@ -261,7 +261,7 @@ class Stack(Network):
 class SquashedStack(Stack):
     """A stack whose model ends as FedSoft's code does: linear, ReLU, softmax, then cross entropy on that."""
 
-    squashes = True
+    softmax_head = True
 
 
 def stack(shape: Shape, *layers: Layer) -> Stack:

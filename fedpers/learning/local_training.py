@@ -150,7 +150,7 @@ def minimise_by_kernel(
 def minimise_paced(
     loss: Loss,
     params: Params,
-    pace: Params,
+    gradient_scale: Params,
     opt: OptimizerState,
     data: Data,
     rng: Stream,
@@ -160,7 +160,7 @@ def minimise_paced(
     """SGD with the gradients of some layers times a factor; None if there is no kernel for it.
 
     Args:
-        pace: factors by layer (the prefix of its parameters' names), scalars; weight decay has none.
+        gradient_scale: factors by layer (prefix of its parameters), scalars; weight decay has none.
 
     Returns:
         The parameters, their momentum ({} without) and the weights [S, B] of the minibatches.
@@ -169,7 +169,7 @@ def minimise_paced(
     if dense is None or cfg.optimizer != "sgd" or cfg.clip_norm:
         return None
     (plan, start), (index, weight) = dense, schedule_of(data, rng, cfg)
-    done = minimise_dense(plan, changed(start, pace=pace), data.block, index, weight)
+    done = minimise_dense(plan, changed(start, gradient_scale=gradient_scale), data.block, index, weight)
     return done.w, done.vectors.get("m", {}), weight
 
 

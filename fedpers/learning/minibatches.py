@@ -1,7 +1,6 @@
 """The minibatches of a local training, and the pace of its steps."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,14 +36,6 @@ def schedule_of(data: Data, rng: Stream, cfg: LocalConfig) -> tuple[Tensor, Tens
         steps, n = cfg.steps or cfg.epochs, len(data)
         return numbers(n, data.like.device).expand(steps, n), data.mask.expand(steps, n)
     return beside(data.like, *rng.on(data).schedule(len(data), cfg.batch_size, cfg.epochs, cfg.steps))
-
-
-def passes_of(data: Data, rng: Stream, cfg: LocalConfig, times: int) -> tuple[Tensor, Tensor]:
-    """`schedule_of` so many trainings of one pass, [times, S, B]."""
-    if cfg.batch_size:
-        return beside(data.like, *rng.on(data).passes(len(data), cfg.batch_size, times))
-    index, weight = schedule_of(data, rng, replace(cfg, steps=1))
-    return index.expand(times, 1, -1), weight.expand(times, 1, -1)
 
 
 def where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:

@@ -114,7 +114,7 @@ class Model:
     def head(self, params: Params, features: Tensor) -> Tensor:
         """Outputs [n, K], logits or values, of features [n, M]; `params` must hold the head's."""
         values = F.linear(features, params[HEAD + "weight"], params.get(HEAD + "bias"))
-        return values.relu().softmax(1) if self.network.squashes else values
+        return values.relu().softmax(1) if self.network.softmax_head else values
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """Outputs [n, K] of inputs [n, ...]."""

@@ -99,5 +99,5 @@ class Factors(SampleGradients):
 def sample_gradients(model: Model) -> SampleGradients:
     """How this model's gradients of single samples are kept."""
     layers = layers_of(model)
-    own = not of_model_alone(model) or model.network.squashes
+    own = not of_model_alone(model) or model.network.softmax_head
     return Whole(model) if layers is None or own else Factors(model, layers)

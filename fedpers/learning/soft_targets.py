@@ -89,7 +89,7 @@ def _soft_model(model: Any, cfg: LocalConfig) -> Any:
     if type(model) is SoftModel:  # softened by who trains with this loss
         return model
     problems = []
-    if model.task != "classification" or model.network.squashes or not of_model_alone(model):
+    if model.task != "classification" or model.network.softmax_head or not of_model_alone(model):
         problems.append(
             "they are for models of classes with the cross entropy of their outputs as their loss"
         )

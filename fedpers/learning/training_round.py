@@ -27,8 +27,8 @@ DROPS = {  # the factor of the rate, and the parts of the horizon after which it
 }
 
 
-@record("learning.Remembering")
-class Remembering:
+@record("learning.Remembering")  # as files have it
+class StateWithOptimizers:
     """A client's state, and what its optimisers keep between rounds, in the order of its trainings."""
 
     state: Any
@@ -114,7 +114,7 @@ def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int)
     if not any(cfg.keep_momentum for cfg in trainings(client.config).values()):
         return client.answer(order, state, data, rng)  # type: ignore[no-any-return]
     inner = own_state(state)
-    memory = Memory(state.optimisers if isinstance(state, Remembering) else ())
+    memory = Memory(state.optimisers if isinstance(state, StateWithOptimizers) else ())
     with holding(_memory, memory):
         reply, kept = client.answer(order, inner, data, rng)
     if not memory.after:
@@ -124,13 +124,13 @@ def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int)
                 f"local.keep_momentum=true: {type(client).__name__} does not train by `minimise`, so it has "
                 "no momentum that could be kept; leave it false"
             )
-        return reply, state if kept is inner else Remembering(kept, memory.before)
-    return reply, Remembering(kept, tuple(memory.after))
+        return reply, state if kept is inner else StateWithOptimizers(kept, memory.before)
+    return reply, StateWithOptimizers(kept, tuple(memory.after))
 
 
 def own_state(state: Any) -> Any:
     """The method's part of a client's stored state."""
-    return state.state if isinstance(state, Remembering) else state
+    return state.state if isinstance(state, StateWithOptimizers) else state
 
 
 def _in_round(client: Any, t: int) -> Any:

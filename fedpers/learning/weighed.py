@@ -16,7 +16,7 @@ from fedpers.learning.optimizers import LocalConfig, OptimizerState
 
 
 @dataclass(frozen=True)
-class Weighed:
+class WeightedLoss:
     """1/B Σ_i q_i l_i over a batch of B samples, for `minimise` on the client's samples.
 
     It is an object and no closure, so that a kernel can train on it.
@@ -43,7 +43,7 @@ class Weighed:
 
 @record("learning.OfNumbered")
 class OfNumbered:
-    """`Weighed` on batches that have samples' numbers in place of y, so that each meets its own q."""
+    """`WeightedLoss` on batches that have samples' numbers in place of y, so that each meets its own q."""
 
     model: Model
     q: Tensor  # [n] of all samples

@@ -200,7 +200,7 @@ class Counting:
 
     def __init__(self, network):
         self.network, self.forwards, self.backwards = network, 0, 0
-        self.init, self.squashes, self.piecewise = network.init, network.squashes, network.piecewise
+        self.init, self.softmax_head, self.piecewise = network.init, network.softmax_head, network.piecewise
 
     def __call__(self, params, x):
         self.forwards += 1

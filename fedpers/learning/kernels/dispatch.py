@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.params import Params, split
-from fedpers.core.pytree import changed, flatten, rebuild, tree_map
+from fedpers.core.pytree import changed, flatten, rebuild
 from fedpers.core.samples import Data, Part
 from fedpers.core.scope import holding
 from fedpers.core.vmap import mapped_once, numbers, on_stacks, scalar
@@ -104,7 +104,7 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
         return None
     layers, convs = _layers(model) if kind is Model.loss else (HEADS, ())
     whole = frozen.fixed | params
-    if layers is None or model.network.squashes:
+    if layers is None or model.network.softmax_head:
         return None
     plan = shared_plan(Plan(layers, model.bias, model.task, frozenset(params), proximal.lam, convs=convs))
     if not set(plan.names) <= whole.keys() or not plan.trained <= set(plan.names):
@@ -200,35 +200,6 @@ def minimise_then_gradient(
     return w, g
 
 
-def minimise_in_turn(plan: Plan, given: Training, block: Any, index: Tensor, weight: Tensor) -> Params:
-    """P trainings of one client, alone or under vmap, each from where the one before ended.
-
-    Args:
-        plan: it wants one vector.
-        index, weight: minibatches [P, S, B].
-
-    Returns:
-        Stacks [P, ...]: that vector as each left it.
-    """
-    leaves, form = flatten([given, index, weight])
-    (name,) = plan.wanted
-
-    def all_clients(*leaves: Tensor) -> list[Tensor]:
-        start, index, weight = rebuild(form, leaves)
-        parts, (rows,) = whole_rows(block.parts, index)
-        every = [
-            tree_map(lambda t, c=c: t[c].expand(len(weight[c]), *t.shape[1:]), start)
-            for c in range(len(rows))
-        ]
-        found = [
-            native.train(plan, own, [part] * len(w), i, w, in_turn=True).vectors[name]
-            for own, part, i, w in zip(every, parts, rows, weight, strict=True)
-        ]
-        return [torch.stack([m[k] for m in found]) for k in plan.moving]
-
-    return dict(zip(plan.moving, on_stacks(all_clients, *leaves), strict=True))
-
-
 def whole_rows(parts: Sequence[Data], *rows: Tensor) -> tuple[Sequence[Data], list[Tensor]]:
     """(data, each of the rows [C, S, B]) where rows of parts, some of a client's samples, need no copy."""
     if not isinstance(parts[0], Part):
@@ -262,7 +233,7 @@ def gradient_of(loss: Loss, *args: Any) -> Params | None:
 
 
 def _gradient_in_place(plan: Plan, start: Training, data: Data) -> Params | None:
-    """Of a stack's samples where they lie, of others as they are given; None without a kernel."""
+    """Reads stacked samples in place, copies others; None without a kernel."""
     block = data.block
     if block is None or block is data or any(isinstance(p, Part) for p in block.parts):
         return _gradient_at(plan, start, data.x, data)

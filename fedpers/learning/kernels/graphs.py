@@ -39,7 +39,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.kept: dict[Any, Recording] = {}
-        self.barred: set[Any] = set()  # could not be recorded
+        self.not_capturable: set[Any] = set()  # could not be recorded
         self._seen: set[Any] = set()
         self._pool: Any = None  # memory for what is made on the way: recordings never run side by side
 
@@ -50,7 +50,7 @@ class Recorder:
         except TypeError:
             return False
         self._seen.add(key)
-        return known and key not in self.barred
+        return known and key not in self.not_capturable
 
     def play(self, key: Any, run: Run, given: Sequence[Tensor], times: int = 1) -> list[Tensor]:
         """What `run` makes in the end; not recorded if that fails, and the next time not tried."""
@@ -62,7 +62,7 @@ class Recorder:
                 self.kept[key] = recording
             except RuntimeError as error:  # out of memory, or an operation that waits for the GPU
                 log.warning("steps are not recorded on the GPU, so they are slower: %s", str(error)[:300])
-                self.barred.add(key)
+                self.not_capturable.add(key)
         return recording.play(given, times)
 
     def _allowed(self, device: torch.device) -> Any:

@@ -23,9 +23,9 @@ typedef struct {
     float *at, *end;                                         /* [row] each, of what is kept, then of slopes: in both */
     float *lag;                                              /* [Q][H] share of a gradient in a point, steps later */
     float *left;                                             /* [m + J][H] and in models and in what is wanted */
-    long *seen, *felt;                                       /* [m] steps that it counts in, last gradient that does */
+    long *steps_used, *last_gradient;  /* [m] steps that it counts in, last gradient that does */
     float *most;                                             /* [m] largest share in a point so far */
-    int *hears;                                              /* [Q] whether any gradient reaches a point */
+    int *uses_gradients;                                              /* [Q] whether any gradient reaches a point */
 } motion;
 
 /* Take a row of shares through some steps: those of models go to `all`, `hop` apart, if that is not null, those of
@@ -62,14 +62,14 @@ static void foresee(motion *h, long last) {
     for (long q = 0; q < h->Q; q++) {
         double row[m];
         memcpy(row, h->points + q * m, sizeof row);
-        h->hears[q] = unroll(h, row, h->H, h->ahead + q * m, h->Q * m, h->lag + q * h->H);
+        h->uses_gradients[q] = unroll(h, row, h->H, h->ahead + q * m, h->Q * m, h->lag + q * h->H);
     }
     for (long i = 0; i < m + h->J; i++) {
         double *row = h->after + i * m, left[h->H];
         for (long k = 0; k < m; k++) row[k] = i < m ? i == k : h->ends[(i - m) * m + k];
         unroll(h, row, i < m ? h->H : last, 0, 0, h->left + i * h->H);
         for (long t = 0; t < h->H; t++) left[t] = h->left[i * h->H + t];
-        if (i < m) h->felt[i] = lasting(left, h->H, 1);
+        if (i < m) h->last_gradient[i] = lasting(left, h->H, 1);
     }
 }
 

@@ -32,7 +32,7 @@ TASKS = {"classification": 0, "binary": 1, "regression": 2}
 def fits(plan: Plan, given: Training, parts: Sequence[Data]) -> bool:
     """Whether there is a kernel, and all it reads is float32 on the CPU and of the right shape."""
     w, *others = given.vectors.values()
-    numbers = (*given.own.values(), *given.step, *given.each, *given.extra, *given.pace.values())
+    numbers = (*given.own.values(), *given.step, *given.each, *given.extra, *given.gradient_scale.values())
     return (
         all(map(_known, numbers))
         and all(_known(v[k]) and v[k].shape == w[k].shape for v in others for k in plan.trained & v.keys())
@@ -100,7 +100,6 @@ def train(
     weight: Tensor,
     others: Tensor | None = None,
     *,
-    in_turn: bool = False,
     always: bool = False,
     then: str = "",
 ) -> Training:
@@ -111,7 +110,6 @@ def train(
         parts: the clients' data.
         index, weight: minibatches [C, S, B], the rows of each step and their weights.
         others: [C, S, B] the rows of the other samples, of the same weights, that a program may look at.
-        in_turn: all C are one client, who goes on from where it ended; optimisers must not count.
         always: also steps whose weights are all 0.
         then: the last step is the gradient in all parameters, under this name.
 
@@ -124,13 +122,13 @@ def train(
     """
     wanted = (*plan.wanted, then) if then else plan.wanted
     steps = compiled(plan.steps, tuple(given.vectors), wanted, then)
-    came, fresh = _from_and_to(plan, given, steps.vectors, len(parts), in_turn, then)
+    came, fresh = _from_and_to(plan, given, steps.vectors, len(parts), then)
     done = dict(zip(steps.vectors, fresh, strict=True))
     step = tuple([s.clone(memory_format=torch.contiguous_format) for s in given.step])
     rows = ([given.own[k] for k in steps.numbers], given.each, given.extra[:1], given.extra[1:])
     numbers, *whole = [list(map(with_whole_rows, t)) for t in rows]  # copies live until the kernel has run
     each, a, b = map(place, whole)
-    pace = [p if p is None else p.contiguous() for p in map(given.pace.get, plan.layers)]
+    gradient_scale = [p if p is None else p.contiguous() for p in map(given.gradient_scale.get, plan.layers)]
     others = others if others is None else _packed(others)
     call(
         library().fedpers_steps,
@@ -146,7 +144,7 @@ def train(
         pointer(others),
         None if others is None else longs(others.stride()),
         pointer(*step),
-        pointers(pace),
+        pointers(gradient_scale),
         *each,
         plan.extra.kind,
         *map(ctypes.c_float, (plan.extra.weight, plan.extra.tau)),
@@ -157,27 +155,13 @@ def train(
 
 
 def _from_and_to(
-    plan: Plan, given: Training, names: Sequence[str], C: int, in_turn: bool, whole: str
+    plan: Plan, given: Training, names: Sequence[str], C: int, whole: str
 ) -> tuple[list[Params], list[Params]]:
     """Stacks where each vector comes from, and where it goes if it is wanted: what moves, or the whole."""
     came = [given.vectors.get(name, {}) for name in names]
     kept = {name: plan.names if name == whole else plan.moving for name in (*plan.wanted, whole)}
     fresh = [{k: torch.empty(C, *given.w[k].shape[1:]) for k in kept.get(n, ())} for n in names]
-    return _in_turn(came, fresh) if in_turn else (came, fresh)
-
-
-def _in_turn(came: Sequence[Params], fresh: Sequence[Params]) -> tuple[list[Params], list[Params]]:
-    """(came, fresh) of one training after the other: each reads what the one before it made.
-
-    The kernel goes client by client, and writes what it made of one before it reads the next.
-    """
-    before, after = [dict(v) for v in came], [dict(v) for v in fresh]
-    for was, made in zip(before, after, strict=True):
-        for k, rows in made.items():
-            chain = torch.empty(len(rows) + 1, *rows.shape[1:])
-            chain[0] = was[k][0]
-            was[k], made[k] = chain[:-1], chain[1:]
-    return before, after
+    return came, fresh
 
 
 def call(function: Any, plan: Plan, given: Given, *own: Any) -> None:

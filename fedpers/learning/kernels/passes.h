@@ -24,7 +24,7 @@ typedef struct {
     int to, adds, ends;    /* the vector that it is, if this has room; to which it is added; whether it is complete then */
     long count;
     const instr *code;     /* [count] */
-    const float *const *pace; /* [N + L] a factor for each client's gradients, or null */
+    const float *const *gradient_scale; /* [N + L] a factor for each client's gradients, or null */
     extra *extra;          /* what the loss has beside the model's own, or null */
     float rate, root;      /* bias corrections of Adam's current step */
 } rule;
@@ -171,7 +171,7 @@ static void step(const net *n, space *m, const rule *h, long p, const float *d, 
 /* The same of a convolution whose gradients for the batch are there. */
 static void step_conv(const net *n, space *m, const rule *h, long l, long client) {
     conv *c = &n->conv[l];
-    float pace = h->pace && h->pace[l] ? h->pace[l][client] : 1;
+    float gradient_scale = h->gradient_scale && h->gradient_scale[l] ? h->gradient_scale[l][client] : 1;
     for (long p = 2 * l; p < 2 * l + 2; p++) {
         long wide = WIDE(ins_of(n, p)), outs = outs_of(n, p);
         float *to = n->own[h->to * n->P + p], *g = to ? to : m->g;
@@ -179,7 +179,7 @@ static void step_conv(const net *n, space *m, const rule *h, long l, long client
         for (long r = 0; r < outs; r++)
             for (long k = 0; k < wide; k++) {
                 float one = k >= ins_of(n, p) ? 0 : p % 2 ? c->bias[k] : add_up(c->sums[r * c->taps + k]);
-                g[r * wide + k] = (h->adds ? g[r * wide + k] : 0) + (pace == 1 ? one : one * pace);
+                g[r * wide + k] = (h->adds ? g[r * wide + k] : 0) + (gradient_scale == 1 ? one : one * gradient_scale);
             }
         if (h->ends) follow(n, h, p, 0, outs * wide, g, 1);
     }
@@ -240,9 +240,9 @@ static void backward(const net *n, space *m, const rule *h, long lowest, long B,
             for (long i = 0; i < B * ins; i++)
                 if (!(m->z[l][i] > 0)) m->d[l][i] = 0;
         }
-        const float *pace = h->pace ? h->pace[n->N + l] : 0;
-        if (pace)
-            for (long i = 0; i < B * zw; i++) d[i] *= pace[c];
+        const float *gradient_scale = h->gradient_scale ? h->gradient_scale[n->N + l] : 0;
+        if (gradient_scale)
+            for (long i = 0; i < B * zw; i++) d[i] *= gradient_scale[c];
         if (n->trained[p]) step(n, m, h, p, d, zw, m->x[l], l || n->N ? 0 : m->next, B);
         if (n->trained[p + 1]) step_bias(n, m, h, p + 1, d, B);
     }

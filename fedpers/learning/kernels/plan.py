@@ -103,7 +103,7 @@ class Training:
     ]  # by their names in the program: "w", frozen ones too; of others what is trained
     own: dict[str, Tensor]  # numbers of the client, by their names in the program: scalars
     step: tuple[Tensor, ...] = ()  # (steps made before,), a scalar, if the optimiser counts them
-    pace: Params = field(
+    gradient_scale: Params = field(
         default_factory=dict
     )  # factors of the loss's gradients, a scalar a layer; {} without
     each: tuple[Tensor, ...] = ()  # ([n],) factors of the samples' losses, not counted in a batch's size

@@ -115,9 +115,9 @@ INLINE void corner(const float **x, float *to, long wide, long hop) {
 __attribute__((noinline)) static void look_ahead(place *n, motion *h, known *o, long count) {
     long wide = WIDE(n->width[0]), zw = WIDE(n->width[1]), gw = WIDE(h->H);
     for (long k = 0; k < n->m; k++) {
-        h->seen[k] = counted(h, k, count);
-        if (k >= h->learners) look_up(n, h, o, k, h->seen[k]);
-        else if (h->seen[k]) first_outputs(n, k, n->in, n->z + k * (h->H + ROWS) * zw, h->seen[k]);
+        h->steps_used[k] = counted(h, k, count);
+        if (k >= h->learners) look_up(n, h, o, k, h->steps_used[k]);
+        else if (h->steps_used[k]) first_outputs(n, k, n->in, n->z + k * (h->H + ROWS) * zw, h->steps_used[k]);
     }
     for (long i = 0; i < count; i += EDGE) {
         for (long s = 0; s < i; s += EDGE)
@@ -132,18 +132,18 @@ static void outputs_at(place *n, const motion *h, const known *o, long l, long t
     long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
     const float *lag = h->lag + q * h->H;
     int bias = n->own[2 * l + 1] != 0;
-    long past = h->hears[q] ? l ? t * h->Q : t : 0;
-    float felt[past + 1];
+    long past = h->uses_gradients[q] ? l ? t * h->Q : t : 0;
+    float shares[past + 1];
     memset(z, 0, sizeof(float) * zw);
     if (!l) {
         const float *share = h->at + (t * h->Q + q) * h->row;
         for (long k = 0; k < n->m; k++) {
             const float *own = k < h->learners ? n->z + (k * (h->H + ROWS) + t) * zw
                                                : o->z + (k * o->rows + o->now[t]) * zw;
-            if (share[k] != 0 && t < h->seen[k]) add_rows(z, share + k, own, 1, zw);
+            if (share[k] != 0 && t < h->steps_used[k]) add_rows(z, share + k, own, 1, zw);
         }
-        for (long s = 0; s < past; s++) felt[s] = lag[t - 1 - s] * (n->gram[t * WIDE(h->H) + s] + bias);
-        add_rows(z, felt, n->d[0], past, zw);
+        for (long s = 0; s < past; s++) shares[s] = lag[t - 1 - s] * (n->gram[t * WIDE(h->H) + s] + bias);
+        add_rows(z, shares, n->d[0], past, zw);
         for (long k = K; k < zw; k++) z[k] = 0;
         return;
     }
@@ -152,22 +152,22 @@ static void outputs_at(place *n, const motion *h, const known *o, long l, long t
         if (n->own[p]) mix_models(n, h, h->at, &at, 1, p, 0, 0, n->point + p, outs_at(n, p) * wide_at(n, p), 0);
     inners(n->point[2 * l], x, K, ins, z);
     for (long o = 0; bias && o < K; o++) z[o] += n->point[2 * l + 1][o];
-    inners(n->x[l], x, past, ins, felt);
-    for (long e = 0; e < past; e++) felt[e] = lag[t - 1 - e / h->Q] * (felt[e] + bias);
-    add_rows(z, felt, n->d[l], past, zw);
+    inners(n->x[l], x, past, ins, shares);
+    for (long e = 0; e < past; e++) shares[e] = lag[t - 1 - e / h->Q] * (shares[e] + bias);
+    add_rows(z, shares, n->d[l], past, zw);
 }
 
 /* Derivatives in the inputs of layer l, from those in its outputs; 0 where ReLU cuts. */
 static void derivatives_below(place *n, const motion *h, long l, long t, long q, const float *d, float *to) {
     long K = n->width[l + 1], zw = WIDE(K), ins = WIDE(n->width[l]);
     const float *x = n->x[l] + (t * h->Q + q) * ins, *lag = h->lag + q * h->H;
-    long past = h->hears[q] ? t * h->Q : 0;
-    float felt[past + 1];
+    long past = h->uses_gradients[q] ? t * h->Q : 0;
+    float shares[past + 1];
     memset(to, 0, sizeof(float) * ins);
     add_rows(to, d, n->point[2 * l], K, ins);
-    inners(n->d[l], d, past, zw, felt);
-    for (long e = 0; e < past; e++) felt[e] *= lag[t - 1 - e / h->Q];
-    add_rows(to, felt, n->x[l], past, ins);
+    inners(n->d[l], d, past, zw, shares);
+    for (long e = 0; e < past; e++) shares[e] *= lag[t - 1 - e / h->Q];
+    add_rows(to, shares, n->x[l], past, ins);
     for (long i = 0; i < ins; i++)
         if (!(x[i] > 0)) to[i] = 0;
 }
@@ -218,7 +218,7 @@ static void recall(place *n, const motion *h, int64_t row, long t, long q) {
     }
 }
 
-/* Of `left` steps on samples `rows` as many as are made at once; `to` is as in settle_models. 2 if a label is no class. */
+/* Of `left` steps on samples `rows` as many as are made at once; `to` is as in write_models. 2 if a label is no class. */
 static int make(place *n, motion *h, known *o, int task, const float *x, const void *y, const int64_t *rows, long hop,
                 long left, float **to, long c) {
     long ins = n->width[0], wide = WIDE(ins), count = left < h->H ? left : h->H;
@@ -242,7 +242,7 @@ static int make(place *n, motion *h, known *o, int task, const float *x, const v
         for (long q = 0; q < h->Q && !failed; q++)
             if (q && n->table) recall(n, h, rows[t * hop], t, q);
             else failed = look(n, h, o, task, y, rows[t * hop], t, q);
-    settle_models(n, h, count, to, c);
+    write_models(n, h, count, to, c);
     move_on(h);
     return failed;
 }

@@ -63,7 +63,7 @@ static void mix_models(const place *n, const motion *h, const float *shares, con
 }
 
 /* Which of `count` steps is the first whose gradient counts in model i. */
-static long first_felt(const motion *h, long count, long i) { return h->felt[i] < count ? count - h->felt[i] : 0; }
+static long first_used(const motion *h, long count, long i) { return h->last_gradient[i] < count ? count - h->last_gradient[i] : 0; }
 
 /* Of `count` steps: the inputs of layer l, and the derivatives in its outputs times what is left of them in each model
    that learns. */
@@ -71,7 +71,7 @@ static void weigh(place *n, const motion *h, long count, long l) {
     long K = WIDE(n->width[l + 1]), wide = WIDE(n->width[l]), each = l ? h->Q : 1;
     for (long e = 0; e < count * each; e++) n->list[e] = l ? n->x[l] + e * wide : n->in[e];
     for (long i = 0; i < h->learners; i++)
-        for (long e = first_felt(h, count, i) * each; e < count * each; e++) {
+        for (long e = first_used(h, count, i) * each; e < count * each; e++) {
             float share = h->left[i * h->H + count - 1 - e / each], *to = n->part + (i * h->H * h->Q + e) * K;
             for (long k = 0; k < K; k++) to[k] = share * n->d[l][e * K + k];
         }
@@ -81,7 +81,7 @@ static void weigh(place *n, const motion *h, long count, long l) {
 static void sum_up(place *n, const motion *h, long count, long p, long r, long some, const float **slopes) {
     long l = p / 2, wide = wide_at(n, p), K = WIDE(n->width[l + 1]), each = l ? h->Q : 1;
     for (long i = 0; i < h->learners; i++) {
-        long first = first_felt(h, count, i) * each;
+        long first = first_used(h, count, i) * each;
         const float *a = n->part + i * h->H * h->Q * K;
         float *y = n->sums + i * OUTS * wide;
         slopes[i] = y;
@@ -94,7 +94,7 @@ static void sum_up(place *n, const motion *h, long count, long p, long r, long s
 }
 
 /* Write the models that learn as they are after `count` steps; after the last ones what client c is wanted of. */
-static void settle_models(place *n, const motion *h, long count, float **to, long c) {
+static void write_models(place *n, const motion *h, long count, float **to, long c) {
     long P = n->P, T = to ? h->J : h->learners, which[T + 1];
     for (long t = 0; t < T; t++) which[t] = to ? h->m + t : t;
     for (long p = 0; p < P; p++) {
@@ -159,10 +159,10 @@ static long share_room(void *all, place *n, motion *h, const float **from) {
     h->end = ROOM(T * h->row * f);
     h->lag = ROOM(e * f);
     h->left = ROOM(T * h->H * f);
-    h->seen = ROOM(m * sizeof(long));
+    h->steps_used = ROOM(m * sizeof(long));
     h->most = ROOM(m * f);
-    h->felt = ROOM(m * sizeof(long));
-    h->hears = ROOM(h->Q * sizeof(int));
+    h->last_gradient = ROOM(m * sizeof(long));
+    h->uses_gradients = ROOM(h->Q * sizeof(int));
     n->in = ROOM((h->H + EDGE) * sizeof(float *));
     n->next = ROOM(h->H * sizeof(float *));
     n->list = ROOM((e + ROWS) * sizeof(float *));

@@ -152,4 +152,4 @@ def _scores(plan: Plan, start: Training, loss: Loss, datas: Sequence[Data]) -> b
 
 def _scores_as_usual(model: Model) -> bool:
     """Whether loss and right answers are those of `Model` on plain outputs, and no subclass's."""
-    return not model.network.squashes and type(model).correct is Model.correct and of_model_alone(model)
+    return not model.network.softmax_head and type(model).correct is Model.correct and of_model_alone(model)

@@ -117,7 +117,7 @@ static int take_step(net *n, space *m, const instr *code, long count, rule *h, w
    a second head. `code` [count] says what a step is, whose last `ahead` lines are also made before the first one, `lr`
    its rate; `then` lines behind them are the last step instead, in which all that its gradient has room for is trained;
    `numbers` what a client has of its own, the next client's `number_hop` further on. `others` is null or has
-   the rows of other samples, of strides oh. `done` [C] the steps so far, null if nobody counts them; `pace` [N + L] of
+   the rows of other samples, of strides oh. `done` [C] the steps so far, null if nobody counts them; `gradient_scale` [N + L] of
    [C] or null: factors of the loss's gradients; `each` null or a factor for each row of a client's samples, those of the
    next client `hop_each` further on; `more` (a kind, or NOTHING) with its weight, tau, a and b, the next client's
    `hop_a` and `hop_b` further on: see extra.h. Returns 0, 1 without memory, 2 for a label that is no class. */
@@ -125,12 +125,12 @@ int fedpers_steps(long N, const shape *shapes, long L, const long *width, long K
                   const float **from, const long *hop, float **to, int task, long C, long S, long B, const float **x,
                   const void **y, const int64_t *index, const long *ih, const float *weight, const long *wh,
                   instr *code, long count, long ahead, long then, float lr, const float *const *numbers, const long *number_hop,
-                  const int64_t *others, const long *oh, float *done, const float *const *pace, const float *each,
+                  const int64_t *others, const long *oh, float *done, const float *const *gradient_scale, const float *each,
                   long hop_each, int more, float weigh, float tau, const float *a, long hop_a, const float *b,
                   long hop_b, int always) {
     net n = {L, 2 * (N + L + (more == TWO_HEADS)), width, N, 0, K, from, hop, to, trained, kind};
     extra e = {more, weigh, tau, a, b};
-    rule h = {.pace = pace, .extra = more ? &e : 0};
+    rule h = {.gradient_scale = gradient_scale, .extra = more ? &e : 0};
     batches all = {S, B, index, weight, ih, wh};
     work k = {C, 0, 0, B, task, 0, 0, x, y, each, hop_each, {all, {S, B, others, weight, oh, wh}}};
     space m = {0};
