@@ -1,6 +1,7 @@
 """Networks that are modules of others: your own by import path, torchvision's and timm's by name."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fedpers.core.errors import ConfigError, unknown
@@ -34,7 +35,8 @@ def module(
     ).network()
 
 
-def torchvision(
+def _named(
+    library: str,
     shape: Shape,
     *,
     num_outputs: int,
@@ -46,35 +48,17 @@ def torchvision(
     lora: Options | None = None,
     padding: int | None = None,
 ) -> ModuleNetwork:
-    """A classifier of torchvision by its name, not pretrained."""
-    what = f"model.name={name}"
-    given = {"num_classes": num_outputs, **_given(kwargs, what)}
-    maker = _of_torchvision
+    """A classifier of torchvision or timm by its name, not pretrained; timm's for the images' channels."""
+    what, maker = f"model.name={name}", _of_timm if library == "timm" else _of_torchvision
+    given = {"num_classes": num_outputs} | ({"in_chans": shape[0]} if library == "timm" else {})
     more = head or "", trainable, weights, lora, padding
-    return Recipe(what, maker, (name,), given, shape, num_outputs, *more).network()
+    return Recipe(what, maker, (name,), given | _given(kwargs, what), shape, num_outputs, *more).network()
 
 
-def timm(
-    shape: Shape,
-    *,
-    num_outputs: int,
-    name: str,
-    head: str | None = None,
-    kwargs: Options | None = None,
-    trainable: Sequence[str] | None = None,
-    weights: str | None = None,
-    lora: Options | None = None,
-    padding: int | None = None,
-) -> ModuleNetwork:
-    """A classifier of timm by its name, not pretrained, for as many channels as the images have."""
-    what = f"model.name={name}"
-    given = {"num_classes": num_outputs, "in_chans": shape[0], **_given(kwargs, what)}
-    maker = _of_timm
-    more = head or "", trainable, weights, lora, padding
-    return Recipe(what, maker, (name,), given, shape, num_outputs, *more).network()
-
-
-LIBRARIES = {"torchvision": torchvision, "timm": timm}  # what `model.library` may be: model.name is theirs
+# what `model.library` may be: model.name is theirs
+LIBRARIES: dict[str, Callable[..., ModuleNetwork]] = {
+    library: partial(_named, library) for library in ("torchvision", "timm")
+}
 
 
 def _given(kwargs: Options | None, what: str) -> dict[str, Any]:
