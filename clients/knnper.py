@@ -113,4 +113,4 @@ class KNNPerClient(GlobalModelClient):
         votes = self._known(w, shared.samples).votes(z)
         mixed = shared.lam * votes + (1 - shared.lam) * self._given(w, z)                # [C6]
         log_p = mixed.clamp(min=FLOOR).log()
-        return log_p[:, 1:] - log_p[:, :1] if self.model.task == "binary" else log_p
+        return log_p[:, 1:] - log_p[:, :1] if self.model.kind.one_output else log_p

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 from fedpers.core.arrays import MISSING
 from fedpers.core.errors import unknown
-from fedpers.datasets.keys import GENERATED, IGNORED_BY, TESTED, USED_BY
+from fedpers.core.tasks import FROM_ARRAYS, PLAIN, TASKS
+from fedpers.datasets.keys import GENERATED, IGNORED_BY, OWN, TESTED, USED_BY
 from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.registry import DATASETS, LIBRARIES, data_sets
 from fedpers.datasets.sources import MIXTURES, source_problem
-
-TASKS = ("classification", "binary", "regression")
 
 
 def _tuple(value: object) -> object:
@@ -87,7 +86,10 @@ class DataConfig:
     # device: what the clients' own data is
     input_shape: tuple[int, ...] = ()  # of one sample
     class_names: tuple[str, ...] = ()  # device: what its data calls classes 0, 1, ...; empty: these numbers
-    task: str = "classification"  # classification | binary | regression
+    task: str = "classification"  # a name of core.tasks.TASKS, of which each set knows some
+    negatives: int = 4  # ratings: of each choice, things drawn that were not chosen, to train on
+    candidates: int = 99  # ratings: so many that the last choice is ranked among
+    time: str = ""  # ratings: the column by which a person's choices follow each other; "": the table's order
     # synthetic sets
     dim: int | None = None  # features; null: what the generator's paper says
     num_classes: int = 10  # synthetic_classes, device
@@ -163,9 +165,15 @@ def _overruled(cfg: DataConfig) -> Iterator[tuple[str, str]]:
 NOT_ON_DEVICES = ("normalise", "unit_norm", "limit", "train_per_client", "test_per_client", "label_space",
                   "pool", "train_only", "holdout", "mean", "std")  # fmt: skip
 ZERO_OR_MORE = ("seed", "holdout", "noise", "separation")
+TASKS_OF = {  # of sets that leave a choice
+    "shakespeare": ("classification", "tokens"),
+    "device": PLAIN,
+    **dict.fromkeys(OWN, FROM_ARRAYS),
+}
 ONE_OR_MORE = ("limit", "num_clients", "classes_per_client", "shards_per_client", "num_clusters",
-               "min_size", "num_groups", "min_samples", "max_samples", "train_per_client",
-               "test_per_client", "stride", "dim", "num_sources", "num_samples")  # fmt: skip
+               "negatives", "candidates", "min_size", "num_groups", "min_samples", "max_samples",
+               "train_per_client", "test_per_client", "stride", "dim", "num_sources",
+               "num_samples")  # fmt: skip
 AT_LEAST = {**dict.fromkeys(ZERO_OR_MORE, 0), **dict.fromkeys(ONE_OR_MORE, 1), "num_classes": 2}
 
 
@@ -176,7 +184,7 @@ def _names(cfg: DataConfig) -> Iterator[str]:
         "mixture": MIXTURES,
         "label_space": ("global", "local"),
         "missing": MISSING,
-        "task": TASKS,
+        "task": TASKS_OF.get(cfg.kind, TASKS),
         "omniglot_split": ("after_rotation", "before_rotation"),
         "omniglot_clients": ("alphabet", "drawer"),
     }
@@ -257,6 +265,8 @@ def _own(cfg: DataConfig) -> Iterator[str]:
         yield f"data.partitioner={cfg.partitioner} deals the samples; {text}"
     if cfg.name == "files" and not cfg.path:
         yield "data=files needs data.path=..., a folder with a file a client, or one file"
+    if cfg.name == "ratings" and (not cfg.path or cfg.partition != "natural"):
+        yield "data=ratings needs data.path=FILE, a .csv of who chose what, and data.partition=natural"
     if cfg.tokens and (cfg.standardise or cfg.unit_norm):
         yield "data.tokens=true: tokens are no measurements; leave data.standardise and data.unit_norm false"
     if len(cfg.image_size) > 2 or any(side < 1 for side in cfg.image_size):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpers.core.data import ClientData, Data, Federation
 from fedpers.core.errors import ConfigError, DataError
+from fedpers.core.tasks import CLASSED, TASKS, WHOLE_NUMBERS
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Samples, Splits, cut_clients, needed, stream
 from fedpers.datasets.partition import PARTITIONS, partition
@@ -52,7 +53,7 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
         name=cfg.name,
         num_clients=len(part),
         input_shape=tuple(raw.x.shape[1:]),
-        num_classes=1 if raw.task == "binary" else width,
+        num_classes=1 if TASKS[raw.task].one_output else width,
         task=raw.task,
         client=clients,
         num_train=np.array([len(i) for i in splits.train]),
@@ -70,7 +71,7 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
 def _check_labels(cfg: DataConfig, raw: Raw) -> None:
     """Raise DataError for a label that is no class of the set."""
     y, classes = raw.labels, 2 if raw.task == "binary" else raw.num_classes
-    strange = y[(y < 0) | (y >= classes)] if raw.task != "regression" else y[:0]
+    strange = y[(y < 0) | (y >= classes)] if raw.task in CLASSED else y[:0]
     if len(strange):
         raise DataError(
             f"data.name={cfg.name}: has the label {strange[0]} ({len(strange)} samples have such a one); "
@@ -95,10 +96,10 @@ def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
     keys = raw.labels
     if cfg.partition == "natural":
         keys = _owners(cfg, raw)
-    elif raw.task == "regression":
+    elif raw.task not in CLASSED:
         if PARTITIONS[cfg.partition].by_class:
             raise DataError(
-                f"data.partition={cfg.partition} deals by classes, and regression has none; use iid"
+                f"data.partition={cfg.partition} deals by classes, and {raw.task} has none; use iid"
             )
         keys = np.zeros(len(keys), dtype=np.int64)
     options = {key: getattr(cfg, key) for key in PARTITIONS[cfg.partition].options}
@@ -177,9 +178,9 @@ class PartitionedClients:
         return [self._classes(k) for k in range(len(self.part))]
 
     def label_counts(self, width: int) -> np.ndarray:
-        """[N, width] training samples of each class, as clients number them; no columns for regression."""
+        """[N, width] training samples of each class, as clients number them; no columns without classes."""
         s, N = self.splits, len(self.part)
-        if self.raw.task == "regression":
+        if self.raw.task not in CLASSED:
             return np.zeros((N, 0), dtype=np.int64)
         if self.local:
             pairs = enumerate(zip(s.train, s.train_source, strict=True))
@@ -190,8 +191,8 @@ class PartitionedClients:
         return np.bincount(train.client * width + y, minlength=N * width).reshape(N, width)
 
     def _classes(self, k: int) -> np.ndarray:
-        """The classes that client k has in any split, sorted; none for regression."""
-        if self.raw.task == "regression":
+        """The classes that client k has in any split, sorted; of another task none."""
+        if self.raw.task not in CLASSED:
             return np.empty(0, dtype=np.int64)
         s = self.splits
         index = np.concatenate([s.train[k], s.valid[k], s.test[k]])
@@ -227,8 +228,8 @@ class PartitionedClients:
         return out
 
     def targets(self, index: np.ndarray, source: np.ndarray, k: int) -> np.ndarray:
-        """Class numbers, or values of a regression, as client k sees them."""
-        if self.raw.task == "regression":
+        """Class numbers as client k sees them, or whatever the task's targets are."""
+        if self.raw.task not in CLASSED:
             return np.asarray(self.labels[index])
         y = relabel(self.labels[index], source, self.part.sources)
         return np.searchsorted(self.classes[k], y) if self.local else y
@@ -240,8 +241,7 @@ class PartitionedClients:
     def _data(self, index: np.ndarray, source: np.ndarray, k: int) -> Data:
         x = rotate(self.inputs(self.raw.rows(index)), source, self.part.sources)
         y = torch.from_numpy(np.ascontiguousarray(self.targets(index, source, k)))
-        if self.raw.task == "regression":
-            y = y.to(x.dtype)
+        y = y.to(torch.int64 if TASKS[self.raw.task].targets in WHOLE_NUMBERS else x.dtype)
         return Data(x, y, torch.ones(len(index), dtype=x.dtype))
 
 
@@ -279,6 +279,8 @@ def _holdout(
     """data.holdout test samples from each source distribution, classes drawn uniformly."""
     if not cfg.holdout:
         return {}
+    if TASKS[raw.task].targets in ("tokens", "labels"):
+        raise DataError(f"data.holdout={cfg.holdout} draws by class, and {raw.task} has none; leave it 0")
     if not len(raw.test_y) or cfg.pool:
         raise DataError(
             f"data.holdout={cfg.holdout} needs a set with a test part of its own, and data.pool=false"

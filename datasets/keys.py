@@ -12,7 +12,7 @@ FEDSOFT, PPFL, SINE = "synthetic_fedsoft", "synthetic_ppfl", "synthetic_sine"
 UNIFIED = ("synthetic_unified_a", "synthetic_unified_b")
 GENERATED = (PPFL, FEDSOFT, *UNIFIED, SINE)  # draw each client's samples from its distribution
 GIVEN = "python"  # a Federation is as it is
-DEALT = (*TESTED, *UNTESTED, *PERHAPS, "shakespeare")  # samples that a partition deals
+DEALT = (*TESTED, *UNTESTED, *PERHAPS, "shakespeare", "ratings")  # samples that a partition deals
 
 USED_BY = {  # key: the partitions and sets that use it; any other key is used by all but those of IGNORED_BY
     "min_size": ("dirichlet", "natural"),
@@ -31,11 +31,13 @@ USED_BY = {  # key: the partitions and sets that use it; any other key is used b
     "digest": (GIVEN,),
     "num_classes": ("synthetic_classes", "device"),
     **dict.fromkeys(("input_shape", "class_names"), ("device",)),
-    "task": ("device", *OWN),
-    **dict.fromkeys(("target", "client", "tokens"), OWN),
+    "task": ("device", "shakespeare", *OWN),
+    **dict.fromkeys(("target", "client"), (*OWN, "ratings")),
+    "tokens": OWN,
+    **dict.fromkeys(("negatives", "candidates", "time"), ("ratings",)),
     "missing": ("device", *OWN),
     "image_size": ("device", "files", "celeba", *DOMAINS),
-    "path": ("files",),
+    "path": ("files", "ratings"),
     **dict.fromkeys(("features", "partitioner", "partitioner_options"), ("huggingface",)),
     "stride": ("shakespeare", "tff_shakespeare"),
     **dict.fromkeys(("num_samples", "separation"), ("synthetic_classes",)),
@@ -48,12 +50,13 @@ _SCALES = ("normalise", "mean", "std", "standardise", "unit_norm")
 IGNORED_BY = {  # key: our sets that have no use for it; a set of another package may have one
     "seed": (GIVEN,),
     "dim": (*(set(DEALT) - {"synthetic_classes"}), SINE, "device", GIVEN),
-    "limit": (*GENERATED, GIVEN),
-    "label_space": (*GENERATED, "diabetes", "movielens", GIVEN),
-    **dict.fromkeys(_SCALES, (*GENERATED, GIVEN, *TEXTS)),  # tokens have no scale
+    "limit": (*GENERATED, GIVEN, "ratings"),
+    "label_space": (*GENERATED, "diabetes", "movielens", "ratings", GIVEN),
+    **dict.fromkeys(_SCALES, (*GENERATED, GIVEN, *TEXTS, "ratings")),  # tokens have no scale
     "min_size": (*GENERATED, "device", GIVEN),
-    **dict.fromkeys(("pool", "train_only"), (*GENERATED, *UNTESTED, GIVEN)),
-    "holdout": (PPFL, SINE, *UNIFIED, *UNTESTED, GIVEN),
+    **dict.fromkeys(("pool", "train_only"), (*GENERATED, *UNTESTED, GIVEN, "ratings")),
+    "holdout": (PPFL, SINE, *UNIFIED, *UNTESTED, GIVEN, "ratings"),
     "train_per_client": (PPFL, FEDSOFT, GIVEN),
-    **dict.fromkeys(("test_per_client", "valid_fraction", "test_fraction", "num_clients"), (GIVEN,)),
+    **dict.fromkeys(("test_per_client", "valid_fraction", "test_fraction"), (GIVEN, "ratings")),
+    "num_clients": (GIVEN,),
 }

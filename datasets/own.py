@@ -9,7 +9,7 @@ from fedpers.core.arrays import TEST, TRAIN, VALID, WHOLE, Pair, Part, alike, la
 from fedpers.core.errors import DataError
 from fedpers.core.pixels import one_scale
 from fedpers.core.tables import in_order, left_out
-from fedpers.core.targets import class_name, numbered, renamed
+from fedpers.core.targets import class_name, numbered, outputs_of, renamed
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.split import by_owner
@@ -98,7 +98,7 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
     alike((c.where, x.shape[1:]) for (_, c, _, _), (x, _) in zip(rows, pairs, strict=True))
     source = f"data.path={cfg.path}" if cfg.path else f"data.name={cfg.name}"
     targets, names = numbered([y for _, y in pairs], cfg.task, source)
-    outputs = alike((c.where, y.shape[1:]) for (_, c, _, _), y in zip(rows, targets, strict=True))
+    alike((c.where, y.shape[1:]) for (_, c, _, _), y in zip(rows, targets, strict=True))
     tokens = max(whole_numbers(x, rows[i][1].where) for i, (x, _) in enumerate(pairs)) if cfg.tokens else 0
     samples = [x for x, _ in pairs] if cfg.tokens else one_scale([x for x, _ in pairs])
     test = [s == TEST for _, _, s, _ in rows]
@@ -112,7 +112,7 @@ def to_raw(clients: Sequence[Owned], cfg: DataConfig) -> Raw:
         y=ys[0],
         test_x=xs[1],
         test_y=ys[1],
-        num_classes=len(names) or int(np.prod(outputs, dtype=int)),
+        num_classes=2 if cfg.task == "binary" else outputs_of(targets, names, cfg.task, tokens),
         task=cfg.task,
         owner=owners[0] if known else None,
         test_owner=owners[1] if known else None,

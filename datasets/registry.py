@@ -75,6 +75,11 @@ DATASETS: dict[str, DataSet] = {
     "movielens": DataSet(
         "100,000 ratings by 943 users (the clients) of films by genre", "natural:movielens", natural="yes"
     ),
+    "ratings": DataSet(
+        "a table of who chose what, data.path=FILE (people are the clients), to be ranked",
+        "ratings:load",
+        natural="yes",
+    ),
     "office_caltech10": DataSet(
         "photographs of ten things from four sources (the clients)", "image_domains:load", natural="yes"
     ),

@@ -26,6 +26,8 @@ LENGTH = 80  # characters that are read
 def load(cfg: DataConfig, rng: Generator) -> Raw:
     """Tokens [n, 80] of each role's lines, a sample every data.stride characters.
 
+    With data.task=tokens the targets are what follows each of the 80, else what follows the last.
+
     Reads LEAF's all_data, <data.root>/shakespeare/*.json: {"user_data": {role: ...}} of {"raw": text} or of
     its samples {"x": [80 characters, ...], "y": [the next, ...]}, which are every text's windows in order.
     """
@@ -36,8 +38,9 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             f"data set 'shakespeare' is not in {root / 'shakespeare'}: put LEAF's json of raw texts there "
             "(data/shakespeare/data/raw_data/all_data.json of its repository), or say where: data.root=FOLDER"
         )
-    name = f"shakespeare-counted-{cfg.stride}-{cfg.test_fraction}"
-    arrays = cached(name, root, files, lambda: decode(files, cfg.stride, cfg.test_fraction))
+    each = cfg.task == "tokens"
+    name = f"shakespeare-counted-{cfg.stride}-{cfg.test_fraction}{'-each' * each}"
+    arrays = cached(name, root, files, lambda: decode(files, cfg.stride, cfg.test_fraction, each))
     return Raw(
         "shakespeare",
         arrays["x"],
@@ -45,6 +48,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
         arrays["test_x"],
         arrays["test_y"],
         len(ALPHABET),
+        "tokens" if each else "classification",
         owner=arrays["owner"],
         test_owner=arrays["test_owner"],
         notes=too_short(*arrays["short"].tolist()),
@@ -58,8 +62,8 @@ def too_short(left_out: int, roles: int) -> tuple[str, ...]:
     return (text,) if left_out else ()
 
 
-def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
-    """Both parts; roles are numbered in the order of their names.
+def decode(files: list[Path], stride: int, test_fraction: float, each: bool = False) -> Arrays:
+    """Both parts; roles are numbered in the order of their names; `each`: a target for each character.
 
     Raises:
         DataError: a file is no json of LEAF, or no role says enough.
@@ -78,7 +82,7 @@ def decode(files: list[Path], stride: int, test_fraction: float) -> Arrays:
     for k, name in enumerate(sorted(texts)):
         tokens = tokens_of(texts[name])
         middle = int(len(tokens) * (1 - test_fraction))
-        halves = windows(tokens[:middle], stride), windows(tokens[middle:], stride)
+        halves = windows(tokens[:middle], stride, each), windows(tokens[middle:], stride, each)
         if not all(len(y) for _, y in halves):
             continue  # says too little
         for prefix, (x, y) in zip(("", "test_"), halves, strict=True):
@@ -121,9 +125,10 @@ def tokens_of(text: str) -> np.ndarray:
     return np.asarray(table[np.minimum(codes, 255)])
 
 
-def windows(tokens: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """(x [n, LENGTH], y [n]): runs of tokens and what follows each."""
+def windows(tokens: np.ndarray, stride: int, each: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """(x [n, LENGTH], y [n]): runs of tokens and what follows; `each`: y [n, LENGTH], what follows each."""
     if len(tokens) <= LENGTH:
-        return np.empty((0, LENGTH), dtype=np.int16), np.empty(0, dtype=np.int64)
+        return np.empty((0, LENGTH), dtype=np.int16), np.empty((0, LENGTH)[: 1 + each], dtype=np.int16)
     every = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::stride]
-    return every[:, :-1].astype(np.int16), every[:, -1].astype(np.int64)
+    y = every[:, 1:].astype(np.int16) if each else every[:, -1].astype(np.int64)
+    return every[:, :-1].astype(np.int16), y

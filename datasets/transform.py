@@ -6,6 +6,7 @@ from fedpers.core.errors import DataError
 from fedpers.core.moments import Moments, scale_of
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import white
+from fedpers.core.tasks import CLASSED
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import Splits
 from fedpers.datasets.raw import Raw
@@ -17,7 +18,7 @@ def make_pipeline(cfg: DataConfig, raw: Raw, splits: Splits) -> Pipeline:
     """What the samples are, and what data.normalise, data.standardise and data.unit_norm ask for."""
     mean, factor = _affine(cfg, raw, splits) or (None, None)
     kind = "tokens" if raw.tokens else "bytes" if white(raw.x) != 1 else "numbers"
-    named = raw.task != "regression"
+    named = raw.task in CLASSED
     classes = raw.classes or tuple(str(i) for i in range(raw.num_classes if named else 0))
     return Pipeline(kind, raw.columns, raw.target, classes, mean, factor, cfg.unit_norm)
 

@@ -19,6 +19,7 @@ from fedpers.core.params import (
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import record
 from fedpers.core.rng import Stream
+from fedpers.core.tasks import TASKS, Task
 from fedpers.core.work import Work
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.observer import Observer, RoundLog
@@ -33,6 +34,7 @@ from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState, init_optimizer, sgd_step
 
 __all__ = [
+    "TASKS",
     "ClientData",
     "Data",
     "Federation",
@@ -51,6 +53,7 @@ __all__ = [
     "Round",
     "RoundLog",
     "Stream",
+    "Task",
     "Work",
     "above",
     "add",

@@ -33,6 +33,7 @@ import numpy as np
 from fedpers.clients.feddbe import FedDBEConfig, ModelAndMean, Weights
 from fedpers.core.errors import ConfigError
 from fedpers.families.global_model.features import MeanWanted
+from fedpers.learning.classes import check_features
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round
 
 
@@ -46,8 +47,10 @@ class FedDBE(PersonalizedStrategy):
         """The model's initial parameters; no mean is known.
 
         Raises:
-            ConfigError: the model's head has no bias, through which a memory acts on a whole model.
+            ConfigError: the model's head has no bias, through which a memory acts on a whole model, or the
+                model has features of each token.
         """
+        check_features(self.model, "feddbe has a mean of samples' features")
         if not self.model.bias:
             raise ConfigError("method feddbe folds a client's memory into the bias of the head, which "
                               "model.bias=false leaves out; set it true")

@@ -24,7 +24,8 @@ import numpy as np
 
 from fedpers.clients.moon import MoonConfig, Weights
 from fedpers.families.global_model.strategy import GlobalModelStrategy
-from fedpers.method import Round
+from fedpers.learning.classes import check_features
+from fedpers.method import Params, Roster, Round
 
 
 class Moon(GlobalModelStrategy):
@@ -32,6 +33,15 @@ class Moon(GlobalModelStrategy):
 
     config: MoonConfig
     not_robust = ""
+
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> Weights:
+        """The model's initial parameters.
+
+        Raises:
+            ConfigError: the model has features of each token.
+        """
+        check_features(self.model, "moon compares features of samples")
+        return Weights(params)
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1."""

@@ -52,6 +52,21 @@ def test_continue_a_run(empty: Path) -> None:
     assert rows["round"].max() == 40
 
 
+def test_tasks_of_labels_rankings_and_your_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+    labels, ratings, own = blocks("tasks.md", "python")
+    exec(compile(labels, "tasks.md", "exec"), {})
+    exec(compile(ratings, "tasks.md", "exec"), {})
+    Path("my_tasks.py").write_text(own, encoding="utf-8")
+    do("tasks.md", 1, "rounds=2")
+    do("tasks.md", 2)
+    del sys.modules["my_tasks"]
+    measured = {"labels": "label_auc", "ranking": "hr_at_10", "focal": "sure"}
+    for run, name in measured.items():
+        row = pd.read_csv(empty / "runs" / run / "metrics.csv").iloc[-1]
+        assert 0 <= row[name] <= 1, run
+
+
 def test_a_metric_of_your_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "my_scores", raising=False)  # another test's file of that name
     (code,) = blocks("own_metric.md", "python")

@@ -10,6 +10,8 @@ from fedpers.core import scores
 from fedpers.core.data import Federation
 from fedpers.core.errors import ConfigError
 from fedpers.core.systems import Systems
+from fedpers.core.tasks import base_of
+from fedpers.datasets.config import TASKS_OF
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy, Plan
 from fedpers.learning.model import Model, build_model, check_inputs
@@ -47,7 +49,7 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         cfg.model.name,
         input_shape=federation.input_shape,
         num_outputs=federation.num_classes,
-        task=federation.task,
+        task=_task(cfg, federation),
         **cfg.model.options,
     )
     if cfg.data.name != "device":  # whose inputs nobody here has seen
@@ -68,8 +70,25 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         client.splits = ("train", *client.splits)
     if problems := scores.problems(cfg.metrics, federation.task):
         raise ConfigError(*problems)
-    client.metrics = scores.of_one(cfg.metrics)
+    client.metrics = scores.of_one(scores.measured(cfg.metrics, model.task))
     return Parts(strategy, client, federation, model, plan)
+
+
+def _task(cfg: RunConfig, federation: Federation) -> str:
+    """What the model's outputs are for: as the data says, or a task of the user's on such data.
+
+    Raises:
+        ConfigError: task= is for other targets than the data has.
+    """
+    if cfg.task is None:
+        return federation.task
+    if base_of(cfg.task) != federation.task:
+        sets = ", ".join(sorted(name for name, tasks in TASKS_OF.items() if cfg.task in tasks))
+        raise ConfigError(
+            f"task={cfg.task}: is for {base_of(cfg.task)}, and data={federation.name} is for "
+            f"{federation.task}; leave it out, or choose other data" + (f": {sets}" if sets else "")
+        )
+    return cfg.task
 
 
 def _check_that_all_take_part(cfg: RunConfig, num_clients: int) -> None:

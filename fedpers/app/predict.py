@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedpers.app.exported import ExportedModel, load_exported
 from fedpers.core.errors import ConfigError, DataError
+from fedpers.core.tasks import PLAIN
 from fedpers.deploy.device import default_state
 from fedpers.deploy.local_data import Expected
 from fedpers.deploy.own_model import find
@@ -59,6 +60,11 @@ def _exported(
     if about["kind"] not in ("model", "mixture"):
         raise ConfigError(f"{about['name']} is the {about['kind']} of a model; a client's whole one predicts")
     unread = [about["client_column"]] if about["client_column"] else []
+    if expected.task not in PLAIN:
+        raise ConfigError(
+            f"{about['name']} is for the task {expected.task}, whose predictions have no table; use it from "
+            "Python: load_exported(FOLDER)"
+        )
     x, y = read_rows(rows, model.pipeline.columns, target or model.pipeline.target, expected, unread)
     try:
         return torch.cat([model(part) for part in model.inputs(x).split(AT_ONCE)]), y, expected

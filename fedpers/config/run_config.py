@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fedpers.config import devices, observers, registry, schema, search, slips
+from fedpers.config import devices, observers, registry, schema, search, slips, task
 from fedpers.config.engine import ENGINES_OF, EngineConfig
 from fedpers.config.stop import StopConfig
 from fedpers.core import scores
@@ -15,15 +15,8 @@ from fedpers.core.privacy import PrivacyConfig
 from fedpers.core.systems import SystemsConfig
 from fedpers.datasets.config import DataConfig, unused
 
-RESUMABLE = (
-    "rounds",
-    "device",
-    "checkpoint_every",
-    "eval_every",
-    "engine",
-    "observers",
-    "devices",
-)  # may change later
+RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers",
+             "devices")  # fmt: skip  # may change later
 
 
 @dataclass(frozen=True)
@@ -46,6 +39,7 @@ class RunConfig:
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     systems: SystemsConfig = field(default_factory=SystemsConfig)
+    task: str | None = None  # what outputs are for, a name or pkg.mod:Name; null: as the data says
     rounds: int = 20
     seed: int = 0
     clients_per_round: int | None = None  # null = all
@@ -72,6 +66,10 @@ class RunConfig:
     experiment: str | None = None  # name in conf/experiment
     paper: Mapping[str, Any] = field(default_factory=dict)  # the paper's numbers, for the report
 
+    def __post_init__(self) -> None:
+        """A set that leaves a choice is told of the task."""
+        object.__setattr__(self, "data", task.told(self.data, self.task))
+
     def check(self) -> list[str]:
         """Problems of values."""
         return (
@@ -88,6 +86,7 @@ class RunConfig:
                 new_lr=(0, None),
                 checkpoint_every=(0, None),
             )
+            + task.problems(self.task, self.data)
             + self._off_line()
             + self._idle()
             + self.systems.unfit(self.engine, self.clients_per_round, self.participation, self.privacy.on)

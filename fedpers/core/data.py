@@ -25,11 +25,11 @@ class Federation:
     num_clients: int
     input_shape: tuple[int, ...]
     num_classes: int  # outputs that a model needs (1 for regression)
-    task: str  # classification | binary | regression
+    task: str  # a name of core.tasks.TASKS
     client: Callable[[int], ClientData]
     num_train: np.ndarray  # [N] training samples a client
     num_test: np.ndarray  # [N]
-    label_counts: np.ndarray  # [N, classes] training labels; [N, 0] for regression
+    label_counts: np.ndarray  # [N, classes] training labels; [N, 0] without classes
     truth: dict[str, np.ndarray] = field(default_factory=dict)  # e.g. group [N], membership [N, K]
     notes: tuple[str, ...] = ()  # what a reader of the results must know
     holdout: dict[str, Data] = field(default_factory=dict)  # test samples of each source
@@ -58,8 +58,9 @@ class Federation:
             clients: one entry a client, or {name: entry}: (x, y), which is cut, or a dict with train and
                 test (and maybe valid), each (x, y); a pandas table or a Dataset of Hugging Face may stand
                 for (x, y). x is [n, ...], of images [n, C, H, W]; bytes become x/255. y is [n]: numbers or
-                words for classes, values or [n, out] for a regression.
-            task: classification | binary | regression.
+                words for classes, values or [n, out] for a regression, [n, labels] of 0 and 1, or of
+                tokens [n, length], -100 for one that counts for nothing.
+            task: classification | binary | regression | multilabel | tokens.
             test_fraction: of each client's samples, where no test samples are given.
             valid_fraction: of the rest, where no validation samples are given.
             target: the column of y in tables.

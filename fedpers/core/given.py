@@ -20,12 +20,13 @@ from fedpers.core.arrays import (
     usable,
     whole_numbers,
 )
-from fedpers.core.errors import DataError
+from fedpers.core.errors import ConfigError, DataError, unknown
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import one_scale, white
 from fedpers.core.samples import ClientData, Data
 from fedpers.core.tables import in_order, left_out, of_table
-from fedpers.core.targets import numbered, renamed
+from fedpers.core.targets import numbered, outputs_of, renamed
+from fedpers.core.tasks import FROM_ARRAYS, TASKS, WHOLE_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
 
     Raises:
         DataError: names the client, what is wrong with its arrays and the remedy.
+        ConfigError: there is no such task, or arrays cannot say what it needs.
     """
+    if reading.task not in FROM_ARRAYS:
+        raise ConfigError(unknown("task", reading.task, FROM_ARRAYS))
     named = _named(clients)
     where = [f"client '{k}'" for k in named]
     gone: dict[str, tuple[int, int]] = {}
@@ -60,7 +64,7 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
     xs = one_scale([part.x for _, part in parts]) if not reading.tokens else [part.x for _, part in parts]
     parts = [(w, part._replace(x=x)) for (w, part), x in zip(parts, xs, strict=True)]
     shape = alike((w, part.x.shape[1:]) for w, part in parts)
-    width = alike((w, part.y.shape[1:]) for w, part in parts)
+    alike((w, part.y.shape[1:]) for w, part in parts)
     with_rows = [part.y for _, part in parts if len(part.y)]
     targets, classes = numbered(with_rows, reading.task, reading.name)
     tokens = max(whole_numbers(p.x, w) for w, p in parts if len(p.x)) if reading.tokens else 0
@@ -74,7 +78,7 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
         "name": reading.name,
         "num_clients": len(held),
         "input_shape": shape,
-        "num_classes": 1 if reading.task == "binary" else len(classes) or int(np.prod(width, dtype=int)),
+        "num_classes": outputs_of(targets, classes, reading.task, tokens),
         "task": reading.task,
         "client": Held(held),
         "num_train": np.array([len(c.train) for c in held]),
@@ -188,6 +192,6 @@ def _columns(table: Any, where: str) -> dict[str, np.ndarray] | None:
 
 
 def _data(x: np.ndarray, y: np.ndarray, pipeline: Pipeline, reading: Reading) -> Data:
-    kind = reading.dtype if reading.task == "regression" else torch.int64
+    kind = torch.int64 if TASKS[reading.task].targets in WHOLE_NUMBERS else reading.dtype
     inputs = pipeline.inputs(x, reading.dtype)
     return Data(inputs, torch.from_numpy(np.array(y)).to(kind), torch.ones(len(y), dtype=reading.dtype))

@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,19 +10,18 @@ import numpy as np
 
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.host import current_folder
+from fedpers.core.tasks import OWN, TASKS, metrics_of
 
-OWN = re.compile(
-    r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-)  # a function of the user's; a device's policy reads it alike
 BINS = 15  # of the calibration error, as Guo et al., ICML 2017, have them
-CLASSES, NUMBERS = ("classification", "binary"), ("regression",)
+CLASSES, NUMBERS, TOKENS = ("classification", "binary"), ("regression",), ("tokens",)
+LABELS, RANKED = ("multilabel",), ("ranking",)
 
 
 @dataclass(frozen=True)
 class Score:
     """A metric of one client: a function of targets y [n] and predictions [n, K], and what it is for.
 
-    Predictions are probabilities (of a binary task [n, 2]), or values for regression.
+    Predictions are probabilities (of a binary task [n, 2], of tokens [n, length, K]), or values.
     """
 
     text: str
@@ -91,6 +89,48 @@ def r2(y: np.ndarray, p: np.ndarray) -> float:
     return float("nan") if len(y) < 2 else float(r2_score(y.reshape(p.shape), p))
 
 
+def perplexity(y: np.ndarray, p: np.ndarray) -> float:
+    """exp of the mean of -log p_y over all tokens that count: K for one who guesses among K."""
+    real = y >= 0
+    own = np.take_along_axis(p, np.maximum(y, 0)[..., None], -1)[..., 0][real]
+    return float(np.exp(-np.log(own.astype(np.float64)).mean())) if len(own) else math.nan
+
+
+def _places(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """The place of each thing that was chosen among those that were not, from 0; equals stand before it."""
+    score = p[:, -1]
+    others = np.sort(score[y == 0])
+    return len(others) - np.searchsorted(others, score[y == 1], side="left")
+
+
+def hr_at_10(y: np.ndarray, p: np.ndarray) -> float:
+    """The share of what was chosen that is among the first ten."""
+    places = _places(y, p)
+    return float((places < 10).mean()) if len(places) else math.nan
+
+
+def ndcg_at_10(y: np.ndarray, p: np.ndarray) -> float:
+    """1 / log2(2 + place) of what was chosen, 0 from place 10 on, the mean."""
+    places = _places(y, p)
+    return float(np.where(places < 10, 1 / np.log2(2.0 + places), 0.0).mean()) if len(places) else math.nan
+
+
+def label_f1(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean F1 over the labels that some sample has; one that is never predicted counts 0."""
+    has, said = y > 0, p > 0.5
+    right, seen = (has & said).sum(0), has.any(0)
+    f1 = 2 * right / np.maximum(has.sum(0) + said.sum(0), 1)
+    return float(f1[seen].mean()) if seen.any() else math.nan
+
+
+def label_auc(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean area under the ROC curve over the labels that some samples have and some have not."""
+    from sklearn.metrics import roc_auc_score
+
+    both = [k for k in range(y.shape[1]) if 0 < y[:, k].sum() < len(y)]
+    return float(np.mean([roc_auc_score(y[:, k], p[:, k]) for k in both])) if both else math.nan
+
+
 SCORES = {  # of one client
     "balanced_accuracy": Score("mean recall over the classes that a client has", balanced_accuracy),
     "macro_f1": Score("mean F1 over the classes that a client has", macro_f1),
@@ -98,6 +138,13 @@ SCORES = {  # of one client
     "ece": Score("expected calibration error, 15 bins", ece),
     "brier": Score("Brier score, summed over classes", brier, range=(0.0, 2.0)),
     "mae": Score("mean absolute error", mae, NUMBERS, (0.0, math.inf)),
+    "perplexity": Score(
+        "exp of the mean loss of a token", perplexity, TOKENS, (1.0, math.inf), may_be_nan=True
+    ),
+    "hr_at_10": Score("share of choices among the first ten", hr_at_10, RANKED, may_be_nan=True),
+    "ndcg_at_10": Score("gain of choices among the first ten", ndcg_at_10, RANKED, may_be_nan=True),
+    "label_f1": Score("mean F1 over labels", label_f1, LABELS, may_be_nan=True),
+    "label_auc": Score("mean area under the ROC curve over labels", label_auc, LABELS, may_be_nan=True),
     "r2": Score("share of the variance that is explained", r2, NUMBERS, (-math.inf, 1.0), may_be_nan=True),
 }
 
@@ -142,7 +189,7 @@ def own(spec: str) -> Score:
         raise ConfigError(f"metrics=[{spec}]: cannot import it ({type(error).__name__}: {error})") from error
     if not callable(function):
         raise ConfigError(f"metrics=[{spec}]: is a {type(function).__name__}; name a function of (y, p)")
-    return Score(spec, function, (*CLASSES, *NUMBERS), (-math.inf, math.inf), may_be_nan=True)
+    return Score(spec, function, tuple(TASKS), (-math.inf, math.inf), may_be_nan=True)
 
 
 def _value(name: str, y: np.ndarray, predictions: np.ndarray) -> float:
@@ -182,6 +229,11 @@ def problems(names: Sequence[str], task: str | None = None) -> list[str]:
                 f"metrics=[{name}]: a {task} task has no such metric; choose of {', '.join(fitting)}"
             )
     return found
+
+
+def measured(names: Sequence[str], task: str) -> tuple[str, ...]:
+    """What a run measures: what it was told to, and what the task measures by itself."""
+    return tuple(dict.fromkeys((*names, *metrics_of(task))))
 
 
 def of_one(names: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedpers.core.arrays import NUMBERS, kind_of, native
 from fedpers.core.errors import DataError
+from fedpers.core.tasks import CLASSED, IGNORED
 
 ABSENT = {"", "?", "na", "n/a", "nan", "none", "null"}  # what stands for no value in a .csv, in any case
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -22,8 +23,8 @@ def numbered(targets: Sequence[np.ndarray], task: str, where: str) -> tuple[list
     Raises:
         DataError: the targets do not fit the task.
     """
-    if task == "regression":
-        return [_values(y, where) for y in targets], []
+    if task not in CLASSED:
+        return [_UNNAMED[task](y, where) for y in targets], []
     for y in targets:
         _check_one_each(y, where)
     found = [_names(y, where) for y in targets]
@@ -52,7 +53,7 @@ def _check_one_each(y: np.ndarray, where: str) -> None:
     ):
         remedy = "these rows are one-hot, so give y.argmax(1)"
     else:
-        remedy = "for several labels a row train a model for each: data.task=binary with one column y[:, j]"
+        remedy = "for several labels a row set data.task=multilabel, for tokens data.task=tokens"
     raise DataError(f"{where}: y is {y.shape}; a class is one number or word, so give [n]: {remedy}")
 
 
@@ -106,6 +107,37 @@ def _values(y: np.ndarray, where: str) -> np.ndarray:
             f"{where}: target {kind_of(y)} is no number; for classes set data.task=classification"
         )
     return y.astype(np.float64)
+
+
+def _labels(y: np.ndarray, where: str) -> np.ndarray:
+    y = _values(y, where)
+    if y.ndim != 2 or not np.isin(y, (0, 1)).all():
+        raise DataError(
+            f"{where}: with data.task=multilabel y must be [n, labels] of 0 and 1; it "
+            f"is {y.shape} with values from {y.min()} to {y.max()}"
+        )
+    return y
+
+
+def _tokens(y: np.ndarray, where: str) -> np.ndarray:
+    y = _values(y, where)
+    if y.ndim != 2 or (y != np.floor(y)).any() or ((y < 0) & (y != IGNORED)).any() or y.max(initial=-1) < 0:
+        raise DataError(
+            f"{where}: with data.task=tokens y must be [n, length] of whole numbers from 0, or {IGNORED} "
+            f"where a token counts for nothing; it is {y.shape} with values from {y.min()} to {y.max()}"
+        )
+    return y.astype(np.int64)
+
+
+_UNNAMED = {"regression": _values, "multilabel": _labels, "tokens": _tokens}  # targets that are no classes
+
+
+def outputs_of(targets: Sequence[np.ndarray], classes: Sequence[str], task: str, tokens: int) -> int:
+    """Outputs that a model of these targets needs; of tokens so many that it can say what it reads."""
+    if task == "tokens":
+        return max(tokens, *(int(y.max(initial=0)) + 1 for y in targets))
+    width = targets[0].shape[1:]
+    return 1 if task == "binary" else len(classes) or int(np.prod(width, dtype=int))
 
 
 def _check_classes(classes: Sequence[str], rows: int, task: str, where: str) -> None:

@@ -22,7 +22,7 @@ def measure_centers(
     with torch.no_grad():
         pairs = [[_measure(model, c, data) for data in holdout.values()] for c in centers.values()]
     table = np.array(pairs)
-    metric = table[..., 0] if model.task == "regression" else table[..., 1]
+    metric = table[..., 0] if model.kind.targets == "values" else table[..., 1]
     return {"center_metric": metric, "center_loss": table[..., 0]}
 
 

@@ -22,9 +22,23 @@ def check_classes(model: Model, why: str, tasks: Sequence[str] = ("classificatio
     Raises:
         ConfigError: the task is none of `tasks`.
     """
-    if model.task not in tasks:
+    if model.kind.name not in tasks:
         text = f"method {why}, and the task is {model.task}"
         raise ConfigError(f"{text}; take data with classes, or another method")
+
+
+def check_features(model: Model, why: str) -> None:
+    """Refuse a task of tokens, whose features are not [n, M].
+
+    Args:
+        why: what the method does with features: "moon compares features of samples".
+
+    Raises:
+        ConfigError: the model has features for each token.
+    """
+    if model.kind.targets == "tokens":
+        text = f"method {why}, and the task {model.kind.name} has features of each token"
+        raise ConfigError(f"{text}; take one row of outputs a sample, or another method")
 
 
 def class_means(model: Model, w: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:

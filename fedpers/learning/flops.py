@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, split
@@ -70,15 +71,20 @@ def counted(model: Model, params: Params, input_shape: tuple[int, ...]) -> Sampl
     """The cost of a sample of any network, by torch's counter."""
     head, _ = split(params, model.is_head)
     x = torch.zeros(PAIR, *input_shape)
-    wide = model.task == "regression"
-    y = torch.zeros(PAIR, model.num_outputs) if wide else torch.zeros(PAIR, dtype=torch.int64)
-    data = Data(x, y, torch.ones(PAIR))
     known = model.with_statistics(params, x)  # of BatchNorm, which predicts with some client's alone
     features = model.body(known, x).detach()
+    data = Data(x, _targets(model, features), torch.ones(PAIR))
     forward = _counted(lambda: model.body(known, x))
     whole = _counted(lambda: _differentiate(lambda w: model.loss(known | w, data), params))
     alone = _counted(lambda: _differentiate(lambda w: model.head_loss(known | w, features, data), head))
     return SampleFlops(forward, whole - forward, alone)
+
+
+def _targets(model: Model, features: Tensor) -> Tensor:
+    """Zeros of the form that the task's targets have, for features [n, ..., M]."""
+    if model.kind.targets in ("values", "labels"):
+        return torch.zeros(PAIR, model.num_outputs)
+    return torch.zeros(features.shape[:-1], dtype=torch.int64)
 
 
 def _differentiate(loss: Callable[[Any], Any], params: Any) -> None:

@@ -108,7 +108,7 @@ def _pass(module: nn.Module, x: Tensor, trains: bool, what: str, expected: Mappi
                 f"{what}: cannot take {len(x)} samples {'in training mode' if trains else ''}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(x):
+        if not isinstance(outputs, Tensor) or outputs.ndim not in (2, 3) or len(outputs) != len(x):
             raise ConfigError(
                 f"{what}: gives {type(outputs).__name__} {'in training mode' if trains else 'for samples'}; "
                 f"it must return one tensor ({len(x)}, outputs) in both modes"

@@ -3,6 +3,7 @@
 They are objects and no closures, so that a kernel can see what they are made of.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
@@ -11,18 +12,16 @@ from torch import Tensor
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, dot, sq_norm
+from fedpers.core.tasks import TASKS
 from fedpers.learning.kernels.plan import CONTRAST, PULL, TWO_HEADS, Extra
 
 Loss = Callable[[Params, Data], Tensor]
 
-# Bounds of the eigenvalues of a sample's loss's Hessian in its outputs: of p(1 - p), and of diag(p) - pp'
-# (Böhning, "Multinomial logistic regression algorithm", Ann. Inst. Stat. Math. 44, 1992)
-SECOND = {"binary": 0.25, "classification": 0.5}
-
 
 def second_derivative(task: str, num_outputs: int) -> float:
-    """A bound of the second derivative of a sample's loss in its outputs; exact for the mean square."""
-    return SECOND.get(task, 2 / num_outputs)
+    """A bound of the second derivative of a sample's loss in its outputs; nan where nobody knows one."""
+    bound = TASKS[task].second if task in TASKS else None
+    return math.nan if bound is None else bound(num_outputs)
 
 
 def pull(w: Params, ubar: float | Tensor, cbar: Params) -> Tensor:

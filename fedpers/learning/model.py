@@ -4,7 +4,6 @@ The bodies are in `fedpers.learning.networks`; their shapes follow from the data
 """
 
 import inspect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,13 @@ from fedpers.core.data import Data
 from fedpers.core.errors import ConfigError, FedpersError, unknown
 from fedpers.core.params import Params, merge
 from fedpers.core.plan import Plan
+from fedpers.core.tasks import Task, base_of, task_of
 from fedpers.learning.constants import other_base
 from fedpers.learning.layers import MismatchError, Network, fresh, linear_start
 from fedpers.learning.module import BODY, HEAD, ModuleNetwork
 from fedpers.learning.networks import NETWORKS, builder, options_of
 from fedpers.learning.starts import INITS, seeded
 
-TASKS = ("classification", "binary", "regression")
 MODELS = NETWORKS  # what `model=` may be
 
 
@@ -32,12 +31,17 @@ class Model:
     """A network, its head and its loss. Parameters are an argument of every function, a dict of tensors."""
 
     name: str
-    task: str  # classification | binary (y is 0 or 1) | regression
+    task: str  # a name of TASKS, or package.module:Name of one of the user's
     num_features: int  # M, inputs of the head
-    num_outputs: int  # K; 1 when the task is binary
+    num_outputs: int  # K; 1 when the task is binary or ranking
     network: Network
     bias: bool = True  # of the head
     start: str = "default"  # a name of INITS
+
+    @property
+    def kind(self) -> Task:
+        """What its outputs are for."""
+        return task_of(self.task)
 
     def init(self, seed: int) -> Params:
         """All initial parameters: `init_trained`, and those that are frozen, which no seed moves."""
@@ -121,40 +125,19 @@ class Model:
         return self.head(params, self.body(params, x))
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of each sample, [n].
-
-        classification: cross entropy, -log softmax(f)_y.
-        binary: logistic loss, log(1 + exp(f)) - y f, computed without overflow; y is 0 or 1.
-        regression: squared error (f - y)^2, without a factor 1/2, averaged over outputs.
-        """
-        if self.task == "classification":
-            return _cross_entropy(outputs, y)
-        target = y.to(outputs.dtype).reshape(outputs.shape)
-        if self.task == "binary":
-            losses = F.binary_cross_entropy_with_logits(outputs, target, reduction="none")
-            return losses.squeeze(1)
-        return (outputs - target).square().mean(1)
+        """The loss of each sample, [n]."""
+        return self.kind.losses(outputs, y)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Probabilities [n, K] of classes (of a binary task [n, 2]); values [n, K] for regression."""
-        if self.task == "classification":
-            return outputs.softmax(1)
-        if self.task == "binary":
-            return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], 1)
-        return outputs
+        """Probabilities [n, ..., K] of classes (of yes and no [n, 2]) or labels; values for regression."""
+        return self.kind.predictions(outputs)
 
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """1 where the prediction is right, else 0, [n]; nan for regression.
+        """1 where the prediction is right, else 0, [n]; of tokens and labels the share; nan for regression.
 
         Outputs that give no probabilities are right about nothing, though the argmax of nan is a class.
         """
-        if self.task == "regression":
-            return torch.full_like(outputs[:, 0], math.nan)
-        if self.task == "classification":
-            right = (outputs.argmax(1) == y) & outputs.amax(1).isfinite()
-        else:
-            right = ((outputs > 0).squeeze(1) == y) & ~outputs.isnan().squeeze(1)
-        return right.to(outputs.dtype)
+        return self.kind.correct(outputs, y)
 
     def loss(self, params: Params, data: Data) -> Tensor:
         """Mean loss over the samples that are not padding, a scalar; nan if there is none."""
@@ -168,14 +151,6 @@ class Model:
     def features_loss(self, params: Params, data: Data) -> Tensor:
         """`loss` of a head on data whose inputs are the features [n, M]."""
         return self.head_loss(params, data.x, data)
-
-
-def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """-log softmax(outputs)_y, [n]."""
-    if torch.is_grad_enabled():
-        return F.cross_entropy(outputs, y, reduction="none")
-    z = outputs - outputs.amax(1, keepdim=True)  # five times as fast as torch's where classes are few
-    return z.exp().sum(1).log() - z.gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 def build_model(
@@ -193,7 +168,7 @@ def build_model(
     Args:
         input_shape: of one sample, without the batch dimension.
         num_outputs: K, classes or targets; a binary task has one output whatever it is.
-        task: a name of TASKS.
+        task: a name of TASKS, or package.module:Name.
         init: how parameters are initialised, a name of INITS.
         bias: whether the head has one.
         options: the network's own keyword arguments, such as mlp's `hidden`.
@@ -201,11 +176,14 @@ def build_model(
     Raises:
         ConfigError: a name, option or value is unknown, or the model cannot take such data.
     """
+    kind = task_of(task)
+    num_outputs = 1 if kind.one_output else num_outputs
     problems = _problems(name, num_outputs, task, init, bias, options)
     if problems:
         raise ConfigError(*problems)
     with seeded(0):  # a module is tried on made-up inputs
-        network = _network(name, input_shape, 1 if task == "binary" else num_outputs, options)
+        network = _network(name, input_shape, num_outputs, kind.targets == "tokens", options)
+    _check_form(name, task, kind.targets == "tokens", network)
     if init == "zeros" and (isinstance(network, ModuleNetwork) or network.init()):
         raise ConfigError(
             f"model.init is zeros, from which the hidden layers of '{name}' never move; "
@@ -215,7 +193,7 @@ def build_model(
         name=name,
         task=task,
         num_features=network.num_features,
-        num_outputs=1 if task == "binary" else num_outputs,
+        num_outputs=num_outputs,
         network=network,
         bias=network.head_bias if isinstance(network, ModuleNetwork) else bias,
         start=init,
@@ -232,25 +210,40 @@ def _problems(
         problems += [unknown(f"option of model '{name}'", option, known) for option in wrong]
     except ConfigError as error:
         problems += error.problems
-    if task not in TASKS:
-        problems.append(unknown("task", task, TASKS))
     if init not in INITS:
         problems.append(unknown("model.init", str(init), INITS))
     if not isinstance(bias, bool):
         problems.append(f"model.bias is {bias!r}; it must be true or false")
     if num_outputs < 1:
         problems.append(f"a model with {num_outputs} outputs was asked for; it needs at least 1")
-    if (name, task == "regression") in {("linear", False), ("logistic", True)}:
+    if (name, base_of(task) == "regression") in {("linear", False), ("logistic", True)}:
         other = {"linear": "logistic", "logistic": "linear"}[name]
         problems.append(f"model '{name}' does not fit a {task} task; use model={other}")
     return problems
 
 
-def _network(name: str, shape: tuple[int, ...], num_outputs: int, options: dict[str, Any]) -> Network:
+def _check_form(name: str, task: str, each_token: bool, network: Network) -> None:
+    """Raise ConfigError for a network without outputs for each token where the task needs them, or with."""
+    gives = isinstance(network, ModuleNetwork) and network.each_token
+    if gives and not each_token:
+        raise ConfigError(
+            f"model={name} gives outputs for each token, [n, length, K], and the task {task} needs one row a "
+            "sample; set task=tokens on data that has such targets, or return the last token's"
+        )
+    if each_token and not gives:
+        raise ConfigError(
+            f"model={name} gives one row of outputs a sample, and the task {task} needs one for each token; "
+            "use model=lstm, model=transformer, or a module that returns [n, length, K]"
+        )
+
+
+def _network(
+    name: str, shape: tuple[int, ...], num_outputs: int, each_token: bool, options: dict[str, Any]
+) -> Network:
     options = dict(options)
     make = builder(name, options.pop("library", None))
     takes = inspect.signature(make).parameters
-    more = {"num_outputs": num_outputs, "name": name}
+    more = {"num_outputs": num_outputs, "name": name, "each_token": each_token}
     try:
         return make(tuple(shape), **options, **{k: v for k, v in more.items() if k in takes})
     except MismatchError as e:

@@ -81,6 +81,7 @@ class ModuleNetwork(Network):
     alone: str  # why clients run one by one; "": they may be stacked
     draws: bool = False  # it has Dropout
     activations: int = 0  # bytes a sample that a training pass keeps
+    each_token: bool = False  # outputs are [n, length, K]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuilt, (self.recipe, self.digest)

@@ -22,7 +22,7 @@ from fedpers.learning.layers import (
 )
 from fedpers.learning.libraries import LIBRARIES, module
 from fedpers.learning.resnet import STEMS, ResNet18
-from fedpers.learning.text import lstm, transformer
+from fedpers.learning.text import factors, lstm, transformer
 
 
 def logistic(shape: Shape) -> Network:
@@ -108,7 +108,7 @@ def resnet18_gn(shape: Shape, *, stem: str = "small", groups: int = 2) -> ResNet
 _CNNS = (cnn2_federico, cnn_fedsoft_cifar, cnn_fedsoft_letters, cnn_mcmahan, cnn_omniglot, cnn_pflego)
 NETWORKS: dict[str, Callable[..., Network]] = {
     network.__name__: network
-    for network in (*_CNNS, lenet, linear, logistic, lstm, mlp, module, resnet18_gn, transformer)
+    for network in (*_CNNS, factors, lenet, linear, logistic, lstm, mlp, module, resnet18_gn, transformer)
 }
 
 
@@ -128,5 +128,5 @@ def builder(name: str, library: str | None = None) -> Callable[..., Network]:
 def options_of(name: str, library: str | None = None) -> list[str]:
     """The keys that the model may be given, beside the name; a module's head is its own, with bias or not."""
     given = list(inspect.signature(builder(name, library)).parameters)[1:]
-    own = [key for key in given if key not in ("num_outputs", "name")]
+    own = [key for key in given if key not in ("num_outputs", "name", "each_token")]
     return [*own, *(["library"] if library else []), *([] if "num_outputs" in given else ["bias"]), "init"]

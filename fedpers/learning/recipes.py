@@ -136,6 +136,7 @@ def _tried(recipe: Recipe) -> ModuleNetwork:
         alone,
         draws,
         activations,
+        outputs.ndim == 3,
     )
 
 
@@ -147,7 +148,7 @@ def _ends_in(head: nn.Linear, body: nn.Module, x: Tensor, outputs: Tensor) -> bo
             features = body(x)
         except Exception:  # somebody's code does something with the outputs of its head
             return False
-        fits = isinstance(features, Tensor) and features.shape == (2, head.in_features)
+        fits = isinstance(features, Tensor) and features.shape == (*outputs.shape[:-1], head.in_features)
         return fits and torch.allclose(head(features), outputs, atol=1e-5)
 
 
@@ -155,7 +156,7 @@ def probe(module: nn.Module, shape: Shape, what: str) -> tuple[bool, Tensor, Ten
     """(inputs are tokens, two made-up inputs, their outputs) in evaluation mode.
 
     Raises:
-        ConfigError: the module takes neither numbers nor tokens of this shape, or returns no [2, K].
+        ConfigError: the module takes neither numbers nor tokens of this shape, or returns no rows of outputs.
     """
     module.eval()
     generator = torch.Generator().manual_seed(0)
@@ -170,9 +171,12 @@ def probe(module: nn.Module, shape: Shape, what: str) -> tuple[bool, Tensor, Ten
         except Exception as error:  # whatever somebody's code raises
             problem = problem or error
             continue
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
+        if not isinstance(outputs, Tensor) or outputs.ndim not in (2, 3) or len(outputs) != 2:
             kind = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ConfigError(f"{what}: gives {kind} for 2 samples; it must return a tensor (2, outputs)")
+            raise ConfigError(
+                f"{what}: gives {kind} for 2 samples; it must return a tensor (2, outputs), of each token "
+                "(2, length, outputs)"
+            )
         return tokens, x, outputs
     text = (str(problem).splitlines() or [""])[0]
     raise ConfigError(

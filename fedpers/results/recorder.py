@@ -20,6 +20,8 @@ from torch.utils.tensorboard import SummaryWriter
 from fedpers.config.run_config import RunConfig
 from fedpers.core.data import Federation
 from fedpers.core.metrics import of_centers, on_training_data, summarise
+from fedpers.core.scores import measured
+from fedpers.core.tasks import task_of
 from fedpers.flower.strategy import Observer, RoundLog
 from fedpers.results import files, membership_recovery, summary
 from fedpers.results.array_history import ArrayHistory
@@ -83,7 +85,7 @@ class Recorder(Observer):
 
     def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
         """Write a row a split and the table of clients; keep the method's arrays."""
-        rows = {s: summarise(clients, s, self.config.metrics) for s in SPLITS if f"{s}_num" in clients}
+        rows = {s: summarise(clients, s, self._measured) for s in SPLITS if f"{s}_num" in clients}
         if "test" in rows:
             rows["test"] |= on_training_data(clients) | self._truth_columns(arrays)
         known = {s: row for s, row in rows.items() if any(v == v for v in row.values())}  # not all nan
@@ -94,10 +96,16 @@ class Recorder(Observer):
         self._lost = np.asarray(clients["partition_id"])[bad].astype(int).tolist()
         self.arrays.add(t, arrays)
 
+    @property
+    def _measured(self) -> tuple[str, ...]:
+        return measured(self.config.metrics, self.config.task or self.federation.task)
+
     def _chance(self) -> float | None:
-        """The mean loss of guessing blindly; None for regression, where it depends on the data's unit."""
-        outputs = self.federation.num_classes
-        return None if self.federation.task == "regression" else math.log(max(outputs, 2))
+        """The mean loss of guessing blindly; None where nobody knows it: of values, of a loss of a user's."""
+        kind = task_of(self.config.task or self.federation.task)
+        if kind.outputs == "values" or ":" in (self.config.task or ""):
+            return None
+        return math.log(self.federation.num_classes if kind.outputs == "softmax" else 2)
 
     def _truth_columns(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Columns about centers and memberships, for methods that have them."""
@@ -122,7 +130,7 @@ class Recorder(Observer):
         result = {
             "status": "finished",
             **self._described,
-            **summary.results(self.rows, self._lost, self._chance(), self.config.metrics),
+            **summary.results(self.rows, self._lost, self._chance(), self._measured),
             **self.facts,
             "wall_seconds": time.monotonic() - self._began + self._seconds_before,
             "notes": [*self.federation.notes, *notes],

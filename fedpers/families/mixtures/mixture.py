@@ -99,11 +99,12 @@ class Mixture:
         if self.one_pass:
             return self.model(self.mix(theta, c), x)
         each = torch.stack(self._each(theta, x), -1)
-        if self.glm_mix == "logit" or self.model.task == "regression":
+        kind = self.model.kind.outputs
+        if self.glm_mix == "logit" or kind == "values":
             return each @ c.to(each)
-        if self.model.task == "binary":
+        if kind == "sigmoid":
             return log_mix(F.logsigmoid(each), c) - log_mix(F.logsigmoid(-each), c)
-        return log_mix(F.log_softmax(each, 1), c)
+        return log_mix(F.log_softmax(each, -2), c)
 
     def loss(self, theta: Params, data: Data, c: Tensor) -> Tensor:
         """Mean loss over the samples that are no padding, a scalar."""

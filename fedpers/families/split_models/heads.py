@@ -1,5 +1,6 @@
 """Heads of clients' own: how they start, and how they are trained under a body that stays."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -81,7 +82,7 @@ def check_heads(model: Model, own_classes: bool) -> None:
     """
     if not own_classes:
         return
-    if model.task != "classification":
+    if model.kind.name != "classification":
         raise ConfigError(f"method.own_classes=true: needs classes, this is {model.task}; set it false")
     if not model.bias:
         raise ConfigError(
@@ -94,15 +95,18 @@ def head_curvature(model: Model, data: Data, steps: int = POWERS) -> Tensor:
 
     c λ_max(F'F / n), where F [n, M + 1] are the features and a 1 for the bias, and c bounds the second
     derivative of a sample's loss in its outputs (`second_derivative`). λ_max by power iteration, from
-    below; features that are not negative, such as a ReLU's, take a few steps.
+    below; features that are not negative, such as a ReLU's, take a few steps. nan where no c is known.
     """
+    second = second_derivative(model.task, model.num_outputs)
+    if math.isnan(second):
+        return data.num * second
     x = torch.cat([data.x, torch.ones_like(data.x[:, :1])], 1) if model.bias else data.x
     x = x * data.mask[:, None]
     v = x.sum(0)
     for _ in range(steps):
         v = x.T @ (x @ v)
         v = v / v.norm().clamp(min=1e-12)
-    return second_derivative(model.task, model.num_outputs) * (x @ v).square().sum() / data.num
+    return second * (x @ v).square().sum() / data.num
 
 
 def head_steps(features: Features, head: Params, rng: Stream, rate: float, steps: int) -> Params:

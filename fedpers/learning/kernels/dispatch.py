@@ -18,6 +18,7 @@ from fedpers.core.params import Params, split
 from fedpers.core.pytree import changed, flatten, rebuild
 from fedpers.core.samples import Data, Part
 from fedpers.core.scope import holding
+from fedpers.core.tasks import PLAIN
 from fedpers.core.vmap import mapped_once, numbers, on_stacks, scalar
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import (
@@ -118,8 +119,9 @@ def parts_of(loss: Loss, kinds: Sequence[Any], params: Params, like: Tensor) -> 
 
 
 def of_model_alone(model: Any) -> bool:
-    """Whether all that losses and scores are made of is Model's, and nothing of it a subclass's own."""
-    return all(getattr(type(model), name) is getattr(Model, name) for name in MADE_OF)
+    """Whether all that losses and scores are made of is Model's for a plain task, nothing somebody's own."""
+    own = any(getattr(type(model), name) is not getattr(Model, name) for name in MADE_OF)
+    return model.task in PLAIN and not own
 
 
 def _layers(model: Model) -> tuple[tuple[str, ...] | None, tuple[Shape, ...]]:
