@@ -4,7 +4,9 @@ import contextlib
 import csv
 import os
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -74,6 +76,23 @@ def test_a_killed_superlink_leaves_no_trace_in_the_result(site: Site, tmp_path: 
     site.kill("superlink")
     site.start_server()
     assert "submitting again (1 of 2)" in ended(site, process)
+    assert_equal(inside(tmp_path / "inside", *KILLED), out)
+
+
+def test_a_server_restored_from_its_backup_knows_its_devices(site: Site, tmp_path: Path) -> None:
+    """Keys, and a copy of link.db taken while the SuperLink ran; the models on their way are lost."""
+    with sqlite3.connect(site.folder / "superlink.db") as live, sqlite3.connect(tmp_path / "copy.db") as copy:
+        live.backup(copy)
+    shutil.copytree(site.keys, tmp_path / "keys")
+    site.kill("superlink")
+    for path in site.folder.glob("superlink*.db*"):
+        path.unlink()
+    shutil.rmtree(site.keys)
+    shutil.copytree(tmp_path / "keys", site.keys)
+    shutil.copy(tmp_path / "copy.db", site.folder / "superlink.db")
+    site.start_server()
+    out = tmp_path / "run"
+    ended(site, site.follow(*KILLED, f"out={out}"))
     assert_equal(inside(tmp_path / "inside", *KILLED), out)
 
 
