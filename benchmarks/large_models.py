@@ -96,7 +96,8 @@ def measured(run: Runs, mb: float, rounds: int) -> dict[str, float]:
     """Models at the peak of each process, and the seconds of the run."""
     (_, small), (seconds, large) = (one(run, size, rounds) for size in (SMALL_MB, mb))
     grown = {part: large[part] - small[part] for part in PARTS}
-    return {part: round(more / (mb - SMALL_MB), 2) for part, more in grown.items()} | {"seconds of the run": seconds}
+    models = {part: round(more / (mb - SMALL_MB), 2) for part, more in grown.items()}
+    return models | {"seconds of the run": seconds}
 
 
 def one(run: Runs, mb: float, rounds: int) -> tuple[float, dict[str, float]]:
