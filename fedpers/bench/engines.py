@@ -29,19 +29,25 @@ def play(
     from fedpers.core.threads import threads
     from fedpers.engines.cohort import Cohort
     from fedpers.engines.inprocess_grid import InProcessGrid
-    from fedpers.flower.observer import Observer
 
     owned()  # as the command's own process does
-    observer = Observer()
-    observer.on_round = done  # type: ignore[method-assign]
-    strategy.configure_evaluate = lambda *args: []
     cohort = Cohort(client, fed, store, strategy.plan, how)
     grid = InProcessGrid(cohort)
     cohort.start()
     with threads(how.workers):
-        strategy.start(grid, num_rounds=rounds, observer=observer)
+        start(strategy, grid, rounds, done)
     cohort.close()
     return cohort
+
+
+def start(strategy: Any, grid: Any, rounds: int, done: Callable[..., None]) -> None:
+    """Run rounds on a grid without evaluation; `done(t, log)` is called after each."""
+    from fedpers.flower.observer import Observer
+
+    observer = Observer()
+    observer.on_round = done  # type: ignore[method-assign]
+    strategy.configure_evaluate = lambda *args: []
+    strategy.start(grid, num_rounds=rounds, observer=observer)
 
 
 def ours(work: Work, runner: Any) -> Result:

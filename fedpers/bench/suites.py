@@ -2,30 +2,17 @@
 
 import argparse
 import csv
-import json
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-
-from fedpers.bench.engines import play
 from fedpers.bench.evaluation import evaluation
-from fedpers.bench.work import Result, federation
-from fedpers.clients.fedper import FedPerClient, FedPerConfig
+from fedpers.bench.population import population
+from fedpers.bench.work import Result
 from fedpers.config.registry import METHODS
-from fedpers.core.plan import Plan
-from fedpers.engines.memory.row_store import RowStore
-from fedpers.engines.runner import RunnerConfig
-from fedpers.learning.model import build_model
-from fedpers.learning.optimizers import LocalConfig
-from fedpers.strategies.fedper import FedPer
 
 
 def methods(args: argparse.Namespace) -> list[Result]:
@@ -64,44 +51,6 @@ def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
         rows = list(csv.DictReader((out / "metrics.csv").open()))
     seconds = {int(r["round"]): float(r["seconds"]) for r in rows if r["seconds"]}
     return statistics.median(s for t, s in seconds.items() if t > count // 2)
-
-
-def population(args: argparse.Namespace) -> list[Result]:
-    """Private heads of 20 KB: a round of 1,000 out of 1,000, 1,000,000 and 10,000,000 clients, in turns."""
-    numbers = (1000, 1_000_000, 10_000_000)
-    found: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
-    for number in numbers * args.passes:
-        code = f"from fedpers.bench.suites import heads; heads({number}, {args.rounds or 40})"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        found[number].append(json.loads(done.stdout.splitlines()[-1]))
-    rows: list[Result] = []
-    for number, runs in found.items():
-        seconds = statistics.median(s for run in runs for s in run["seconds"])
-        peaks = {part: max(run[part] for run in runs) for part in ("peak_mb", "disk_mb")}
-        rows.append({"clients": number, "seconds": seconds, **peaks})
-        if len(rows) > 1:
-            rows[-1]["times"] = seconds / rows[0]["seconds"]
-        print(rows[-1], flush=True)
-    return rows
-
-
-def heads(number: int, rounds: int) -> None:
-    """Print seconds of the later half of the rounds, the process's peak MB, and MB on disk."""
-    torch.set_num_threads(1)
-    rng, n, dim = np.random.default_rng(0), 20, 32
-    x = torch.from_numpy(rng.standard_normal((1000, n, dim), dtype=np.float32))
-    y = torch.from_numpy(rng.integers(0, 10, (1000, n)))
-    model = build_model("mlp", input_shape=(dim,), num_outputs=10, task="classification", hidden=[512])
-    config = FedPerConfig(local=LocalConfig(lr=0.05, batch_size=10))
-    strategy = FedPer(config, model, Plan(clients_per_round=1000, eval_every=0))
-    client, fed = FedPerClient(config, model), federation(x, y, slice(None), number)
-    seconds: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        store = RowStore(Path(folder), memory_mb=128)  # full after six rounds
-        play(strategy, client, fed, store, RunnerConfig(), rounds, lambda t, log: seconds.append(log.seconds))
-        disk = sum(f.stat().st_blocks * 512 for f in Path(folder).iterdir()) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds[rounds // 2 :], "peak_mb": peak, "disk_mb": disk}))
 
 
 def gpu(args: argparse.Namespace) -> list[Result]:

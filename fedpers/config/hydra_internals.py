@@ -3,10 +3,11 @@
 import argparse
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import hydra
+import hydra.utils
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
@@ -22,6 +23,7 @@ from fedpers.core.errors import ConfigError
 
 # Hydra's defaults as of 1.3, which 1.3 asks for by name; 1.4 has these alone, and no longer wants to be asked
 BASE: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+CALLED = ["fedpers.*", "logging.*", "hydra.*", "hydra_plugins.*", "colorlog.*"]  # by its configs
 
 
 def search_first(folder: str, package: str) -> None:
@@ -93,8 +95,14 @@ def run_hydra(args: Any, program: str, package: str, job: Callable[[DictConfig],
 
     Of a sweep, `compose.prepare` has checked the runs that `sweep_jobs` names.
     """
-    with _checked_before():
+    with _checked_before(), _allowed():
         _run_hydra(args, _parser(program), job, f"pkg://{package}", "config")
+
+
+def _allowed() -> AbstractContextManager[Any]:
+    """What configs of Hydra's own may call: our log lines, its plugins. Hydra before 1.4 does not ask."""
+    allow = getattr(hydra.utils, "execution_whitelist", None)
+    return allow(CALLED) if allow else nullcontext()
 
 
 @contextmanager
