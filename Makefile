@@ -57,7 +57,7 @@ canary:  ## The fast tests with what comes next: Flower's nightly, Hydra's relea
 	$(PYTHON) -m venv --clear $(CANARY)
 	$(CANARY)/bin/python -m pip install --quiet --editable ".[dev]"
 	$(CANARY)/bin/python -m pip uninstall --quiet --yes flwr
-	$(CANARY)/bin/python -m pip install --quiet --pre --upgrade --no-deps flwr-nightly hydra-core omegaconf torch torchvision
+	$(CANARY)/bin/python -m pip install --quiet --pre --upgrade flwr-nightly hydra-core omegaconf torch torchvision
 	$(CANARY)/bin/python -m pip list | grep -iE '^(flwr|hydra|omegaconf|torch|ray)'
 	$(CANARY)/bin/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults and not gpu" $(CANARY_TESTS)
 

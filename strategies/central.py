@@ -56,8 +56,11 @@ class Central(PersonalizedStrategy):
         """The model's initial parameters.
 
         Raises:
-            ConfigError: participants are to be evaluated, and there are none.
+            ConfigError: participants are to be evaluated, or devices to be timed, and there are none.
         """
+        if self.clock is not None:
+            raise ConfigError("systems= method=central: no device trains, so that there is no time to "
+                              "simulate; set systems=off")
         if self.plan.eval_protocol == "participants_local":
             raise ConfigError("eval_protocol=participants_local method=central: no client trains; "
                               "use eval_protocol=all_after")

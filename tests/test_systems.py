@@ -158,6 +158,12 @@ def test_what_does_not_fit_is_refused(words, said):
         compose.load(words)
 
 
+def test_a_method_without_devices_refuses_their_clock(tmp_path, capsys):
+    """It would stand in reports as one that takes no time."""
+    assert main(["run", "method=central", *QUICK, "systems=drawn", f"out={tmp_path / 'a'}"]) == 2
+    assert "systems= method=central: no device trains" in capsys.readouterr().err
+
+
 def rows_of(out):
     return [r for r in read_csv(out / "metrics.csv")[0] if r["split"] == "train"]
 
