@@ -1,9 +1,9 @@
 """A sweep of 200 tiny runs in jobs, killed (-9) at random and begun again each time: does its report change?
 
-Sometimes one job is killed, sometimes the command with all of its jobs. The folders' progress decides when, not
-seconds. The end: OK, or the files that differ from those of a sweep that nobody disturbed.
+Sometimes one job is killed, sometimes the command with all of its jobs; the folders' progress decides when.
+The report is compared with that of a sweep that nobody disturbed.
 
-    python benchmarks/killed_jobs.py [--runs 200] [--kills 20] [WORDS: jobs=2 | hydra/launcher=submitit_local ...]
+    python benchmarks/killed_jobs.py [--runs 200] [--kills 20] [jobs=2 | hydra/launcher=submitit_local]
 """
 
 import argparse
@@ -46,7 +46,9 @@ def finished(out: Path) -> int:
     return sum(1 for _ in out.glob("*/summary.json"))
 
 
-def disturbed(command: Sequence[str], out: Path, runs: int, kills: int, rng: random.Random) -> tuple[int, int]:
+def disturbed(
+    command: Sequence[str], out: Path, runs: int, kills: int, rng: random.Random
+) -> tuple[int, int]:
     """Run until all is there; returns (commands killed, jobs killed)."""
     found = [0, 0]
     marks = sorted(rng.sample(range(runs - 1), kills))
@@ -113,7 +115,9 @@ def main() -> int:
         if process.communicate() and finished(whole) < args.runs:
             raise SystemExit(f"the undisturbed sweep has {finished(whole)} of {args.runs} runs")
         print("undisturbed", flush=True)
-        killed = disturbed(sweep(args.runs, args.words, part), part, args.runs, args.kills, random.Random(args.seed))
+        killed = disturbed(
+            sweep(args.runs, args.words, part), part, args.runs, args.kills, random.Random(args.seed)
+        )
         print(f"{args.runs} runs, {killed[0]} commands and {killed[1]} jobs killed", flush=True)
         same = report(whole) == report(part)
     print("OK: the reports are equal" if same else "the reports differ")

@@ -14,7 +14,7 @@ import torch
 
 import fedpers
 from fedpers.app.cli import main
-from fedpers.bench import columns, cuda, profile
+from fedpers.bench import columns, cuda, population, profile
 from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
@@ -81,14 +81,28 @@ def test_results_go_into_the_document_between_its_marks(tmp_path):
     document.write_text(
         f"before\n<!-- results: {benchtable.OURS} -->\nstale\n<!-- end of results -->\nafter\n"
     )
-    rows = [{"clients": 10**6, "seconds": 0.5, "peak_mb": 900.0, "disk_mb": 20.0, "times": 1.1}]
+    row = {"clients": 10**6, "way": "processes", "count": 2, "cpus": 1, "startup": 2.0, "seconds": 0.5}
+    rows = [row | {"peak_mb": 900.0, "disk_mb": 20.0}]
     for _ in range(2):  # a second time changes nothing
         bench.write(rows, "population", results)
     text = document.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale" not in text
-    assert "| 1,000,000 | 500 | 900 | 20 | 1.1x |" in text
+    assert "| 1,000,000 | 2 processes | 1 | 2.0 s | 500 | 2 | 900 | 20 |" in text
     assert "Not measured yet: `fedpers bench gpu`" in text
     assert "Not measured yet: `python benchmarks/pflego_cost.py`" in text
+
+
+def test_the_page_of_tables_has_the_numbers_of_the_files():
+    benchmarks = Path(fedpers.__file__).parents[1] / "benchmarks"
+    assert benchtable.render(benchmarks / "results").strip() in (benchmarks / "tables.md").read_text()
+
+
+def test_a_population_is_measured_in_a_process_of_its_own(capsys):
+    assert population.main([json.dumps([1500, population.PROCESSES, 1, 1, 2])]) == 0
+    found = json.loads(capsys.readouterr().out.removeprefix("RESULT "))
+    assert len(found["seconds"]) == 1 and found["seconds"][0] > 0 and found["startup"] > 0
+    row = population._row((1500, population.PROCESSES, 2, 1), [found | {"peak_mb": m} for m in (90.0, 80.0)])
+    assert row["peak_mb"] == 90 and row["seconds"] == found["seconds"][0] and row["count"] == 2
 
 
 def test_one_engine_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
@@ -308,6 +322,6 @@ def test_a_profile_knows_every_call_into_c():
     del found["kernels/pooled.py"]
     own = {file: set(names) for file, names in profile.IN_C.items()}
     assert own.pop("kernels/native.py") == {"call"}  # which is given the function
-    own["core/sums.py"].remove("all_finite")  # which chooses it by the kind of numbers
+    own["core/sums.py"].remove("look")  # of all_finite, which chooses it by the kind of numbers
     assert found == own
     assert callable(native.call) and callable(sums.all_finite)

@@ -44,8 +44,9 @@ IN_C = {  # functions whose time is the kernels', by their file
     "kernels/assess.py": ("_assess",),
     "core/seeds.py": ("_batches", "_integers", "_fractions"),
     "core/sums.py": (
-        "all_finite",
+        "look",
         "sums_each",
+        "add_up",
         "mixtures",
         "combine_stacks",
         "stack_of",

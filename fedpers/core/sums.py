@@ -82,14 +82,15 @@ def sums_each(
         weights: of all items.
     """
     found = [torch.empty(len(counts), *shape) for shape in shapes]
-    factors, kernel = (ctypes.c_double * len(weights))(*weights), library().fedpers_sums_each
+    factors = (ctypes.c_double * len(weights))(*weights)
     sizes, G, S, rows = [shape.numel() for shape in shapes], len(counts), len(weights), _rows(found)
 
     def add_up(mine: Callable[[int], tuple[int, int]]) -> None:
         firsts, ends = zip(*map(mine, sizes), strict=True)
         some = longs([end - first for first, end in zip(firsts, ends, strict=True)])
         items, to = _moved(places, firsts, S), _moved(rows, firsts, G)
-        kernel(ctypes.c_long(len(sizes)), some, ctypes.c_long(G), longs(counts), items, factors, to)
+        given = ctypes.c_long(len(sizes)), some, ctypes.c_long(G), longs(counts), items, factors, to
+        library().fedpers_sums_each(*given)
 
     in_parts(add_up, S * sum(sizes), MANY)
     return found
