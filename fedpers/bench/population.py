@@ -143,7 +143,7 @@ def on_ray(
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     init = {"address": cluster.address, "logging_level": "error", "log_to_driver": False}
-    resources = {"num_cpus": 1, "num_gpus": 0}
+    resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0}
     with unreported():
         run_simulation(server, app, 64, backend_config={"init_args": init, "client_resources": resources})
     cluster.shutdown()
