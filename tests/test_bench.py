@@ -14,13 +14,14 @@ import torch
 
 import fedpers
 from fedpers.app.cli import main
-from fedpers.bench import columns, cuda, population, profile
+from fedpers.bench import columns, cuda, population, profile, suites
 from fedpers.bench import main as bench
 from fedpers.bench import table as benchtable
 from fedpers.bench.work import FLOPS, MODELS, AsModule, Work, make_model
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedamp import FedAMPClient, FedAMPConfig
 from fedpers.clients.local import LocalClient, LocalTrainingConfig
+from fedpers.config import compose
 from fedpers.core import sums
 from fedpers.core.plan import Plan
 from fedpers.learning.kernels import native
@@ -97,6 +98,23 @@ def test_the_page_of_tables_has_the_numbers_of_the_files():
     assert benchtable.render(benchmarks / "results").strip() in (benchmarks / "tables.md").read_text()
 
 
+def test_several_gpus_are_measured_beside_one(tmp_path, monkeypatch):
+    asked = []
+
+    def run(words, args):
+        asked.append(words[-1])
+        compose.load([w for w in words if not w.startswith(("devices", "engine.precision"))])
+        return 1.0 / len(asked)
+
+    monkeypatch.setattr(bench.granted, "gpus", lambda: ["0", "1", "2"])
+    monkeypatch.setattr(suites, "_run_method", run)
+    assert bench.main(["cuda", "--devices", "3", "--out", str(tmp_path)]) == 0
+    assert asked == ["devices=[0]", "devices=[0,1]", "devices=[0,1,2]"]
+    rows = json.loads((tmp_path / "devices.json").read_text())["rows"]
+    assert [r["times"] for r in rows] == pytest.approx([1, 2, 3])
+    assert "| 3 | 333 | 3x |" in benchtable.table(rows, columns.SUITES["devices"][2])
+
+
 def test_a_population_is_measured_in_a_process_of_its_own(capsys):
     assert population.main([json.dumps([1500, population.PROCESSES, 1, 1, 2])]) == 0
     found = json.loads(capsys.readouterr().out.removeprefix("RESULT "))
@@ -150,6 +168,9 @@ def test_rounds_on_a_gpu_run_without_one_too(tmp_path, monkeypatch):
         (["--engines", "auto,fedjaxx"], "did you mean 'fedjax'"),
         (["methods", "--methods", "fedavgg"], "did you mean 'fedavg'"),
         (["methods", "--profile", "--models", "lenet"], "Known: logistic, mlp"),
+        (["cuda", "--devices", "2"], "--devices 2: torch finds 0 CUDA devices here"),
+        (["cuda", "--devices", "1"], "must be at least 2"),
+        (["--devices", "2"], "--devices 2: it is for `cuda`"),
         (["methods", "--clients", "0"], "--clients 0: must be at least 1"),
         (["--rounds", "-1"], "--rounds -1: must be at least 0"),
         (["--passes", "0"], "--passes 0: must be at least 1"),

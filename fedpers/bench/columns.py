@@ -179,4 +179,10 @@ SUITES: dict[str, tuple[str, str, Columns]] = {
             "peak MB of the GPU": mb("peak_gpu_mb"),
         },
     ),
+    "devices": (
+        "Several GPUs",
+        "FedAvg with an MLP of two layers of 5,000 units, 100 clients of 200 samples, all in a round, TF32: "
+        "on one GPU and on more of the same machine, a process each.",
+        {"GPUs": "{count}", "ms a round": ms("seconds"), "times one": times("times")},
+    ),
 }

@@ -55,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         for model in (args.models or ",".join(PROFILED)).split(","):
             write(profile(args, model), f"profile-{model}-{args.clients or 20}", Path(args.out))
+    elif args.devices:
+        from fedpers.bench.suites import devices
+
+        write(devices(args), "devices", Path(args.out))
     elif args.suite == "libraries":
         from fedpers.bench.libraries import libraries
 
@@ -77,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--clients", type=int, help="clients a round, of 100: methods --profile (20), cuda (100)"
     )
     found.add_argument("--engines", default="", help="rounds: which engines; all that are there")
+    found.add_argument("--devices", type=int, metavar="N", help="cuda: rounds on one GPU and on N of them")
     found.add_argument("--rounds", type=int, default=0, help="rounds of one process")
     found.add_argument("--passes", type=int, default=3, help="times that each engine is run")
     found.add_argument("--workers", type=int, default=granted.cores(), help="processes")
@@ -105,6 +110,8 @@ def mistakes(args: argparse.Namespace) -> list[str]:
     ]
     if args.profile and args.suite != "methods":
         found.append(f"--profile {args.suite}: it is for `methods`")
+    if args.devices is not None:
+        found += devices_missing(args.suite, args.devices)
     if args.suite == "libraries":
         found += checkouts(args.pflib, args.fl_bench)
     least = {"rounds": 0, "passes": 1, "workers": 1, "clients": 1}
@@ -116,6 +123,16 @@ def mistakes(args: argparse.Namespace) -> list[str]:
     others = (*PEERS, "pflib", "fl_bench")
     wrong = [p for p in args.python if p.partition("=")[0] not in others or "=" not in p]
     return found + [f"--python {p}: expected ENGINE=PATH, an engine of {', '.join(others)}" for p in wrong]
+
+
+def devices_missing(suite: str, count: int) -> list[str]:
+    """What is wrong with --devices."""
+    there = len(granted.gpus())
+    if suite != "cuda":
+        return [f"--devices {count}: it is for `cuda`"]
+    if count < 2:
+        return [f"--devices {count}: one GPU is what `cuda` measures; must be at least 2"]
+    return [f"--devices {count}: torch finds {there} CUDA devices here"] if count > there else []
 
 
 def models_of(args: argparse.Namespace) -> Iterable[str]:

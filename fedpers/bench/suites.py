@@ -42,6 +42,7 @@ def _run_method(overrides: list[str], args: argparse.Namespace) -> float | None:
     with tempfile.TemporaryDirectory() as folder:
         out, count = Path(folder) / "run", args.rounds or 20
         data = ["data=digits", "data.num_clients=100", "data.partition=iid"]
+        data = [] if any(o.startswith("data=") for o in overrides) else data
         fixed = [*data, "eval_every=0", "checkpoint_every=0", f"rounds={count}", f"out={out}"]
         command = [sys.executable, "-m", "fedpers", "run", *overrides, *fixed]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -65,6 +66,19 @@ def cuda(args: argparse.Namespace) -> list[Result]:
     from fedpers.bench.cuda import cuda
 
     return cuda(args)
+
+
+def devices(args: argparse.Namespace) -> list[Result]:
+    """FedAvg with an MLP of 25 million parameters, all 100 clients a round: on one GPU, on two, ... on N."""
+    data = ["data=synthetic_classes", "data.num_clients=100", "data.num_samples=20000", "data.partition=iid"]
+    work = ["method=fedavg", "model=mlp", "model.hidden=[5000,5000]", "engine.precision=tf32", *data]
+    rows: list[Result] = []
+    for count in range(1, args.devices + 1):
+        seconds = _run_method([*work, f"devices=[{','.join(map(str, range(count)))}]"], args)
+        rows.append({"count": count, "seconds": seconds})
+        rows[-1]["times"] = rows[0]["seconds"] / seconds if seconds and rows[0]["seconds"] else None
+        print(rows[-1], flush=True)
+    return rows
 
 
 Suite = Callable[[argparse.Namespace], list[Result]]

@@ -17,6 +17,7 @@ SCRIPTS = {
     "pflego_cost": "python benchmarks/pflego_cost.py",
     "convolutions": "python benchmarks/convolutions.py",
     "start": "python benchmarks/start.py",
+    "devices": "fedpers bench cuda --devices N",
 }  # tables with a command of their own
 OURS = "written by `fedpers bench`"  # the part of a page that holds all tables
 PEERS = "factors beside peers"  # the part of a page that holds `factors`
