@@ -7,6 +7,7 @@ earlier one is trained on beside some that were not chosen.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -67,7 +68,7 @@ def _read(path: Path, cfg: DataConfig) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"data.path={path}: there is no such file; name a .csv with a row a choice")
     bare = {".data": "\t", ".dat": "::"}.get(path.suffix)
-    more = {"header": None, "names": list(MOVIELENS), "engine": "python"} if bare else {}
+    more: dict[str, Any] = {"header": None, "names": list(MOVIELENS), "engine": "python"} if bare else {}
     try:
         table = pandas.read_csv(path, sep=bare or ",", **more)
     except (ValueError, UnicodeDecodeError) as error:
