@@ -20,6 +20,7 @@ from device_link import SERVER_APP, SUPERLINK, Local
 from fedpers.app.run import execute
 from fedpers.bench.main import machine
 from fedpers.config.compose import load
+from fedpers.core.host import owned
 from fedpers.deploy.deal import deal
 
 FILE = Path(__file__).parent / "results" / "many_devices.json"
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
+    owned()  # before the first product, so that nodes round as devices do
     with tempfile.TemporaryDirectory(prefix="fedpers-many-") as folder:
         found = measure(Path(folder), args.devices, args.rounds)
     command = f"python benchmarks/many_devices.py --devices {args.devices} --rounds {args.rounds}"
