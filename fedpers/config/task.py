@@ -9,6 +9,8 @@ from fedpers.datasets.config import TASKS_OF, DataConfig
 
 def told(data: DataConfig, task: str | None) -> DataConfig:
     """The data's keys, with the task where the set leaves a choice."""
+    if task is None:
+        return data
     free = task in TASKS_OF.get(data.kind, ()) and data.task == DataConfig.task
     return replace(data, task=task) if free else data
 

@@ -69,7 +69,8 @@ def as_array(value: Any, where: str) -> np.ndarray:
         value = value.detach().cpu()
         value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy has no such type
     if np.ma.is_masked(value):
-        value = np.where(np.ma.getmaskarray(value), None, np.ma.getdata(value))
+        value, gone = np.array(value.data, dtype=object), np.ma.getmaskarray(value)
+        value[gone] = None
     try:
         return np.asarray(value)
     except ValueError as error:

@@ -176,9 +176,10 @@ def _pair(x: Any, y: Any, where: str) -> Part:
 
 def _check_rows(x: Any, y: Any, where: str) -> None:
     """Rows of pandas' tables have names; they are matched by position."""
-    rows = [getattr(each, "index", None) for each in (x, y)]
-    tables = all(hasattr(r, "equals") for r in rows)
-    if tables and not rows[0].equals(rows[1]) and set(rows[0]) == set(rows[1]):
+    mine, theirs = getattr(x, "index", None), getattr(y, "index", None)
+    if not (hasattr(mine, "equals") and hasattr(theirs, "equals")):
+        return  # no tables of pandas
+    if not mine.equals(theirs) and set(mine) == set(theirs):
         raise DataError(f"{where}: x and y have the same index in another order; give y.loc[x.index]")
 
 
