@@ -40,7 +40,7 @@ class Watch:
     """What is on its way in one attempt of an exchange."""
 
     orders: dict[int, Any]  # still without a good reply
-    size: int  # of a reply in bytes, about that of an order; 0 where it holds no model
+    size: int = 0  # of a reply in bytes, about that of an order; 0 where it holds no model
     sent: dict[str, int] = field(default_factory=dict)  # message id -> client
     waiting: set[int] = field(default_factory=set)  # not connected yet
     faults: dict[int, str] = field(default_factory=dict)
