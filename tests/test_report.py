@@ -12,7 +12,7 @@ from fedpers.app.cli import main
 from fedpers.results import files
 from fedpers.results.report import document, record
 from fedpers.results.report.paper import paper_value
-from fedpers.results.report.runs import find_runs, group_by_setting
+from fedpers.results.report.runs import find_runs, group_by_setting, read_run
 from fedpers.results.report.standings import compare
 from fedpers.results.report.tables import beside_paper, spread
 from fedpers.results.report.view import view
@@ -134,6 +134,18 @@ def test_other_overrides_make_groups_and_settings(tmp_path):
         "digits · mlp": ["fedavg method.lr=0.1", "fedavg method.lr=0.2", "local"],
         "demo · digits · mlp": ["fedavg"],
     }
+
+
+def test_a_run_of_a_version_that_lacked_a_key_had_its_default(tmp_path):
+    """As in a sweep that goes on after an upgrade."""
+    new = {"data": {"name": "digits", "balanced": False}, "stop": {"patience": None}, "devices": []}
+    runs = [make(tmp_path / "0"), make(tmp_path / "1", seed=1, **new)]
+    other = make(tmp_path / "2", seed=0, data={"name": "digits", "balanced": True})
+    (setting,) = group_by_setting(map(read_run, [*runs, other]))
+    assert [(g.condition, len(g.runs)) for g in setting.groups] == [
+        ("data.balanced=False", 2),
+        ("data.balanced=True", 1),
+    ]
 
 
 def test_only_methods_under_the_same_conditions_are_compared(tmp_path):

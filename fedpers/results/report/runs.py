@@ -3,16 +3,17 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from fedpers.config.run_config import flatten
+from fedpers.config.run_config import ModelConfig, RunConfig, flatten
 from fedpers.core.errors import ConfigError
+from fedpers.datasets.config import DataConfig
 from fedpers.results import files
 from fedpers.results.files import CsvRow
 from fedpers.results.plots.curves import series
@@ -205,16 +206,27 @@ def conditions(setting: Setting) -> list[tuple[str, list[SeedGroup]]]:
     return list(found.items())
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    """What a run of an earlier version had for keys that were added since; not those of methods and models."""
+    plain = json.loads(json.dumps(asdict(RunConfig("", {}, DataConfig(), ModelConfig("")))))
+    return {k: v for k, v in flatten(plain).items() if k.partition(".")[0] not in ("method", "model")}
+
+
+def _value(run: StoredRun, key: str) -> Any:
+    return run.flat[key] if key in run.flat else _defaults().get(key)
+
+
 def _text(run: StoredRun, keys: Sequence[str]) -> str:
     """The keys that the run has; those of another objective or model say nothing about it."""
-    return " ".join(f"{k}={_show(run.flat[k])}" for k in keys if k in run.flat)
+    return " ".join(f"{k}={_show(_value(run, k))}" for k in keys if k in run.flat or k in _defaults())
 
 
 def _varied(runs: Sequence[StoredRun]) -> list[str]:
     """The keys whose values differ between the runs, but for those in IGNORED."""
     keys = dict.fromkeys(k for run in runs for k in run.flat)
     kept = [k for k in keys if k not in IGNORED and k.split(".")[0] not in IGNORED]
-    return [k for k in kept if len({_show(run.flat.get(k)) for run in runs}) > 1]
+    return [k for k in kept if len({_show(_value(run, k)) for run in runs}) > 1]
 
 
 def _show(value: Any) -> str:
