@@ -176,7 +176,8 @@ def _pair(x: Any, y: Any, where: str) -> Part:
 
 def _check_rows(x: Any, y: Any, where: str) -> None:
     """Rows of pandas' tables have names; they are matched by position."""
-    mine, theirs = getattr(x, "index", None), getattr(y, "index", None)
+    mine: Any = getattr(x, "index", None)
+    theirs: Any = getattr(y, "index", None)
     if not (hasattr(mine, "equals") and hasattr(theirs, "equals")):
         return  # no tables of pandas
     if not mine.equals(theirs) and set(mine) == set(theirs):

@@ -208,7 +208,7 @@ def conditions(setting: Setting) -> list[tuple[str, list[SeedGroup]]]:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    """What a run of an earlier version had for keys that were added since; not those of methods and models."""
+    """What a run of an earlier version had for keys that were added since, but for methods and models."""
     plain = json.loads(json.dumps(asdict(RunConfig("", {}, DataConfig(), ModelConfig("")))))
     return {k: v for k, v in flatten(plain).items() if k.partition(".")[0] not in ("method", "model")}
 
