@@ -7,18 +7,22 @@ earlier one is trained on beside some that were not chosen.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
+from fedpers.core.arrays import lacking
 from fedpers.core.errors import DataError
+from fedpers.core.targets import class_name, in_order_of_value
 from fedpers.datasets.config import DataConfig
+from fedpers.datasets.csv_files import Columns
+from fedpers.datasets.local_files import read_columns
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.split import by_owner
 
 LEAST = 3  # choices: one each for testing, validation and training
-MOVIELENS = ("user", "item", "rating", "timestamp")  # u.data and ratings.dat, which have no names of columns
+MOVIELENS = ("user", "item", "rating", "timestamp")
+MOVIELENS_MARKS = {".data": "\t", ".dat": "::"}  # between them, by what the file's name ends with
 Row = tuple[int, int]  # a thing's number, 1 if it was chosen
 
 
@@ -30,8 +34,8 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     """
     path = Path(cfg.path or "").expanduser()
     table = _read(path, cfg)
-    people, owner = np.unique(table[cfg.client], return_inverse=True)
-    things, item = np.unique(table[cfg.target], return_inverse=True)
+    people, owner = _numbered(table[cfg.client])
+    things, item = _numbered(table[cfg.target])
     order = np.argsort(table[cfg.time], kind="stable") if cfg.time else np.arange(len(item))
     chosen = [item[rows] for rows in by_owner(order, owner[order], len(people))]
     chosen = [own[np.sort(np.unique(own, return_index=True)[1])] for own in chosen]  # the first time counts
@@ -61,31 +65,40 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     )
 
 
-def _read(path: Path, cfg: DataConfig) -> dict[str, np.ndarray]:
-    """The columns that count, by name."""
-    import pandas
+def _numbered(names: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """(different names in the order of their values, the number of each)."""
+    found, which = np.unique(names, return_inverse=True)
+    ordered = in_order_of_value(set(found.tolist()))
+    place = {name: i for i, name in enumerate(ordered)}
+    return ordered, np.array([place[name] for name in found.tolist()])[which]
 
+
+def _read(path: Path, cfg: DataConfig) -> dict[str, np.ndarray]:
+    """The columns that count, by name; people and things are text, as they are written."""
     if not path.is_file():
         raise DataError(f"data.path={path}: there is no such file; name a .csv with a row a choice")
-    bare = {".data": "\t", ".dat": "::"}.get(path.suffix)
-    more: dict[str, Any] = {"header": None, "names": list(MOVIELENS), "engine": "python"} if bare else {}
-    try:
-        table = pandas.read_csv(path, sep=bare or ",", **more)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DataError(f"data.path={path}: is no table ({str(error).splitlines()[0]})") from error
-    wanted = {
-        "data.client": cfg.client,
-        "data.target": cfg.target,
-        **({"data.time": cfg.time} if cfg.time else {}),
-    }
+    words = cfg.client, cfg.target
+    mark = MOVIELENS_MARKS.get(path.suffix)
+    table = _movielens(path, mark) if mark else read_columns(path, words)
+    wanted = {"data.client": cfg.client, "data.target": cfg.target} | (
+        {"data.time": cfg.time} if cfg.time else {}
+    )
     for key, name in wanted.items():
         if name not in table:
-            raise DataError(
-                f"data.path={path}: has no column {key}={name}; it has {', '.join(map(str, table))}"
-            )
-        if table[name].isna().any():
+            raise DataError(f"data.path={path}: has no column {key}={name}; it has {', '.join(table)}")
+        if any(map(lacking, table[name].tolist())):
             raise DataError(f"data.path={path}: rows lack a value in '{name}'; fill or drop them")
-    return {name: table[name].to_numpy() for name in wanted.values()}
+    text = {name: np.array([class_name(v) for v in table[name].tolist()], dtype=str) for name in words}
+    return {name: table[name] for name in wanted.values()} | text
+
+
+def _movielens(path: Path, mark: str) -> Columns:
+    """u.data or ratings.dat, which have no names of columns."""
+    rows = [line.split(mark) for line in path.read_text(encoding="latin-1").splitlines() if line]
+    if any(len(row) != len(MOVIELENS) for row in rows):
+        raise DataError(f"data.path={path}: is not as MovieLens has it: {', '.join(MOVIELENS)} in each row")
+    user, item, rating, when = (np.array(column) for column in zip(*rows, strict=True))
+    return dict(zip(MOVIELENS, (user, item, rating.astype(float), when.astype(float)), strict=True))
 
 
 def _splits(own: np.ndarray, count: int, cfg: DataConfig, rng: Generator, where: str) -> Iterator[list[Row]]:

@@ -31,6 +31,7 @@ OTHER = {  # key: a value that is not its default
     "client": "c", "missing": "drop", "tokens": "true", "image_size": "[4,4]", "input_shape": "[3]",
     "class_names": "[a,b,c,d,e,f,g,h,i,j]", "task": "binary", "dim": 7, "num_classes": 4, "num_samples": 900,
     "separation": 1.0, "num_sources": 4, "noise": 0.7, "theta_var": 2.0, "sigma_h": 0.9,
+    "negatives": 2, "candidates": 7, "time": "when",
 }  # fmt: skip
 OTHERWISE = {"label_space": "global", "standardise": False, "normalise": False, "train_only": False,
              "pool": False, "rotate": True}  # fmt: skip  # where the set's file has that value
@@ -39,7 +40,7 @@ BY_LOADER = {  # keys that the function of a set itself reads: how, in its sourc
     **{k: f"cfg.{k}" for k in (
         "file", "rotate", "omniglot_split", "omniglot_clients", "options", "features", "partitioner",
         "partitioner_options", "stride", "path", "target", "client", "missing", "tokens", "image_size",
-        "task")},
+        "task", "negatives", "candidates", "time")},
 }  # fmt: skip
 ON_DEVICES = {"seed", "num_clients", "test_fraction", "valid_fraction", "standardise", "input_shape",
               "missing", "class_names", "task", "image_size", "num_classes"}  # fmt: skip

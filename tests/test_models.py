@@ -122,12 +122,12 @@ def batch(model: Model, n: int = 3, seed: int = 0) -> Data:
 
 def test_every_model_has_a_twin_and_a_config() -> None:
     folder = Path(__file__).parents[1] / "conf" / "model"
-    modules = {"module", "lstm", "transformer"}  # tests/test_own_models.py
+    modules = {"module", "lstm", "transformer", "factors"}  # tests/test_own_models.py, test_task_records.py
     assert ZOO.keys() | modules == MODELS.keys()
     assert MODELS.keys() | LIBRARIES.keys() == {path.stem for path in folder.glob("*.yaml")}
 
 
-@pytest.mark.parametrize("name", ["module", "lstm", "transformer", *LIBRARIES])
+@pytest.mark.parametrize("name", ["module", "lstm", "transformer", "factors", *LIBRARIES])
 def test_the_config_of_a_module_names_all_its_options(name: str) -> None:
     path = Path(__file__).parents[1] / "conf" / "model" / f"{name}.yaml"
     options = yaml.safe_load(path.read_text())

@@ -192,6 +192,20 @@ def test_what_is_chosen_next_is_ranked_by_a_private_vector(tmp_path):
     assert one.test.x[one.test.y == 1].tolist() == [[last]]
 
 
+@pytest.mark.parametrize("name", ["ratings.csv", "u.data"])
+def test_people_and_things_are_text(tmp_path, name):
+    """007 and 7 are two, and so are NA and nan."""
+    mark, file = ("\t", tmp_path / name) if name == "u.data" else (",", tmp_path / name)
+    rows = [(who, what, 3, t) for who in ("007", "7", "NA") for t, what in enumerate(("01", "1", "10", "2"))]
+    rows += [("anna", f"{i}", 3, i) for i in range(20, 24)]
+    head = [] if name == "u.data" else ["user,item,rating,timestamp"]
+    file.write_text("\n".join(head + [mark.join(map(str, row)) for row in rows]))
+    words = ["data=ratings", f"data.path={file}", "model=factors", "data.time=timestamp"]
+    fed = load_federation(compose.load(words).data, 0)
+    assert (fed.clients, fed.tokens) == (("007", "7", "NA", "anna"), 8)  # things 01, 1, 2, 10, 20 to 23
+    assert [int(fed.client(k).test.x[fed.client(k).test.y == 1]) for k in (0, 3)] == [2, 7]
+
+
 FAMILIES = ["pflego", "fedsoft", "ppfl", "fedem", "federico", "lsgd", "fedproto", "moon", "knnper"]
 
 

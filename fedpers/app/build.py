@@ -15,6 +15,8 @@ from fedpers.datasets.config import TASKS_OF
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.strategy import PersonalizedStrategy, Plan
 from fedpers.learning.model import Model, build_model, check_inputs
+from fedpers.learning.soft_targets import softened
+from fedpers.learning.training_round import trainings
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         task=_task(cfg, federation),
         **cfg.model.options,
     )
+    for local in trainings(cfg.method).values():
+        softened(model.loss, local)  # refuses softened targets where the loss has none
     if cfg.data.name != "device":  # whose inputs nobody here has seen
         check_inputs(model, federation.tokens, federation.input_shape)
     plan = make_plan(cfg, num_clients)

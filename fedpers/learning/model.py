@@ -176,11 +176,11 @@ def build_model(
     Raises:
         ConfigError: a name, option or value is unknown, or the model cannot take such data.
     """
-    kind = task_of(task)
-    num_outputs = 1 if kind.one_output else num_outputs
     problems = _problems(name, num_outputs, task, init, bias, options)
     if problems:
         raise ConfigError(*problems)
+    kind = task_of(task)
+    num_outputs = 1 if kind.one_output else num_outputs
     with seeded(0):  # a module is tried on made-up inputs
         network = _network(name, input_shape, num_outputs, kind.targets == "tokens", options)
     _check_form(name, task, kind.targets == "tokens", network)
@@ -216,7 +216,11 @@ def _problems(
         problems.append(f"model.bias is {bias!r}; it must be true or false")
     if num_outputs < 1:
         problems.append(f"a model with {num_outputs} outputs was asked for; it needs at least 1")
-    if (name, base_of(task) == "regression") in {("linear", False), ("logistic", True)}:
+    try:
+        base = base_of(task)
+    except ConfigError as error:
+        return [*problems, *error.problems]
+    if (name, base == "regression") in {("linear", False), ("logistic", True)}:
         other = {"linear": "logistic", "logistic": "linear"}[name]
         problems.append(f"model '{name}' does not fit a {task} task; use model={other}")
     return problems
