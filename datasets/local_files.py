@@ -20,6 +20,7 @@ from fedpers.core.tables import by_name, of_table
 from fedpers.datasets.csv_files import Columns, read_csv
 
 KINDS = (".npz", ".csv", ".parquet")
+PAIRS = {WHOLE: ("x", "y")} | {s: (f"{s}_x", f"{s}_y") for s in SPLITS}  # arrays of a .npz file
 
 
 def read(path: Path, target: str | None, client: str | None = None, values: bool = False) -> dict[str, Part]:
@@ -66,8 +67,7 @@ def unread(path: Path) -> list[str]:
         return []
     with np.load(path, allow_pickle=False) as file:
         names = list(file.files)
-    pairs = [("x", "y"), *((f"{s}_x", f"{s}_y") for s in SPLITS)]
-    taken = {name for pair in pairs if set(pair) <= set(names) for name in pair}
+    taken = {name for pair in PAIRS.values() if set(pair) <= set(names) for name in pair}
     return [name for name in names if name not in taken]
 
 
@@ -87,10 +87,9 @@ def _npz(path: Path, client: str | None) -> dict[str, Part]:
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     owner = None if client is None else arrays.get(client)
-    found = {WHOLE: ("x", "y")} | {s: (f"{s}_x", f"{s}_y") for s in SPLITS}
     parts = {
         s: Part(arrays[x], arrays[y], (), owner if s == WHOLE else None)
-        for s, (x, y) in found.items()
+        for s, (x, y) in PAIRS.items()
         if x in arrays and y in arrays
     }
     if not parts:

@@ -1,12 +1,11 @@
 """Observers by name: ours, those of other packages, and any class as "pkg.mod:Class"."""
 
-import importlib
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 from fedpers.core.errors import ConfigError, unknown
-from fedpers.core.host import current_folder
+from fedpers.core.host import from_import_path
 
 GROUP = "fedpers.observers"  # entry points by which other packages add theirs
 OBSERVERS = {  # ours; each needs an extra: that of its name, or `monitoring`
@@ -36,10 +35,9 @@ def observer_class(spec: str) -> Any:
     Raises:
         ConfigError: it cannot be imported.
     """
-    module, _, name = observers().get(spec, spec).partition(":")
+    place = observers().get(spec, spec)
     try:
-        with current_folder():
-            return getattr(importlib.import_module(module), name)
+        return from_import_path(place)
     except Exception as error:  # whatever a foreign module does while it is imported
-        text = f"cannot import {module}:{name} ({type(error).__name__}: {error})"
+        text = f"cannot import {place} ({type(error).__name__}: {error})"
         raise ConfigError(f"observers: '{spec}': {text}; name a class as pkg.mod:Class") from error

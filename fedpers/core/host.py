@@ -5,6 +5,7 @@ it was afterwards. What cannot be set back (malloc's policy) is set in processes
 the command line's, workers, Ray's actors, devices' clients.
 """
 
+import importlib
 import logging
 import os
 import random
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedpers.core.memory import keep_freed
 
@@ -70,6 +72,17 @@ def current_folder() -> Iterator[None]:
     finally:
         if added and here in sys.path:
             sys.path.remove(here)
+
+
+def from_import_path(place: str) -> Any:
+    """What "package.module:name" names; modules of the current folder are found too.
+
+    Raises:
+        Exception: whatever somebody's code raises while it is imported; AttributeError: it has no such name.
+    """
+    module, _, name = place.partition(":")
+    with current_folder():
+        return getattr(importlib.import_module(module), name)
 
 
 def _finds_current_folder() -> bool:

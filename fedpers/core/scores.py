@@ -1,6 +1,5 @@
 """Metrics beyond loss and accuracy, by name: of one client's predictions, and of the spread over clients."""
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from fedpers.core.errors import ConfigError, unknown
-from fedpers.core.host import current_folder
+from fedpers.core.host import from_import_path
 from fedpers.core.tasks import OWN, TASKS, metrics_of
 
 BINS = 15  # of the calibration error, as Guo et al., ICML 2017, have them
@@ -181,10 +180,8 @@ def own(spec: str) -> Score:
     Raises:
         ConfigError: it cannot be imported, or is no function.
     """
-    module, _, name = spec.partition(":")
     try:
-        with current_folder():
-            function = getattr(importlib.import_module(module), name)
+        function = from_import_path(spec)
     except Exception as error:  # whatever a foreign module does while it is imported
         raise ConfigError(f"metrics=[{spec}]: cannot import it ({type(error).__name__}: {error})") from error
     if not callable(function):

@@ -5,7 +5,6 @@ A task of a user's own is a record made of one of these, named "package.module:N
     Focal = replace(TASKS["classification"], losses=focal, metrics=(sensitivity,))
 """
 
-import importlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedpers.core.errors import ConfigError, unknown
-from fedpers.core.host import current_folder
+from fedpers.core.host import from_import_path
 
 OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # something of the user's; a device's policy reads it alike
 IGNORED = -100  # the target of a token that counts for nothing, as torch's cross entropy has it
@@ -154,10 +153,8 @@ def task_of(name: str) -> Task:
         return TASKS[name]
     if not OWN.fullmatch(name):
         raise ConfigError(unknown("task", name, TASKS) + "; one of yours is written package.module:Name")
-    module, _, what = name.partition(":")
     try:
-        with current_folder():
-            found = getattr(importlib.import_module(module), what)
+        found = from_import_path(name)
     except Exception as error:  # whatever a foreign module does while it is imported
         raise ConfigError(f"task={name}: cannot import it ({type(error).__name__}: {error})") from error
     if not isinstance(found, Task):

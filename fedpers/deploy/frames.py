@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 SIZE = struct.Struct("!Q")  # of the header, in bytes
+LARGE = 2**26  # bytes of a reply from which each copy of it counts
 MOST = 2**30  # bytes that are asked of the socket at once
 T = TypeVar("T")
 

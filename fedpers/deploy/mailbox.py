@@ -13,8 +13,9 @@ from concurrent.futures import Future, wait
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedpers.deploy.frames import LARGE
+
 CALLS = 16  # at one time: with more clients a call is for several, so that many clients cost few requests
-LARGE = 2**26  # bytes of a reply from which they are fetched one by one: each is there twice meanwhile
 STUCK_S = 120.0  # after which a call for a large reply is taken to wait for the half of one
 
 
@@ -22,7 +23,7 @@ class Mailbox:
     """The replies to some messages; what nobody takes any more is forgotten with it."""
 
     def __init__(self, grid: Grid, size: int = 0) -> None:
-        """`size` of a reply, in bytes, as far as that is known."""
+        """`size` of a reply in bytes, as far as that is known; large ones are fetched one by one."""
         self.grid, self.large = grid, size > LARGE
         self._calls: dict[Future[list[Message]], frozenset[str]] = {}  # under way -> the messages it is for
         self._asked: dict[str, float] = {}  # message -> when it was last asked for

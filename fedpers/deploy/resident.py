@@ -49,7 +49,6 @@ from fedpers.learning.kernels.library import prepare
 from fedpers.learning.model import Model, build_model
 
 log = logging.getLogger("fedpers")
-LARGE = 2**26  # bytes of a reply
 COMPILING_S = 20.0  # that an order waits for kernels at most; torch answers it then
 IDLE_S = 900.0  # without a message for so long the process ends
 Frames = tuple[dict[str, Any], list[np.ndarray]]
@@ -229,7 +228,7 @@ def _serve(peer: socket.socket, metrics: DeviceMetrics | None = None) -> None:
     size = sum(array.nbytes for array in found)
     frames.send(peer, header, found)
     del arrays, found
-    if size > LARGE:  # what was kept for small models would be held beside the next order
+    if size > frames.LARGE:  # what was kept for small models would be held beside the next order
         give_back()
     _note(request["header"], time.monotonic() - began, "error" in header, metrics)
 

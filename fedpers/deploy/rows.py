@@ -100,10 +100,8 @@ def _table(
     wanted = {c if c in table else c.rpartition(".")[0] or c for c in columns}  # lists: pixels.0, pixels.1
     kept = {c: v for c, v in table.items() if c in wanted or c not in unread}
     if columns and wanted != set(kept):
-        missing, odd = (
-            sorted(wanted - kept.keys()),
-            sorted(c or "one without a name" for c in kept.keys() - wanted),
-        )
+        missing = sorted(wanted - kept.keys())
+        odd = sorted(c or "one without a name" for c in kept.keys() - wanted)
         both = (f"{word} {', '.join(names)}" for word, names in (("no", missing), ("unknown:", odd)) if names)
         raise DataError(f"{where}: other columns than those of training ({'; '.join(both)})")
     count = len(next(iter(kept.values()), ()))

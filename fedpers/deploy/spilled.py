@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedpers.core.pytree import leaves, tree_map
 from fedpers.core.serialization import leaf_bytes
+from fedpers.deploy.frames import LARGE
 
 log = logging.getLogger("fedpers")
-LARGE = 2**26  # bytes of a reply from which it is kept in files
 SMALL = 2**20  # bytes of a tensor up to which it stays in memory
 
 

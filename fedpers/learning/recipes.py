@@ -1,6 +1,5 @@
 """From a path or a function to the network of a module, tried before anything is trained."""
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpers.core.errors import ConfigError, unknown
-from fedpers.core.host import current_folder
+from fedpers.core.host import from_import_path
 from fedpers.core.hub import asked_once
 from fedpers.learning.calls import plainly
 from fedpers.learning.draws import own_draws
@@ -239,8 +238,7 @@ def imported(path: str) -> Callable[..., Any]:
     if not colon or not name:
         raise ConfigError(f"{what}: expected package.module:Net, the import path and the name of your class")
     try:
-        with current_folder():
-            found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        found: Callable[..., Any] = from_import_path(path)
     except AttributeError as error:
         raise ConfigError(f"{what}: {module} has no {name}") from error
     except Exception as error:  # whatever somebody's code raises while it is imported
