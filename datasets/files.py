@@ -89,7 +89,7 @@ def _check_names(names: list[str], path: Path) -> None:
         if match and seen.setdefault(match[1], name) != name:
             raise DataError(
                 f"data.path={path}: {seen[match[1]]} and {name} are not two clients; a client's splits are "
-                f"{match[1]}/train and {match[1]}/test, with .csv, .npz, .parquet or folders of images"
+                f"{match[1]}/train and {match[1]}/test, with .csv, .tsv, .npz, .parquet or folders of images"
             )
 
 

@@ -91,4 +91,4 @@ def left_out(path: Path, others: list[Path]) -> tuple[str, ...]:
         return ()
     names = ", ".join(str(p.relative_to(path)) for p in others[:5])
     more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-    return (f"not read, being no samples: {names}{more}",)
+    return (f"files that were not read, because their kind is unknown: {names}{more}",)

@@ -1,9 +1,9 @@
-"""Reads .npz, .csv and .parquet files, and folders of them a split, as somebody has them.
+"""Reads .npz, .csv, .tsv and .parquet files, and folders of them a split, as somebody has them.
 
 A file is one of
 
 - .npz with `x` and `y`, or with train_x, train_y, test_x, test_y and maybe valid_x, valid_y;
-- .csv or .parquet; the target column is named, all other columns are numbers and make up x;
+- .csv, .tsv or .parquet; the target column is named, all other columns are numbers and make up x;
 - a folder with train, test and maybe valid, each one of these files (.npz with x and y).
 """
 
@@ -19,7 +19,7 @@ from fedpers.core.errors import DataError
 from fedpers.core.tables import by_name, of_table
 from fedpers.datasets.csv_files import Columns, read_csv
 
-KINDS = (".npz", ".csv", ".parquet")
+KINDS = (".npz", ".csv", ".tsv", ".parquet")
 PAIRS = {WHOLE: ("x", "y")} | {s: (f"{s}_x", f"{s}_y") for s in SPLITS}  # arrays of a .npz file
 
 
@@ -106,18 +106,19 @@ def _table(path: Path, target: str | None, client: str | None, values: bool) -> 
 
 
 def read_columns(path: Path, words: Collection[str] = ()) -> Columns:
-    """The columns of a .csv or .parquet file by name: `words` as they are written, others as numbers.
+    """The columns of a .csv, .tsv or .parquet file by name: `words` as they are written, others as numbers.
 
     Raises:
         DataError: there is no such file, or it is of another kind.
     """
-    readers: dict[str, Callable[[Path, Collection[str]], Columns]] = {".csv": read_csv, ".parquet": _parquet}
+    kind = path.suffix.lower()
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
-    if path.suffix.lower() not in readers:
-        kinds = "a folder, .npz, .csv, .parquet or package.module:function"
-        raise DataError(f"{path}: unknown kind of file; give {kinds}")
-    return readers[path.suffix.lower()](path, words)
+    if kind not in (".csv", ".tsv", ".parquet"):
+        kinds = f"a folder, {', '.join(KINDS)} or package.module:function"
+        raise DataError(f"{path}: unknown kind of file; give {kinds} (a spreadsheet saves a table as CSV UTF-8)")
+    reader: Callable[[Path, Collection[str]], Columns] = _parquet if kind == ".parquet" else read_csv
+    return reader(path, words)
 
 
 def from_columns(columns: Columns, target: str | None, client: str | None, where: str) -> Part:

@@ -64,6 +64,33 @@ def test_a_column_of_clients_is_no_feature_of_a_client_of_its_own(tmp_path):
     assert load(tmp_path, client="hospital").input_shape == (3,)  # a feature that has this name
 
 
+def test_a_table_with_tabs_may_be_called_tsv(tmp_path):
+    TABLE.to_csv(tmp_path / "anna.tsv", index=False, sep="\t")
+    TABLE.to_csv(tmp_path / "ben.csv", index=False)
+    federation = load(tmp_path)
+    assert federation.clients == ("anna", "ben") and not federation.notes
+    assert torch.equal(federation.client(0).train.x, federation.client(1).train.x)
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"),
+    [
+        ("1,234.5", "without marks of thousands"),
+        ("1 234", "without marks of thousands"),
+        ("2,5", "with a decimal point"),
+        ("unknown", "missing value empty"),
+        ("2025-01-01", "a date a number of days"),
+    ],
+)
+def test_the_first_cell_that_is_no_number_is_named(tmp_path, cell, remedy):
+    """The column's numbers before it are not what is wrong."""
+    table = TABLE.astype({"x2": object})
+    table.loc[4, "x2"] = cell
+    table.to_csv(tmp_path / "anna.csv", index=False)
+    with pytest.raises(DataError, match=rf"column x2 holds text .*\(x2, row 5: '{cell}'\); .*{remedy}"):
+        load(tmp_path)
+
+
 def test_arrays_that_nobody_reads_are_named(tmp_path):
     x, y = TABLE[["x2", "x10"]].to_numpy(), TABLE["label"].to_numpy()
     np.savez(tmp_path / "anna.npz", x=x, y=y, z=y)

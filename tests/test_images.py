@@ -190,7 +190,7 @@ def test_what_is_hidden_is_no_class_and_what_is_not_read_is_named(tmp_path):
     (tmp_path / "anna" / "cat" / "scan.dcm").write_bytes(b"")
     federation = simulated(tmp_path)
     assert (federation.num_clients, federation.num_classes) == (2, 3)
-    assert federation.notes[0] == "not read, being no samples: anna/cat/scan.dcm"
+    assert federation.notes[0] == "files that were not read, because their kind is unknown: anna/cat/scan.dcm"
 
 
 def test_hidden_tables_are_no_clients_and_names_in_capitals_are_read(tmp_path):

@@ -281,7 +281,7 @@ def test_runs_that_do_not_count_are_listed(tmp_path, capsys):
 def test_what_is_trained_is_told_where_some_is_frozen(tmp_path):
     run = make(tmp_path / "a")
     summary = json.loads((run / "summary.json").read_text())
-    for trains, text in (((50, 310), "mlp, trains 50 of 310 entries"), ((310, 310), "mlp")):
+    for trains, text in (((50, 310), "mlp, trains 50 of 310 parameters"), ((310, 310), "mlp")):
         summary["trains"] = dict(zip(("entries", "of"), trains, strict=True))
         (run / "summary.json").write_text(json.dumps(summary))
         (comparison,) = compare(*group_by_setting(find_runs([tmp_path])))

@@ -119,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--out", type=Path, help=out)
 
     use = _add(commands, "predict", _predict, "a client's own model, on its device, for new rows of data")
-    use.add_argument("rows", type=Path, help=".csv, .parquet, or .npz with x")
+    use.add_argument("rows", type=Path, help=".csv, .tsv, .parquet, or .npz with x")
     use.add_argument("--state", type=Path, help="the device's state folder; default: its default")
     use.add_argument("--client", help="folder in it; may be left out if there is one")
     use.add_argument("--run", help="id of the run; default: the newest")

@@ -245,7 +245,7 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     trained, entries = run.parts.model.trains
     if trained < entries:
         log.info(
-            "trains %s of %s entries; the others are frozen, and never sent", f"{trained:,}", f"{entries:,}"
+            "trains %s of %s parameters; the others are frozen and never sent", f"{trained:,}", f"{entries:,}"
         )
     run.recorder.facts["trains"] = {"entries": trained, "of": entries}
     run.recorder.listener = run.guests

@@ -10,8 +10,10 @@ import numpy as np
 from fedpers.core.arrays import NUMBERS, Part, lacking
 from fedpers.core.errors import DataError
 from fedpers.core.pixels import white
+from fedpers.core.targets import NUMBER
 
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index that has no name
+MARKED = re.compile(r"[+-]?\d{1,3}([,.'\s]\d{3})+([,.]\d+)?|[+-]?\d+,\d+")  # 1,234.5 and 1234,5
 
 
 def of_table(columns: Mapping[str, np.ndarray], target: str | None, where: str) -> Part:
@@ -34,9 +36,7 @@ def of_table(columns: Mapping[str, np.ndarray], target: str | None, where: str) 
     blocks = {name: _block(name, values, where) for name, values in columns.items()}
     words = [name for name, values in blocks.items() if values.dtype.kind not in NUMBERS]
     if words:
-        value = next((v for v in blocks[words[0]].tolist() if not lacking(v)), "")
-        such = f" (such as {str(value)[:30]!r})"
-        raise DataError(f"{where}: {', '.join(words)} hold no numbers{such}; encode or drop these columns")
+        raise DataError(f"{where}: {_of_words(words, blocks[words[0]])}")
     if len(blocks) == 1 and next(iter(blocks.values())).ndim > 1:  # one column of arrays
         return Part(next(iter(blocks.values())), y)
     flat = [b.reshape(len(y), -1) for b in blocks.values()]
@@ -47,6 +47,20 @@ def of_table(columns: Mapping[str, np.ndarray], target: str | None, where: str) 
     )
     x = np.column_stack(flat) if flat else np.zeros((len(y), 0))
     return Part(x if white(x) == 1 else x.astype(np.int64), y, labels)  # columns hold numbers, not pixels
+
+
+def _of_words(names: Sequence[str], values: np.ndarray) -> str:
+    """What is wrong with columns of text, of which `values` are the first's, and what to do."""
+    there = [(i, str(v)) for i, v in enumerate(values.tolist(), 1) if not lacking(v)]
+    row, value = next((p for p in there if not NUMBER.fullmatch(p[1])), there[0])
+    columns = f"columns {', '.join(names)} hold" if len(names) > 1 else f"column {names[0]} holds"
+    found = f"{columns} text where numbers are expected ({names[0]}, row {row}: {value[:30]!r})"
+    if MARKED.fullmatch(value):
+        return f"{found}; write numbers with a decimal point and without marks of thousands: 1234.5"
+    return (
+        f"{found}; make a category columns of 0 and 1 (pandas.get_dummies) and a date a number of days, leave "
+        "the field of a missing value empty, and drop columns that are no features"
+    )
 
 
 def _check_named(names: Iterable[str], where: str) -> None:

@@ -193,9 +193,18 @@ def shaped(x: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray:
             f"{where}: a sample has shape {x.shape[1:]}, "
             f"the run expects data.input_shape={list(cfg.input_shape)}"
         )
-    if not np.isfinite(x).all():
-        raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
+    _check_finite(x, "", where)
     return found
+
+
+def _check_finite(values: np.ndarray, what: str, where: str) -> None:
+    """The first row, counted from 1, that holds no finite number, is named."""
+    rows = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+    if len(rows):
+        raise DataError(
+            f"{where}: {len(rows)} of {len(values)} rows lack a value or hold NaN or infinite numbers "
+            f"(the first is row {rows[0] + 1}{what}); fill or drop these rows"
+        )
 
 
 def targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray:
@@ -207,11 +216,10 @@ def targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray
     if cfg.task == "regression":
         if y.dtype.kind not in NUMBERS:
             raise DataError(f"{where}: target {str(y[0])!r} is text; a regression takes numbers")
-        if not np.isfinite(y).all():
-            raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
+        _check_finite(y, ", its target", where)
         return y
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise DataError(f"{where}: holds NaN or infinite numbers; fill or drop these rows")
+    if y.dtype.kind == "f":
+        _check_finite(y, ", its target", where)
     top = 2 if cfg.task == "binary" else cfg.num_classes
     plainly = tuple(map(str, range(top)))
     numbers = {name: i for i, name in enumerate(cfg.class_names or plainly)}

@@ -23,7 +23,7 @@ def read_rows(
     """(x [n, *input_shape], y [n] or None) of new rows; y as numbers of classes, or values.
 
     Args:
-        path: .csv, .parquet, .npy with x, .npz with x and maybe y, an image, or a folder of images, which may
+        path: .csv, .tsv, .parquet, .npy with x, .npz with x and maybe y, an image, or a folder of images, which may
             lie in folders of classes.
         columns: names of x's columns, in the order of training; empty if they had none.
         target: the column of y, which may be missing.
@@ -55,7 +55,7 @@ def _read(
     if suffix in (".npy", ".npz") and len(columns) > 1:
         names = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")
         raise DataError(
-            f"{path}: x has no names of columns, and the model knows {names}; give .csv or .parquet"
+            f"{path}: x has no names of columns, and the model knows {names}; give .csv, .tsv or .parquet"
         )
     if suffix == ".npy":
         return np.load(path, allow_pickle=False), None
@@ -103,7 +103,10 @@ def _table(
         missing = sorted(wanted - kept.keys())
         odd = sorted(c or "one without a name" for c in kept.keys() - wanted)
         both = (f"{word} {', '.join(names)}" for word, names in (("no", missing), ("unknown:", odd)) if names)
-        raise DataError(f"{where}: other columns than those of training ({'; '.join(both)})")
+        raise DataError(
+            f"{where}: other columns than those of training ({'; '.join(both)}); give the same columns, "
+            "made as they were for training: a category that training had not is 0 in all of its columns"
+        )
     count = len(next(iter(kept.values()), ()))
     if not count:
         return np.zeros((0, 1)), None  # told by the caller

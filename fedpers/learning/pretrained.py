@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -77,11 +78,13 @@ def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
     tied = {id(own[n]) for n in found if n in own}  # of parameters with two names a file may hold one
     missing = {n for n in own.keys() - found.keys() - ours - counted if id(own[n]) not in tied}
     more = found.keys() - own.keys()
-    for names, is_wrong in ((missing, "are missing"), (more, "are unknown"), (other, "have another shape")):
+    faults = ((missing, "is missing"), (more, "is not in the module"), (other, "has another shape"))
+    for names, is_wrong in faults:
         if names:
+            beside = f"; the file has '{min(more)}'" if names is missing and more else ""
             raise ConfigError(
-                f"{what}: model.weights={path}: {len(names)} of its entries {is_wrong}, such as "
-                f"'{min(names)}'; the file must hold the module's state_dict() (its head may be left out)"
+                f"{what}: model.weights={path}: '{min(names)}' {is_wrong} ({len(names)} such{beside}); the file "
+                "must hold the module's state_dict() with its names and shapes (the head may be left out)"
             )
     with torch.no_grad():
         for name, value in found.items():
@@ -102,10 +105,11 @@ def read_weights(path: str) -> Mapping[str, Tensor]:
     try:
         found = _read(file)
     except Exception as error:  # damaged in one of many ways
-        text = (str(error).splitlines() or [""])[0]
+        said = (str(error).splitlines() or [""])[0]
+        text = "" if isinstance(error, UnpicklingError) else f": {type(error).__name__}: {said}"
         raise ConfigError(
-            f"model.weights={path}: cannot be read as tensors alone: {type(error).__name__}: {text}; "
-            "save the module's state_dict(), best with safetensors.torch.save_file"
+            f"model.weights={path}: cannot be read as tensors alone{text}; no other object is loaded, because "
+            "loading one may run code: save the module's state_dict(), best with safetensors.torch.save_file"
         ) from error
     found = found.get("state_dict", found) if isinstance(found, Mapping) else found
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):

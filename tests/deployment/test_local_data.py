@@ -138,7 +138,7 @@ WRONG = {
     "no zip": (text("x.npz", "no zip"), "cannot be read"),
     "empty": (text("x.csv", ""), "cannot be read"),
     "target": (text("x.csv", "a,b\n1,2\n"), "no target column 'y'; there are a, b"),
-    "words": (text("x.csv", "a,y\nred,2\n"), "a hold no numbers"),
+    "words": (text("x.csv", "a,y\nred,2\n"), "column a holds text .* \\(a, row 1: 'red'\\)"),
     "names": (bad(a=X), "has a; expected x and y"),
     "lengths": (bad(x=X, y=Y[:5]), "one y a row"),
     "shape": (bad(x=X[:, :2], y=Y), r"shape \(2,\).*data.input_shape=\[3\]"),

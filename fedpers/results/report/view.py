@@ -121,7 +121,7 @@ def _trained(run: StoredRun) -> str:
     """How many of the entries are trained, if some are frozen."""
     found = run.summary.get("trains") or {"entries": 0, "of": 0}
     frozen = found["entries"] < found["of"]
-    return f", trains {found['entries']:,} of {found['of']:,} entries" if frozen else ""
+    return f", trains {found['entries']:,} of {found['of']:,} parameters" if frozen else ""
 
 
 def _shared(runs: Sequence[StoredRun]) -> list[tuple[str, str]]:
