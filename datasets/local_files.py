@@ -116,7 +116,9 @@ def read_columns(path: Path, words: Collection[str] = ()) -> Columns:
         raise DataError(f"{path}: there is no such file or folder")
     if kind not in (".csv", ".tsv", ".parquet"):
         kinds = f"a folder, {', '.join(KINDS)} or package.module:function"
-        raise DataError(f"{path}: unknown kind of file; give {kinds} (a spreadsheet saves a table as CSV UTF-8)")
+        raise DataError(
+            f"{path}: unknown kind of file; give {kinds} (a spreadsheet saves a table as CSV UTF-8)"
+        )
     reader: Callable[[Path, Collection[str]], Columns] = _parquet if kind == ".parquet" else read_csv
     return reader(path, words)
 

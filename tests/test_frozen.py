@@ -152,10 +152,7 @@ def test_weights_of_a_file(tmp_path):
 def test_weights_that_do_not_fit_are_refused(tmp_path):
     states = own_nets.FrozenBase().state_dict()
     files = {
-        "less": (
-            {k: v for k, v in states.items() if k != "base.bias"},
-            "'base.bias' is missing.*state_dict",
-        ),
+        "less": ({k: v for k, v in states.items() if k != "base.bias"}, "'base.bias' is missing.*state_dict"),
         "more": (states | {"odd": torch.zeros(1)}, "'odd' is not in the module .1 such.;"),
         "wrapped": (
             {f"module.{k}": v for k, v in states.items()},
@@ -170,7 +167,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
     torch.save(own_nets.FrozenBase(), tmp_path / "pickled.pt")
     (tmp_path / "damaged.safetensors").write_bytes(b"12345678")
     for name in ("pickled.pt", "damaged.safetensors"):
-        with pytest.raises(ConfigError, match="cannot be read as tensors alone[^\x1b]*save_file$"):
+        with pytest.raises(ConfigError, match=r"cannot be read as tensors alone[^\x1b]*save_file$"):
             model(weights=str(tmp_path / name))
     for name, text in (("none.pt", "there is no such file"), ("x.npz", "ends in .safetensors")):
         with pytest.raises(ConfigError, match=text):

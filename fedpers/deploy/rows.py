@@ -23,8 +23,8 @@ def read_rows(
     """(x [n, *input_shape], y [n] or None) of new rows; y as numbers of classes, or values.
 
     Args:
-        path: .csv, .tsv, .parquet, .npy with x, .npz with x and maybe y, an image, or a folder of images, which may
-            lie in folders of classes.
+        path: .csv, .tsv, .parquet, .npy with x, .npz with x and maybe y, an image, or a folder of
+            images, which may lie in folders of classes.
         columns: names of x's columns, in the order of training; empty if they had none.
         target: the column of y, which may be missing.
         expected: what the model takes and answers.

@@ -83,8 +83,8 @@ def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
         if names:
             beside = f"; the file has '{min(more)}'" if names is missing and more else ""
             raise ConfigError(
-                f"{what}: model.weights={path}: '{min(names)}' {is_wrong} ({len(names)} such{beside}); the file "
-                "must hold the module's state_dict() with its names and shapes (the head may be left out)"
+                f"{what}: model.weights={path}: '{min(names)}' {is_wrong} ({len(names)} such{beside}); the "
+                "file must hold the module's state_dict() with its names and shapes (the head may be left out)"
             )
     with torch.no_grad():
         for name, value in found.items():
@@ -108,8 +108,8 @@ def read_weights(path: str) -> Mapping[str, Tensor]:
         said = (str(error).splitlines() or [""])[0]
         text = "" if isinstance(error, UnpicklingError) else f": {type(error).__name__}: {said}"
         raise ConfigError(
-            f"model.weights={path}: cannot be read as tensors alone{text}; no other object is loaded, because "
-            "loading one may run code: save the module's state_dict(), best with safetensors.torch.save_file"
+            f"model.weights={path}: cannot be read as tensors alone{text}; other objects are not loaded, "
+            "because they may run code: save the module's state_dict(), best with safetensors.torch.save_file"
         ) from error
     found = found.get("state_dict", found) if isinstance(found, Mapping) else found
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):

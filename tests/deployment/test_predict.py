@@ -92,5 +92,7 @@ def test_columns_are_found_by_name_and_others_are_refused(tmp_path: Path) -> Non
     path.write_text("b,a\n2,1\n")
     assert read_rows(path, ("a", "b"), "y", expected)[1] is None
     path.write_text("b,c\n2,1\n")
-    with pytest.raises(DataError, match=r"other columns than those of training \(no a; unknown: c\); give the same"):
+    with pytest.raises(
+        DataError, match=r"other columns than those of training \(no a; unknown: c\); give the same"
+    ):
         read_rows(path, ("a", "b"), "y", expected)
