@@ -84,7 +84,7 @@ def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
             beside = f"; the file has '{min(more)}'" if names is missing and more else ""
             raise ConfigError(
                 f"{what}: model.weights={path}: '{min(names)}' {is_wrong} ({len(names)} such{beside}); the "
-                "file must hold the module's state_dict() with its names and shapes (the head may be left out)"
+                "file must hold the module's state_dict(), with its names and shapes (but for the head)"
             )
     with torch.no_grad():
         for name, value in found.items():
