@@ -8,6 +8,7 @@ import pytest
 
 from fedpers.config.registry import METHODS
 from fedpers.flower.client import PersonalizedClient
+from fedpers.results.method_tables import benchmark
 
 ROOT = Path(__file__).parents[1]
 ROW = re.compile(r"^\| \[(\w+)\]\((\w+\.md)\)", re.MULTILINE)
@@ -52,3 +53,39 @@ def test_a_page_says_why_its_method_is_below_a_floor_of_the_benchmark(name: str)
     below = [t for t in tables if name in t and t[name] < max(t[f] for f in ("local", "fedavg"))]
     text = (ROOT / PAGES[name]).read_text(encoding="utf-8")
     assert tables and (not below or "](../benchmark.md)" in text)
+
+
+UNMEASURED = {"central", "fedbn"}  # all data in one place; a model that normalises
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES.values()}))
+def test_a_page_has_what_a_reader_looks_for(page: str) -> None:
+    """Settings, a table of numbers, what departs from the paper, when to use the method and when not."""
+    text, name = (ROOT / page).read_text(encoding="utf-8"), Path(page).stem
+    assert "**When (not) to use it.**" in text or "## When (not) to use it" in text
+    assert re.search(r"^\| (key|keys|name|layer)\b|^\| `|^\| key", text, re.MULTILINE), "settings"
+    assert re.search(r"Deviations|deviations", text) or name in ("local", "central")
+    assert re.search(r"<!-- results: (benchmark of|[\w]+\.json)|-results\.md\)", text) or name in UNMEASURED
+
+
+def test_rows_of_the_benchmark_are_those_of_its_files(tmp_path: Path) -> None:
+    """Two methods of three that share the first place, and one that no file has."""
+    score, above = "accuracy, round chosen on validation", "above local"
+    rows = [
+        ("a", score, 90.0, 1.25),
+        ("b", score, 90.0, 0.0),
+        ("c", score, 80.0, None),
+        ("a", above, -2.0, 0.5),
+    ]
+    results = [{"method": m, "column": c, "mean": mean, "std": std} for m, c, mean, std in rows]
+    record = {"changed": ["data=fashion_mnist", "data.partition=rotations"], "results": results}
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    (folder / "benchmark_x.json").write_text(json.dumps(record))
+    text = benchmark(["a", "c", "none"], tmp_path, "..")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines()[2:4]]
+    assert [(method, score, above, place) for _, method, score, above, *_, place in cells] == [
+        ("a", "90.0 ± 1.2", "-2.0 ± 0.5", "1 of 3"),
+        ("c", "80.0", "-", "3 of 3"),
+    ]
+    assert "Fashion-MNIST: four rotations" in text and "](../docs/benchmark.md)" in text

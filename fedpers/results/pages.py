@@ -4,8 +4,8 @@ A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!--
 (all tables and figures of a paper, from docs/results.yaml), "<!-- results: five papers -->" (what of each is
 reproduced, reduced or not run), "<!-- results: cells of PREFIX -->" (every cell of the tables in
 conf/experiment/PREFIX*.yaml: full, reduced or not run), "<!-- results: box of METHOD -->" (the algorithm,
-from the docstring of strategies/METHOD.py), "<!-- results: keys -->" (of conf/) or
-"<!-- results: numbers without a file -->".
+from the docstring of strategies/METHOD.py), "<!-- results: benchmark of METHOD, ... -->" (their rows of the
+benchmark), "<!-- results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
 """
 
 import ast
@@ -22,6 +22,7 @@ import yaml
 import fedpers
 from fedpers.config.keys import all_keys
 from fedpers.core.documents import PART, Render, fill, table
+from fedpers.results.method_tables import benchmark
 from fedpers.results.report.record import size
 
 ROOT = Path(fedpers.__file__).resolve().parents[1]  # of a source tree
@@ -58,7 +59,7 @@ def pages(root: Path) -> list[Path]:
 def render(name: str, root: Path, up: str) -> str | None:
     """The Markdown that a mark asks for, None for another program's; `up` leads from the page to `root`."""
     if name.endswith(".json"):
-        record, link = _record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}"
+        record, link = _record(name[:-5], root), f"{up}/{RESULTS}/{name}"
         return experiment(record, link) if "results" in record else measurement(record, link)
     if name.startswith("map of "):
         return paper_map(name.removeprefix("map of "), root, up)
@@ -66,6 +67,8 @@ def render(name: str, root: Path, up: str) -> str | None:
         return cells(name.removeprefix("cells of "), root, up)
     if name.startswith("box of "):
         return box(root / "strategies" / f"{name.removeprefix('box of ')}.py")
+    if name.startswith("benchmark of "):
+        return benchmark(name.removeprefix("benchmark of ").split(", "), root, up)
     whole = {"numbers without a file": without_file, "five papers": five_papers, "keys": all_keys}
     return whole[name](root, up) if name in whole else None
 
@@ -245,8 +248,7 @@ def _own_method(record: Record, method: str, paper: str) -> tuple[str, str]:
 
 
 def _record(name: str, root: Path) -> Record:
-    found: Record = json.loads((root / RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads((root / RESULTS / f"{name}.json").read_text(encoding="utf-8")))
 
 
 # ---- numbers without a file ---------------------------------------------------------------------
