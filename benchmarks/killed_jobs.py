@@ -1,9 +1,11 @@
 """A sweep of 200 tiny runs in jobs, killed (-9) at random and begun again each time: does its report change?
 
 Sometimes one job is killed, sometimes the command with all of its jobs; the folders' progress decides when.
-The report is compared with that of a sweep that nobody disturbed.
+The report is compared with that of a sweep in one process that nobody disturbed. A launcher starts all jobs
+of a command at once, so that --together many are asked for at a time. With --folder an ended script goes on.
 
-    python benchmarks/killed_jobs.py [--runs 200] [--kills 20] [jobs=2 | hydra/launcher=submitit_local]
+    python benchmarks/killed_jobs.py [--runs 200] [--kills 20] [--json FILE] [--folder FOLDER] [jobs=2]
+    python benchmarks/killed_jobs.py --together 8 [...] hydra/launcher=submitit_local
 """
 
 import argparse
@@ -18,27 +20,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from fedpers.bench.main import keep
 from fedpers.results.report.write import write_report
 
 QUICK = ("data.num_clients=3", "data.limit=90", "rounds=2", "checkpoint_every=1", "model.hidden=[4]")
 TIMES = {"seconds": lambda v: v and "1", "between_seconds": lambda v: ""}  # of a row of metrics.csv
 
 
-def sweep(runs: int, words: Sequence[str], out: Path) -> list[str]:
-    """The command."""
-    seeds = ",".join(map(str, range(runs // 2)))
-    setting = ["method=fedavg,local", f"seed={seeds}", *QUICK, *words, f"out={out}"]
+def sweep(seeds: range, words: Sequence[str], out: Path) -> list[str]:
+    """The command: two runs a seed."""
+    setting = ["method=fedavg,local", f"seed={','.join(map(str, seeds))}", *QUICK, *words, f"out={out}"]
     return [sys.executable, "-m", "fedpers", "run", "-m", *setting]
 
 
-def start(command: Sequence[str]) -> "subprocess.Popen[str]":
-    """The command in a session of its own, so that it can be killed with all of its jobs."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload]
+def start(command: Sequence[str], said: Path) -> "subprocess.Popen[bytes]":
+    """The command in a session of its own, so that it can be killed with all its jobs; it writes to a file.
+
+    A pipe that nobody reads would stop it when it is full.
+    """
+    with said.open("wb") as file:
+        return subprocess.Popen(command, start_new_session=True, stdout=file, stderr=subprocess.STDOUT)
 
 
 def finished(out: Path) -> int:
@@ -47,38 +54,40 @@ def finished(out: Path) -> int:
 
 
 def disturbed(
-    command: Sequence[str], out: Path, runs: int, kills: int, rng: random.Random
-) -> tuple[int, int]:
-    """Run until all is there; returns (commands killed, jobs killed)."""
-    found = [0, 0]
-    marks = sorted(rng.sample(range(runs - 1), kills))
-    while finished(out) < runs:
-        process = start(command)
+    command: Sequence[str],
+    out: Path,
+    wanted: int,
+    marks: list[int],
+    rng: random.Random,
+    found: dict[str, int],
+) -> None:
+    """Run until all is there; kill whenever as many runs are finished as `marks` say, counted in `found`."""
+    while finished(out) < wanted:
+        said = out.with_suffix(".log")
+        process = start(command, said)
         while process.poll() is None:
             if marks and finished(out) >= marks[0]:
                 time.sleep(rng.random() / 2)
                 marks.pop(0)
                 found[kill(process, rng)] += 1
             time.sleep(0.05)
-        said = process.communicate()[1]
-        if not marks and process.returncode and finished(out) < runs:
-            print(f"ended with {process.returncode}: {said[-300:]}", flush=True)
-    return found[0], found[1]
+        found["begun"] += 1
+        if not marks and process.returncode and finished(out) < wanted:
+            print(f"ended with {process.returncode}: {said.read_text()[-300:]}", flush=True)
 
 
-def kill(process: "subprocess.Popen[str]", rng: random.Random) -> int:
-    """Kill the command with all that it started (0), or one job of it (1)."""
+def kill(process: "subprocess.Popen[bytes]", rng: random.Random) -> str:
+    """Kill the command with all that it started, or one of its processes; says which."""
     family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    if family and rng.random() < 0.5:
-        rng.choice(family).kill()
-        return 1
-    for one in [*family, *([psutil.Process(process.pid)] if process.poll() is None else [])]:
-        try:
+    one_job = bool(family) and rng.random() < 0.5
+    for one in [rng.choice(family)] if one_job else family:
+        with suppress(psutil.Error):
             one.kill()
-        except psutil.Error:
-            continue
+    if one_job:
+        return "jobs"
+    process.kill()
     process.wait()
-    return 0
+    return "commands"
 
 
 def without_times(run: Path) -> None:
@@ -100,28 +109,55 @@ def report(out: Path) -> str:
     return (out / "report.md").read_text().replace(str(out), "OUT").replace(out.name, "OUT")
 
 
+def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Make both sweeps in a folder, or what is missing of them, and compare their reports."""
+    whole, part = folder / "whole", folder / "part"
+    seeds, rng = range(args.runs // 2), random.Random(args.seed)
+    began, found = time.monotonic(), {"commands": 0, "jobs": 0, "begun": 0}
+    said = folder / "whole.log"
+    start(sweep(seeds, (), whole), said).wait()
+    if finished(whole) < args.runs:
+        text = said.read_text()[-300:]
+        raise SystemExit(f"the undisturbed sweep has {finished(whole)} of {args.runs} runs: {text}")
+    print(f"undisturbed: {time.monotonic() - began:.0f} s", flush=True)
+    marks = [m for m in sorted(rng.sample(range(args.runs - 1), args.kills)) if m >= finished(part)]
+    each = max(args.together // 2, 1) if args.together else len(seeds)
+    for first in range(0, len(seeds), each):
+        some = seeds[first : first + each]
+        wanted = 2 * some.stop
+        due = [m for m in marks if m < wanted - 1]
+        marks = [m for m in marks if m >= wanted - 1]
+        disturbed(sweep(some, args.words, part), part, wanted, due, rng, found)
+    same = report(whole) == report(part)
+    names = {"commands": "commands_killed", "jobs": "processes_killed", "begun": "commands_begun"}
+    counts = {new: found[old] for old, new in names.items()}
+    return {"runs": args.runs, "by": " ".join(args.words), **counts, "seconds": time.monotonic() - began,
+            "reports": "equal" if same else "differ"}  # fmt: skip
+
+
 def main() -> int:
-    """Make both sweeps and compare their reports."""
+    """Compare, and write what was found."""
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("words", nargs="*", default=["jobs=2"])
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    for name, value in (("runs", 200), ("kills", 20), ("seed", 0), ("together", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--folder", type=Path, help="where both sweeps are made, and stay")
+    parser.add_argument("--json", type=Path, help="of benchmarks/results; other launchers' rows stay")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        whole, part = Path(folder) / "whole", Path(folder) / "part"
-        process = start(sweep(args.runs, args.words, whole))
-        if process.communicate() and finished(whole) < args.runs:
-            raise SystemExit(f"the undisturbed sweep has {finished(whole)} of {args.runs} runs")
-        print("undisturbed", flush=True)
-        killed = disturbed(
-            sweep(args.runs, args.words, part), part, args.runs, args.kills, random.Random(args.seed)
-        )
-        print(f"{args.runs} runs, {killed[0]} commands and {killed[1]} jobs killed", flush=True)
-        same = report(whole) == report(part)
-    print("OK: the reports are equal" if same else "the reports differ")
-    return not same
+        row = compare(args.folder or Path(folder), args)
+    print(row, flush=True)
+    if args.json:
+        write(args.json, row)
+    return int(row["reports"] != "equal")
+
+
+def write(file: Path, row: dict[str, Any]) -> None:
+    """Add the row to a file of results, in place of that of the same launcher."""
+    known = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = [r for r in known if r["by"] != row["by"]] + [row]
+    keep(rows, "\n".join(f"python benchmarks/killed_jobs.py {r['by']}" for r in rows), file)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,9 @@ def _check_asked(cfg: RunConfig, strategy: PersonalizedStrategy, num_clients: in
     if cfg.systems.on and not Systems(cfg.systems, num_clients, 0).always and verb:
         text = f"method={cfg.method_name} {verb}, available or not; let all be available"
         raise ConfigError(f"systems={cfg.systems.name}: {text}")
+    if cfg.systems.partial and not method(cfg.method_name).partial_work:
+        text = "it is not known to bear clients that train for less than others; leave it false"
+        raise ConfigError(f"systems.partial=true method={cfg.method_name}: {text}")
 
 
 def make_plan(cfg: RunConfig, num_clients: int) -> Plan:

@@ -14,6 +14,7 @@ GROUPS = {
     "data": "data sets",
     "model": "models",
     "engine": "engines",
+    "systems": "simulated devices",
     "aggregation": "aggregation",
     "privacy": "privacy",
     "experiment": "experiments",

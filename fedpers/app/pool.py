@@ -36,6 +36,7 @@ from fedpers.results.progress import SweepBoard
 PRELOAD = [  # imported once, in a process that runs are forked from
     *("fedpers.app.run", "fedpers.app.backends", "fedpers.datasets.federation", "fedpers.method"),
     *("fedpers.engines.cohort", "fedpers.engines.inprocess_grid", "sklearn.datasets"),
+    "fedpers.results.plots.curves",
 ]
 
 NO_MEMORY = re.compile(

@@ -290,5 +290,7 @@ def _clock(run: Prepared, cost: Cost) -> Clock:
     if cost.flops is None:
         text = "the operations of a sample of this model could not be counted, see the log"
         raise ConfigError(f"systems={cfg.systems.name}: {text}; set systems=off")
-    systems = Systems(cfg.systems, run.parts.federation.num_clients, cfg.seed)
-    return Clock(systems, cost.flops.of, sum(r.get("virtual_seconds", 0.0) for r in run.recorder.rows))
+    federation = run.parts.federation
+    systems = Systems(cfg.systems, federation.num_clients, cfg.seed)
+    now = sum(r.get("virtual_seconds", 0.0) for r in run.recorder.rows)
+    return Clock(systems, cost.flops.of, now, run.parts.client, federation.num_train)

@@ -9,7 +9,7 @@ from fedpers.core.documents import table
 LINE = re.compile(r"^( *)([\w-]+):(?: +([^#]*?))? *(?:# ?(.*))?$")
 SKIPPED = ("defaults", "hydra", "hyper", "paper")  # of a file's keys: not a user's to set
 Row = tuple[str, str, str]  # key, default, what it means
-GROUPS = ("data", "model", "method", "engine", "aggregation", "privacy")
+GROUPS = ("data", "model", "method", "engine", "systems", "aggregation", "privacy")
 
 
 def rows(text: str, prefix: str) -> Iterator[Row]:

@@ -22,6 +22,9 @@ class Method:
     paper: str
     status: str  # verified | runs | untried: docs/adr/0009
     summary: str = ""
+    # Whether clients may each make fewer epochs of `local` than others (systems.partial): then these settings
+    # say all that a client trains, no server counts its steps, and a reply is as large as its order.
+    partial_work: bool = False
 
     def strategy_class(self) -> Any:
         """The server half."""
@@ -51,10 +54,10 @@ def _resolve(spec: str, owner: str) -> Any:
         raise ConfigError(f"method '{owner}': {module} has no {name}") from error
 
 
-def _row(name: str, stem: str, paper: str, status: str, summary: str) -> Method:
+def _row(name: str, stem: str, paper: str, status: str, summary: str, **more: Any) -> Method:
     """A row whose files and classes are named as usual."""
     server, client = f"fedpers.strategies.{name}:{stem}", f"fedpers.clients.{name}:{stem}"
-    return Method(name, server, f"{client}Client", f"{client}Config", paper, status, summary)
+    return Method(name, server, f"{client}Client", f"{client}Config", paper, status, summary, **more)
 
 
 # fmt: off
@@ -65,9 +68,9 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("central", "Central", "no federation: all data in one place", "runs",
          "one model, trained on all clients' samples; simulations only"),
     _row("fedavg", "FedAvg", "McMahan et al., AISTATS 2017", "verified",
-         "one model for all, averaged by sample counts"),
+         "one model for all, averaged by sample counts", partial_work=True),
     _row("fedper", "FedPer", "Arivazhagan et al., arXiv 1912.00818", "verified",
-         "shared body, personal head, trained together"),
+         "shared body, personal head, trained together", partial_work=True),
     _row("fedfomo", "FedFomo", "Zhang et al., ICLR 2021", "verified",
          "moves towards the models that do better on samples kept back"),
     _row("perfedavg", "PerFedAvg", "Fallah et al., NeurIPS 2020", "verified",
@@ -77,15 +80,15 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("cfl", "CFL", "Sattler et al., arXiv 1910.01991", "verified",
          "FedAvg in clusters that are cut in two where members disagree"),
     _row("ditto", "Ditto", "Li et al., ICML 2021", "verified",
-         "FedAvg, and a personal model with a proximal term to the global one"),
+         "FedAvg, and a personal model with a proximal term to the global one", partial_work=True),
     _row("fedem", "FedEM", "Marfoq et al., NeurIPS 2021", "verified",
          "each client a mixture of shared components, fitted by federated EM"),
     _row("lgfedavg", "LGFedAvg", "Liang et al., arXiv 2001.01523", "verified",
-         "private body, shared head"),
+         "private body, shared head", partial_work=True),
     _row("fedalt", "FedAlt", "Pillutla et al., ICML 2022", "verified",
          "a personal part, trained before the shared one"),
     _row("fedsim", "FedSim", "Pillutla et al., ICML 2022", "verified",
-         "a personal part, trained together with the shared one"),
+         "a personal part, trained together with the shared one", partial_work=True),
     _row("fedrep", "FedRep", "Collins et al., ICML 2021", "verified",
          "many head steps, then a few on the shared body"),
     _row("fedbabu", "FedBABU", "Oh et al., ICLR 2022", "verified",
@@ -101,7 +104,7 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("ifca", "IFCA", "Ghosh et al., NeurIPS 2020", "verified",
          "hard clusters: each client trains the center of least loss"),
     _row("fedprox", "FedProx", "Li et al., MLSys 2020", "verified",
-         "FedAvg whose local training has a proximal term to the global model"),
+         "FedAvg whose local training has a proximal term to the global model", partial_work=True),
     _row("lsgd", "LSGD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
          "local SGD on any objective of the unified framework"),
     _row("acd", "ACD", "Hanzely, Zhao, Kolar, arXiv 2102.09743", "verified",
@@ -126,22 +129,23 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "K canonical models, blended by each client's membership vector"),
     Method("fedavg_ft", "fedpers.strategies.fedavg:FedAvg", "fedpers.clients.fedavg:FedAvgClient",
            "fedpers.clients.fedavg:FedAvgFTConfig", "McMahan et al., AISTATS 2017", "verified",
-           "FedAvg, fine-tuned by each client before it predicts"),
+           "FedAvg, fine-tuned by each client before it predicts", partial_work=True),
     *(Method(name.lower(), "fedpers.strategies.fedopt:FedOpt", "fedpers.clients.fedopt:FedOptClient",
-             f"fedpers.clients.fedopt:{name}Config", paper, "verified", summary) for name, paper, summary in (
+             f"fedpers.clients.fedopt:{name}Config", paper, "verified", summary, partial_work=True)
+      for name, paper, summary in (
         ("FedAvgM", "Hsu, Qi, Brown, arXiv 1909.06335", "FedAvg with momentum on the server"),
         ("FedAdam", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Adam"),
         ("FedYogi", "Reddi et al., ICLR 2021", "FedAvg whose server takes steps of Yogi"))),
     _row("scaffold", "Scaffold", "Karimireddy et al., ICML 2020", "verified",
-         "FedAvg with control variates against the drift of clients"),
+         "FedAvg with control variates against the drift of clients", partial_work=True),
     _row("fedbn", "FedBN", "Li et al., ICLR 2021", "runs",
-         "FedAvg of all layers but those that normalise"),
+         "FedAvg of all layers but those that normalise", partial_work=True),
     _row("fedrod", "FedRoD", "Chen, Chao, ICLR 2022", "verified",
          "a generic model on a balanced loss, and a personal head"),
     _row("fedproto", "FedProto", "Tan et al., AAAI 2022", "verified",
          "clients share the mean features of their classes, and no model"),
     _row("moon", "Moon", "Li, He, Song, CVPR 2021", "verified",
-         "FedAvg whose clients keep their features near the global model's"),
+         "FedAvg whose clients keep their features near the global model's", partial_work=True),
     _row("fedamp", "FedAMP", "Huang et al., AAAI 2021", "verified",
          "own models, pulled towards a mixture of those that are like them"),
     _row("fedala", "FedALA", "Zhang et al., AAAI 2023", "verified",

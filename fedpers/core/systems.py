@@ -32,6 +32,7 @@ class SystemsConfig:
     available: float = 1.0  # chance that a client can be asked in a round
     path: str | None = None  # table: a csv file; columns that it lacks are drawn
     deadline_s: float | None = None  # simulated seconds after which an exchange's replies are left out
+    partial: bool = False  # who would be late trains for as many epochs as fit before the deadline
 
     @property
     def on(self) -> bool:
@@ -44,6 +45,8 @@ class SystemsConfig:
         found += bounds(self, spread=(0, None), available=(None, 1))
         if self.name == "table" and not self.path:
             found.append(f"path=null: give a csv file with {NEEDED} and any of {', '.join(COLUMNS)}")
+        if self.partial and self.deadline_s is None:
+            found.append("partial=true: there is no deadline to be done before; set systems.deadline_s")
         if self.name == "drawn" and self.path:
             found.append(f"path={self.path}: without effect for systems=drawn; systems=table would use it")
         return found

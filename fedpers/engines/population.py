@@ -23,7 +23,7 @@ from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.flower.privacy import Mechanism
 from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.model import initial_params
-from fedpers.learning.training_round import answer, own_state, trainings
+from fedpers.learning.training_round import answer, doing, own_state, trainings
 
 FEW = 8  # clients of which at most one was met before
 UNREAD = object()  # in place of a client's state: it was not read yet
@@ -42,8 +42,8 @@ class Population:
         self.mechanism = Mechanism(plan.privacy, client.disclosure, stream) if noisy else None
         self._data: dict[int, ClientData] = {}
         self._exact = bool(client.model.network.tracked)
-        self._order: Any = None  # the last, and what it costs a client with so many samples
-        self._costs: dict[int, Work] = {}
+        self._order: Any = None  # the last, and what it costs a client with (samples, passes at most)
+        self._costs: dict[tuple[int, int], Work] = {}
 
     def one(self, request: Request, state: Any = UNREAD) -> Answer | Exception:
         """The answer of one client, run alone, or its exception; its state is read unless it is given."""
@@ -161,7 +161,7 @@ class Population:
         if header.kind == "evaluate":
             metrics = _numbers(self.client.assess(request.order, own_state(state), data, rng))
             return self.settle(request, None, None, metrics, len(data.test))
-        reply, kept = answer(self.client, request.order, state, data.train, rng, request.when[0])
+        reply, kept = answer(self.client, request.order, state, data.train, rng, header.t, header.passes)
         found: dict[str, Any] | None = None
         if header.assess and not isinstance(request.order, self.client.questions):
             model = self.client.local_model(request.order, reply)
@@ -183,7 +183,7 @@ class Population:
         """A client's answer; `n` is the samples that it used, `stack` as in `Answer`."""
         if request.header.kind == "evaluate":
             return Answer(metrics, n, 0)
-        cost = self._cost(request.order, reply, kept, n)
+        cost = self._cost(request, reply, kept, n)
         if self.mechanism is not None:
             reply, stack = self.mechanism.release(request, reply), 0
         body = reply if metrics is None else Assessed(reply, metrics)
@@ -194,17 +194,22 @@ class Population:
         if states[0] is not None:
             self.store.put_alike([r.k for r in requests], requests[0].when, states)
 
-    def _cost(self, order: Any, reply: Any, kept: Any, n: int) -> Work:
+    def _cost(self, request: Request, reply: Any, kept: Any, n: int) -> Work:
         """What the training took: with one order and n samples the same, unless the method says otherwise."""
+        order, passes = request.order, request.header.passes
         # with privacy not: what the data made of the cost would be told beside the delta
         if self._counts_work and self.mechanism is None:
-            return work_of(self.client.work_done(order, reply, own_state(kept), n))
+            return work_of(doing(self.client, passes).work_done(order, reply, own_state(kept), n))
         if order is not self._order:
             self._order, self._costs = order, {}
-        cost = self._costs.get(n)
+        cost = self._costs.get((n, passes))
         if cost is None:
-            cost = self._costs[n] = work_of(self.client.work(order, n))
+            cost = self._costs[n, passes] = self.work(request, n)
         return cost
+
+    def work(self, request: Request, n: int) -> Work:
+        """What a training on n samples takes."""
+        return work_of(doing(self.client, request.header.passes).work(request.order, n))
 
     @cached_property
     def _counts_work(self) -> bool:

@@ -19,7 +19,6 @@ from torch import Tensor
 from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.witness import STACK, Witness, took
-from fedpers.core.work import work_of
 from fedpers.engines.chunk_size import ChunkSize, without_rest
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.processor import arithmetic, free_mb
@@ -66,7 +65,7 @@ class Key(NamedTuple):
     """What is equal for clients that may share a stack."""
 
     kind: tuple[str, type, bool]
-    when: tuple[int, int]
+    header: Header
     sizes: Sizes
     order: TreeSpec
     state: TreeSpec
@@ -77,7 +76,7 @@ class Asked(NamedTuple):
     """What requests with one order and header have in common, if they are stacked."""
 
     kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
-    when: tuple[int, int]
+    header: Header
     spec: TreeSpec
     leaves: list[Any]
     loops_kernels: bool  # clients whose state has kernels of convolutions are looped
@@ -148,7 +147,7 @@ class Runner:
                 if what not in orders:
                     orders[what] = self._asked_safely(population, request)
             pairs = [(request, orders[what]) for what, request in zip(told, part, strict=True)]
-            states = iter(_states(population, [(r.k, a.when) for r, a in pairs if a is not None]))
+            states = iter(_states(population, [(r.k, r.when) for r, a in pairs if a is not None]))
             for request, a in pairs:
                 yield request, a, UNREAD if a is None else next(states)
 
@@ -178,7 +177,7 @@ class Runner:
         leaves, structure = request.tree or flatten(request.order)
         spec = spec_of(leaves, structure)
         kind = (header.kind, type(request.order), header.assess)
-        return Asked(kind, request.when, spec, leaves, auto and evaluates, own, {})
+        return Asked(kind, header, spec, leaves, auto and evaluates, own, {})
 
     def _key(
         self, population: Population, k: int, asked: Asked | None, state: Any
@@ -197,7 +196,7 @@ class Runner:
         what = sizes, id(spec)  # which the key keeps
         key = asked.keys.get(what)
         if key is None:
-            key = asked.keys[what] = Key(asked.kind, asked.when, sizes, asked.spec, spec, asked.bars)
+            key = asked.keys[what] = Key(asked.kind, asked.header, sizes, asked.spec, spec, asked.bars)
         return key, data, asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
@@ -255,8 +254,8 @@ class Runner:
                 self._learn(kind, error, found)
             else:
                 took(STACK)
-                order = chunk[0].request.order
-                work = work_of(population.client.work(order, sizes[0])).gradients if kind[0] == "train" else 0
+                first = chunk[0].request
+                work = population.work(first, sizes[0]).gradients if kind[0] == "train" else 0
                 seconds = time.process_time() - began
                 tuner.add(len(chunk), seconds / len(chunk) / max(work, *sizes))
                 population.keep([job.request for job in chunk], states)  # no matter of a chunk's size

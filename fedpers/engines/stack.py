@@ -186,7 +186,7 @@ class _Work:
         splits = [StackedData.of(i, block) for block in self.blocks]
         if self.header.kind == "evaluate":
             return None, None, self.client.assess(order, own_state(state), ClientData(*splits), rng)
-        reply, kept = answer(self.client, order, state, splits[0], rng, self.header.t)
+        reply, kept = answer(self.client, order, state, splits[0], rng, self.header.t, self.header.passes)
         found = None
         if self.header.assess and not isinstance(order, self.client.questions):
             model = self.client.local_model(order, reply)

@@ -31,6 +31,7 @@ class Header(NamedTuple):
     assess: bool = False  # whether participants evaluate after local training
     run: str = ""  # id of the run, by which a client that keeps its own state finds it
     base: str = ""  # digest of the model's frozen parameters, which everybody has and nobody sends
+    passes: int = 0  # epochs, or local.steps, that clients make at most; 0: all that are configured
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Header:
@@ -40,9 +41,8 @@ class Header(NamedTuple):
             KeyError: kind, t or e is missing.
         """
         kind, t, e = str(config["kind"]), int(config["t"]), int(config["e"])
-        return cls(
-            kind, t, e, bool(config.get("assess")), str(config.get("run", "")), str(config.get("base", ""))
-        )
+        run, base = str(config.get("run", "")), str(config.get("base", ""))
+        return cls(kind, t, e, bool(config.get("assess")), run, base, int(config.get("passes", 0)))
 
 
 class Request(NamedTuple):
@@ -170,10 +170,10 @@ def open_content(content: RecordDict, device: str = "cpu") -> tuple[dict[str, An
 
 
 def request_messages(requests: Sequence[Request], nodes: Mapping[int, int]) -> list[Message]:
-    """A message a request of one exchange, to node `nodes[k]`; what is one order to many is packed once."""
-    orders = {id(r.order): r for r in requests}
-    sealed = {i: seal(r.header._asdict(), r.order) for i, r in orders.items()}
-    return [Message(sealed[id(r.order)], nodes[r.k], r.header.kind) for r in requests]
+    """A message a request of one exchange, to node `nodes[k]`; what is told alike to many is packed once."""
+    told = {(id(r.order), r.header): r for r in requests}
+    sealed = {key: seal(r.header._asdict(), r.order) for key, r in told.items()}
+    return [Message(sealed[id(r.order), r.header], nodes[r.k], r.header.kind) for r in requests]
 
 
 def reply_message(message: Message, found: Outcome) -> Message:

@@ -14,6 +14,7 @@ from fedpers.core.errors import ReplyError
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten
 from fedpers.core.serialization import leaf_bytes
+from fedpers.core.work import Work
 from fedpers.flower.clock import Clock, Effort
 from fedpers.flower.forms import unfit_columns
 from fedpers.flower.internals import number
@@ -79,8 +80,19 @@ class Transport:
             self._down = {k: sizes[id(order)] for k, order in orders.items()} if self.clock else {}
             if self.plan.privacy.on:
                 counts.releases += orders
-        requests = [Request(k, order, header, trees.get(id(order))) for k, order in orders.items()]
+        told = self._told(header, orders, counts)
+        requests = [Request(k, order, told[k], trees.get(id(order))) for k, order in orders.items()]
         return self._messages(requests)
+
+    def _told(self, header: Header, orders: Orders, counts: RoundLog) -> Mapping[int, Header]:
+        """Each client's header: who would be late is told to train for less, if the run asks for that."""
+        clock = self.clock
+        if clock is None or header.kind != "train" or not clock.systems.config.partial:
+            return dict.fromkeys(orders, header)
+        passes = clock.passes(orders, self._down)
+        counts.extra["partial"] = counts.extra.get("partial", 0.0) + sum(m > 0 for m in passes.values())
+        each = {m: header._replace(passes=m) for m in set(passes.values())}
+        return {k: each[m] for k, m in passes.items()}
 
     def send(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The replies to messages."""
@@ -110,8 +122,8 @@ class Transport:
                 counts.head_steps += found.head_steps
                 counts.bytes_up += size
                 if self.clock is not None:
-                    cost = self.clock.flops(found.work, found.work + found.forwards, found.head_steps)
-                    efforts[k] = Effort(self._down[k], size, cost)
+                    work = Work(found.work, found.forwards, found.head_steps)
+                    efforts[k] = Effort(self._down[k], size, self.clock.operations(work))
             replies[k] = body
             del missing[k]
         if missing:

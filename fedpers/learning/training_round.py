@@ -78,6 +78,16 @@ def in_round(config: Any, t: int) -> Any:
     return dataclasses.replace(config, **changed) if changed else config
 
 
+def at_most(config: Any, passes: int) -> Any:
+    """A method's config with so many epochs at most of each local training, or steps where these count."""
+
+    def fewer(cfg: LocalConfig) -> LocalConfig:
+        name = "steps" if cfg.steps else "epochs"
+        return dataclasses.replace(cfg, **{name: min(getattr(cfg, name), passes)})
+
+    return dataclasses.replace(config, **{k: fewer(cfg) for k, cfg in trainings(config).items()})
+
+
 def trainings(config: Any) -> dict[str, LocalConfig]:
     """The settings of local training among a config's fields, by name."""
     values = {name: getattr(config, name) for name in _candidates(config.__class__)}
@@ -104,13 +114,18 @@ def loops_itself(cfg: LocalConfig, why: str) -> list[str]:
     return [f"local.{name}={getattr(cfg, name)}: {why}; leave it out" for name in asked]
 
 
-def answer(client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int) -> tuple[Any, Any]:
+def answer(
+    client: Any, order: Any, state: Any, data: Data, rng: Stream, t: int, passes: int = 0
+) -> tuple[Any, Any]:
     """`client.answer` in round t, with `state` as it is stored: its optimisers with it if they are kept.
+
+    Args:
+        passes: epochs (steps, where these count) that the client makes at most; 0: all that are configured.
 
     Raises:
         FedpersError: momentum is to be kept, and the method trains without `minimise`.
     """
-    client = _in_round(client, t)
+    client = doing(_with_config(client, in_round(client.config, t)), passes)
     if not any(cfg.keep_momentum for cfg in trainings(client.config).values()):
         return client.answer(order, state, data, rng)  # type: ignore[no-any-return]
     inner = own_state(state)
@@ -133,9 +148,12 @@ def own_state(state: Any) -> Any:
     return state.state if isinstance(state, StateWithOptimizers) else state
 
 
-def _in_round(client: Any, t: int) -> Any:
-    """The client with the rates of round t."""
-    config = in_round(client.config, t)
+def doing(client: Any, passes: int) -> Any:
+    """The client that makes so many epochs at most; 0: itself. All that it tells of its work follows."""
+    return _with_config(client, at_most(client.config, passes)) if passes > 0 else client
+
+
+def _with_config(client: Any, config: Any) -> Any:
     if config is client.config:
         return client
     fresh = copy.copy(client)
