@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,13 @@ def kill(process: "subprocess.Popen[bytes]", rng: random.Random) -> str:
 
 
 def without_times(run: Path) -> None:
-    """Set what a run measures of time to 1 s, and the commit, which may change meanwhile, to one."""
+    """Set what a run measures of time to 1 s and the commit to one, leave out the memory of its process."""
     rows = list(csv.DictReader(io.StringIO((run / "metrics.csv").read_text())))
     lines = [",".join(rows[0])]
     lines += [",".join(TIMES.get(k, lambda v: v)(v) for k, v in row.items()) for row in rows]
     (run / "metrics.csv").write_text("\n".join(lines) + "\n")
     summary = json.loads((run / "summary.json").read_text())
+    summary.pop("peak_memory_mb", None)  # known where a process makes one run
     summary |= {key: 1.0 for key in summary if key.endswith("_seconds")} | {"git_commit": "0123456789"}
     (run / "summary.json").write_text(json.dumps(summary))
 
@@ -105,12 +106,14 @@ def report(out: Path) -> str:
     """The report of a sweep, without times and the name of its folder."""
     for summary in out.glob("*/summary.json"):
         without_times(summary.parent)
-    write_report([out], out)
+    with redirect_stdout(io.StringIO()):
+        write_report([out], out)
     return (out / "report.md").read_text().replace(str(out), "OUT").replace(out.name, "OUT")
 
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Make both sweeps in a folder, or what is missing of them, and compare their reports."""
+    folder.mkdir(parents=True, exist_ok=True)
     whole, part = folder / "whole", folder / "part"
     seeds, rng = range(args.runs // 2), random.Random(args.seed)
     began, found = time.monotonic(), {"commands": 0, "jobs": 0, "begun": 0}

@@ -52,12 +52,12 @@ def population(args: argparse.Namespace) -> list[Result]:
     settings = [(n, *way) for n in NUMBERS for way in WAYS if way[0] == PROCESSES or n in ends or way[1] == 4]
     found: dict[tuple[Any, ...], list[Result]] = {setting: [] for setting in settings}
     for setting in settings * args.passes:
-        found[setting].append(_run(setting, args.rounds or 20))
+        found[setting].append(run_setting(setting, args.rounds or 20))
         print(*setting, {k: v for k, v in found[setting][-1].items() if k != "seconds"}, flush=True)
     return [_row(setting, runs) for setting, runs in found.items()]
 
 
-def _run(setting: tuple[Any, ...], rounds: int) -> Result:
+def run_setting(setting: tuple[Any, ...], rounds: int) -> Result:
     command = [sys.executable, "-m", "fedpers.bench.population", json.dumps([*setting, rounds])]
     text, peak = watched(command, {**os.environ, "OMP_NUM_THREADS": "1"})
     for line in reversed(text.splitlines()):
