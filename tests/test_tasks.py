@@ -1,5 +1,6 @@
 """Task pages are done as they stand: their code, then their commands, in an empty folder."""
 
+import importlib
 import re
 import shlex
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_breast_cancer
 
 from fedpers.app.cli import main
 
@@ -19,7 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 def do(page: str, block: int, *more: str) -> None:
     """Each command of a shell block of a page; `more` words make its runs shorter."""
-    for line in blocks(page, "bash")[block].splitlines():
+    for line in blocks(page, "bash")[block].replace("\\\n", " ").splitlines():
         program, *words = shlex.split(line, comments=True)
         assert program == "fedpers"
         assert main([*words, *(more if words[0] == "run" and "-m" not in words else ())]) == 0, line
@@ -54,12 +58,13 @@ def test_continue_a_run(empty: Path) -> None:
 
 def test_tasks_of_labels_rankings_and_your_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
-    labels, ratings, own = blocks("tasks.md", "python")
+    labels, ratings = blocks("tasks.md", "python")
+    (own,) = blocks("own_loss.md", "python")
     exec(compile(labels, "tasks.md", "exec"), {})
     exec(compile(ratings, "tasks.md", "exec"), {})
     Path("my_tasks.py").write_text(own, encoding="utf-8")
     do("tasks.md", 1, "rounds=2")
-    do("tasks.md", 2)
+    do("own_loss.md", 0)
     del sys.modules["my_tasks"]
     measured = {"labels": "label_auc", "ranking": "hr_at_10", "focal": "sure"}
     for run, name in measured.items():
@@ -74,3 +79,29 @@ def test_a_metric_of_your_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> N
     do("own_metric.md", 0, "rounds=1", "out=run")
     del sys.modules["my_scores"]
     assert "sensitivity" in pd.read_csv(empty / "run" / "clients.csv").columns
+
+
+def test_a_pretrained_backbone_keeps_the_numbers_of_its_file(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's module and command: what patterns do not name is the file's after training."""
+    monkeypatch.delitem(sys.modules, "my_nets", raising=False)
+    Path("my_nets.py").write_text(blocks("own_models.md", "python")[0], encoding="utf-8")
+    module = importlib.import_module("my_nets").Net()
+    save_file(module.state_dict(), "base.safetensors")
+    do("pretrained.md", 0, "rounds=2", "out=run", "data.limit=200")
+    del sys.modules["my_nets"]
+    assert main(["export", "run", "--client", "0"]) == 0
+    after = load_file("run/export/client_0.safetensors")
+    of = {name.rpartition(".")[0]: value for name, value in after.items() if name.endswith(".weight")}
+    (conv,) = [v for name, v in of.items() if "conv" in name]
+    assert torch.equal(conv, module.conv.weight)
+    head = next(v for name, v in of.items() if v.shape == module.fc.weight.shape)
+    assert not torch.equal(head, module.fc.weight)
+
+
+def test_predictions_of_an_exported_model(empty: Path) -> None:
+    rows = load_breast_cancer().data[:3]
+    pd.DataFrame(rows, columns=[f"x{i}" for i in range(30)]).to_csv("new.csv", index=False)
+    do("predict.md", 0, "rounds=1")
+    assert len(pd.read_csv("predictions.csv")) == 3

@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("run", type=Path, help="a run directory")
     model = "its name, such as global or center_0; may be left out if the method has one"
     export.add_argument("--model", help=model)
-    client = "a client's personal model instead: its number in clients.csv, or all"
+    client = "a client's personal model instead: its number or name in clients.csv, or all"
     export.add_argument("--client", help=client)
     export.add_argument("--onnx", action="store_true", help="write NAME.onnx besides (extra onnx)")
     out = "folder of NAME.safetensors and NAME.json; default: RUN/export"

@@ -36,11 +36,13 @@ Cell = tuple[float, float | None]
 def benchmark(methods: Sequence[str], root: Path, up: str) -> str:
     """The rows of `methods` in all files of the benchmark, and what the columns are."""
     several = len(methods) > 1
-    rows = [
-        [where, *([method] if several else []), *cells]
-        for path in sorted((root / RESULTS).glob("benchmark_*.json"), key=_order)
-        for where, method, cells in _rows(path, methods)
-    ]
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted((root / RESULTS).glob("benchmark_*.json"), key=_order):
+        for where, method, cells in _rows(path, methods):
+            found.setdefault(
+                (where, method), cells
+            )  # of methods in two files, the first: that of all methods
+    rows = [[where, *([method] if several else []), *cells] for (where, method), cells in found.items()]
     if not rows:
         return "Not measured on the benchmark's data yet."
     heads = ["clients' data", *(["method"] if several else []), *COLUMNS.values(), "place"]
