@@ -20,6 +20,8 @@ from fedpers.core.pytree import leaves
 from fedpers.core.scores import SCORES, short
 from fedpers.core.serialization import unpack
 from fedpers.core.work import Work
+from fedpers.deploy.bundles import STYPE as BUNDLE
+from fedpers.deploy.bundles import parts
 from fedpers.deploy.keys import NAME
 from fedpers.deploy.ledger import Facts
 from fedpers.deploy.orders import NONE
@@ -238,17 +240,21 @@ def opened(message: Message) -> tuple[dict[str, Any], list[np.ndarray]]:
         raise Refused(f"{show(more[0])} is no field of this answer, expected {ARRAYS}, {CONFIG}")
     arrays: ArrayRecord = content[ARRAYS]  # type: ignore[assignment]
     plain: ConfigRecord = content[CONFIG]  # type: ignore[assignment]
-    return dict(plain), [_numpy(f"{ARRAYS}[{name}]", arrays.pop(name)) for name in list(arrays)]
+    return dict(plain), [
+        found for name in list(arrays) for found in _numpy(f"{ARRAYS}[{name}]", arrays.pop(name))
+    ]
 
 
-def _numpy(name: str, array: Array) -> np.ndarray:
+def _numpy(name: str, array: Array) -> list[np.ndarray]:
+    """The arrays of a bundle, or the one that it is."""
     try:
-        found = np.load(io.BytesIO(array.data), allow_pickle=False)
+        found = [np.load(io.BytesIO(part), allow_pickle=False) for part in parts(array)]
     except Exception as error:  # whatever damaged bytes lead to
         raise Refused(f"{name} cannot be read: {type(error).__name__}") from error
-    if array.stype != "numpy.ndarray" or (array.dtype, tuple(array.shape)) != (str(found.dtype), found.shape):
+    said = (array.stype, array.dtype, tuple(array.shape))
+    if array.stype != BUNDLE and said != ("numpy.ndarray", str(found[0].dtype), found[0].shape):
         raise Refused(f"{name} holds other numbers than it says")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _body(skeleton: str, arrays: list[np.ndarray], device: str) -> Any:

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 
 from fedpers import __version__
 from fedpers.deploy import frames
+from fedpers.deploy.bundles import bundled, parts
 
 ARRAYS, CONFIG = "arrays", "config"  # as in fedpers.flower.messages, which imports torch
 FAILED = 2  # Flower's code of a client app that raised
@@ -40,15 +41,17 @@ def _handle(message: Message, context: Context) -> Message:
     node = {**context.node_config, "state": str(state)}
     request = {"header": header, "node": node, "config": context.run_config.get("config", "")}
     order: Any = message.content[ARRAYS]
-    arrays = [order.pop(name).data for name in list(order)]  # so that what was handed over can be freed
     try:
+        arrays = [
+            part for name in list(order) for part in parts(order.pop(name))
+        ]  # can be freed once handed over
         found, packed = ask(state, request, arrays, limit)
-    except Silent as why:
+    except (Silent, ValueError) as why:
         return Message(Error(FAILED, str(why)), reply_to=message)
     if "error" in found:
         return Message(Error(FAILED, str(found["error"])), reply_to=message)
     record = ArrayRecord({str(i): _array(a) for i, a in enumerate(packed)})
-    return Message(RecordDict({ARRAYS: record, CONFIG: ConfigRecord(found)}), reply_to=message)
+    return Message(bundled(RecordDict({ARRAYS: record, CONFIG: ConfigRecord(found)})), reply_to=message)
 
 
 def default_state() -> Path:

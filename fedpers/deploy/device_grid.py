@@ -20,6 +20,7 @@ from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.pytree import leaves
 from fedpers.core.serialization import leaf_bytes
 from fedpers.deploy.answers import Asked, Reader, Refused, facts_of
+from fedpers.deploy.bundles import bundled
 from fedpers.deploy.diary import Diary
 from fedpers.deploy.ledger import Ledger
 from fedpers.deploy.mailbox import Mailbox
@@ -157,7 +158,7 @@ class DeviceGrid(DirectGrid):
         for k in ready:  # one by one: a request has a largest size, and a model is to be in memory once
             if sealed is None or watch.orders[k] is not body:
                 body = watch.orders[k]
-                sealed = seal(header._asdict(), body)
+                sealed = bundled(seal(header._asdict(), body))
             order = Order(self.ledger.run, k, self.ledger.recall(k), left, self.ledger.pipeline)
             content, node = readdressed(sealed, order.header()), there[self.ledger.names[k]]
             message = Message(content, node, header.kind, ttl=left, group_id=str(header.t))

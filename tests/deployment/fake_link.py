@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedpers.config.compose import load
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.pytree import leaves
 from fedpers.deploy import resident
+from fedpers.deploy.bundles import bundled, parts
 from fedpers.deploy.deal import deal
 from fedpers.flower.internals import begin_run, set_message_id
 from fedpers.flower.messages import error_reply
@@ -82,22 +84,29 @@ class Link:
             "state": str(self.folder / name),
             **self.options,
         }
-        arrays = message.content["arrays"].to_numpy_ndarrays()
+        arrays = unbundled(message.content)
         try:
             found, packed = resident.answer({"header": header, "node": node, "config": self.config}, arrays)
         except Exception as error:
             return error_reply(message, resident.discreet(f"{type(error).__name__}: {error}"))
         record = ArrayRecord({str(i): Array(a) for i, a in enumerate(packed)})
         self.wire += [a.data for a in record.values()]
-        return Message(RecordDict({"arrays": record, "config": ConfigRecord(found)}), reply_to=message)
+        content = bundled(RecordDict({"arrays": record, "config": ConfigRecord(found)}))
+        return Message(content, reply_to=message)
 
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:
         return [self._replies.pop(i) for i in ids if i in self._replies]
 
 
+def unbundled(content: RecordDict) -> list[np.ndarray]:
+    """The arrays of a message."""
+    stored = [part for array in content["arrays"].values() for part in parts(array)]  # type: ignore[union-attr]
+    return [np.load(io.BytesIO(part)) for part in stored]
+
+
 def with_nan(reply: Message) -> Message:
     """The same reply with NaN in its first array."""
-    arrays = reply.content["arrays"].to_numpy_ndarrays()
+    arrays = unbundled(reply.content)
     arrays[0] = np.full_like(arrays[0], np.nan)
     reply.content["arrays"] = ArrayRecord(arrays)
     return reply

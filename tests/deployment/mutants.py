@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedpers.core.serialization import pack
 from fedpers.deploy import resident
+from fedpers.deploy.bundles import STYPE, bundled
 from fedpers.deploy.deal import deal
 from fedpers.flower.internals import begin_run, set_message_id
 from fedpers.flower.messages import Header, seal
@@ -58,6 +59,19 @@ def mutant(valid: RecordDict, rng: random.Random) -> RecordDict:
             KeyError, IndexError, ValueError, TypeError, OverflowError, SyntaxError, TokenError
         ):  # nothing left to change there, or NumPy cannot read what is mutated already
             rng.choice([_header, _header, _skeleton, _arrays, _arrays, _records])(content, rng)
+    return _put_together(content, rng) if rng.randrange(2) else content
+
+
+def _put_together(content: RecordDict, rng: random.Random) -> RecordDict:
+    """As devices send it; sometimes with sizes that are not those of the parts."""
+    content = bundled(content)
+    record: Any = content.get("arrays", {})
+    for key, array in record.items():
+        if array.stype == STYPE and not rng.randrange(4):
+            sizes = list(array.shape)
+            sizes[rng.randrange(len(sizes))] += rng.choice([-1, 1, 10**12, -(10**12)])
+            more = rng.choice([sizes, sizes[:-1], [*sizes, 0], [*sizes, -1, 1], sizes[::-1]])
+            record[key] = Array(array.dtype, tuple(more), STYPE, array.data)
     return content
 
 

@@ -11,11 +11,12 @@ import torch
 from fedpers.app import deployed
 from fedpers.core.errors import FedpersError
 from fedpers.core.privacy import norm
+from fedpers.core.serialization import unpack
 from fedpers.deploy import device_grid
 from fedpers.deploy.secret_noise import KEY, RELEASED, SecretNoise
 from fedpers.flower.accounting import epsilon
-from fedpers.flower.messages import Header, Request, open_content
-from tests.deployment.fake_link import Link, configs, with_nan
+from fedpers.flower.messages import Header, Request
+from tests.deployment.fake_link import Link, configs, unbundled, with_nan
 
 DP = ("privacy=dp", "privacy.clip=0.1", "privacy.noise_multiplier=5")
 
@@ -75,7 +76,7 @@ def test_a_run_on_devices_sends_noised_gradients_and_tells_what_it_spent(tmp_pat
 
 
 def open_reply_body(reply: Any) -> Any:
-    return open_content(reply.content)[1].theta
+    return unpack(str(reply.content["config"]["skeleton"]), unbundled(reply.content)).theta
 
 
 def test_a_device_refuses_a_method_that_cannot_have_it(tmp_path: Path) -> None:

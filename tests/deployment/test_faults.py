@@ -23,6 +23,7 @@ from tests.deployment.fake_link import (
     configs,
     looped,
     on_devices,
+    unbundled,
     with_nan,
 )
 from tests.deployment.matrix import MATRIX, TESTS, fault
@@ -70,8 +71,7 @@ def failure(reply: Message) -> Message:
 
 
 def wrong_shape(reply: Message) -> Message:
-    arrays: Any = reply.content["arrays"]
-    reply.content["arrays"] = ArrayRecord([a[..., :1] for a in arrays.to_numpy_ndarrays()])
+    reply.content["arrays"] = ArrayRecord([a[..., :1] for a in unbundled(reply.content)])
     return reply
 
 

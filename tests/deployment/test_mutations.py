@@ -28,7 +28,7 @@ from fedpers.deploy.private_state import Recall
 from fedpers.flower.messages import Assessed, Header
 from fedpers.flower.validation import Inspector
 from tests.deployment import fake_link
-from tests.deployment.fake_link import Link, configs
+from tests.deployment.fake_link import Link, configs, unbundled
 from tests.deployment.matrix import fault
 from tests.deployment.mutants import NAMES, device_answer, mutant, parts, reply
 
@@ -91,12 +91,12 @@ def same_form(valid: RecordDict, taken: RecordDict) -> bool:
     """Whether an answer is one that an honest device could give: the same but for finite numbers."""
     a, b = (dict(c["config"]) for c in (valid, taken))
     texts = a.pop("skeleton"), b.pop("skeleton")
-    bodies = [_ordered(unpack(str(text), c["arrays"].to_numpy_ndarrays()))
-              for text, c in zip(texts, (valid, taken), strict=True)]  # fmt: skip
+    arrays = [unbundled(c) for c in (valid, taken)]
+    bodies = [_ordered(unpack(str(text), found)) for text, found in zip(texts, arrays, strict=True)]
     (x, form), (y, other) = map(flatten, bodies)
     versions = NONE, [2, 0]  # an answer may leave the client's state as it was, or not
     honest = a.pop("version") in versions and b.pop("version") in versions
-    same = form == other and len(valid["arrays"]) == len(taken["arrays"])
+    same = form == other and len(arrays[0]) == len(arrays[1])
     return honest and same and a == b and all(map(_alike, x, y))
 
 
