@@ -3,18 +3,23 @@
 Flower keeps them beside nodes, runs and heartbeats in one SQLite file, and gives up a request that has
 waited five seconds for it: while pieces of a large model are written, heartbeats and polls fail with
 "database is locked" and the run with them. Here models lie in NAME-objects.db, and requests wait.
+Flower also writes at each request that it looked for tasks whose process went away, and every request
+waits for that; here it looks once a second.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpers.core.errors import FedpersError
 from fedpers.deploy.submit import QUIET
 
 WAIT_MS = 600_000  # for a database; a request that takes longer is given up by its sender
 MARK = "FEDPERS_SUPERLINK"  # in the environment of server apps: they were started by this SuperLink
+LOOK_S = 1.0  # between two looks for tasks that ended without a word; their heartbeats come every 30 s
 PLAIN_MB = 100.0  # of an order that Flower's own SuperLink carries through one database
 
 
@@ -34,15 +39,29 @@ def main(arguments: Sequence[str]) -> None:
 
 def _divide() -> None:
     from flwr.supercore import sql_mixin
+    from flwr.supercore.corestate.sql_corestate import SqlCoreState
     from flwr.superlink import config_loader
 
     try:
         factory, pragmas = config_loader.ObjectStoreFactory, dict(sql_mixin.SQLITE_PRAGMAS)
+        SqlCoreState._cleanup_expired_task_tokens = seldom(SqlCoreState._cleanup_expired_task_tokens)  # type: ignore[method-assign]
     except AttributeError as error:
         raise FedpersError(f"this version of flwr keeps its database elsewhere ({error})") from error
     pragmas["busy_timeout"] = str(WAIT_MS)
     sql_mixin.SQLITE_PRAGMAS = tuple(pragmas.items())  # type: ignore[assignment]  # typed by its length
     config_loader.ObjectStoreFactory = lambda database: factory(objects_of(database))  # type: ignore[assignment, misc]
+
+
+def seldom(work: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A method that does its work at most once in LOOK_S for each object, and otherwise nothing."""
+
+    def now_and_then(self: Any) -> None:
+        now = time.monotonic()
+        if now - vars(self).get(MARK, -LOOK_S) >= LOOK_S:
+            setattr(self, MARK, now)
+            work(self)
+
+    return now_and_then
 
 
 def objects_of(database: str) -> str:

@@ -16,10 +16,13 @@ from tests.deployment.fake_link import Link, configs, on_devices
 @pytest.fixture
 def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.supercore import sql_mixin
+    from flwr.supercore.corestate.sql_corestate import SqlCoreState
     from flwr.superlink import config_loader
 
     monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)  # put back afterwards
     monkeypatch.setattr(config_loader, "ObjectStoreFactory", config_loader.ObjectStoreFactory)
+    name = "_cleanup_expired_task_tokens"
+    monkeypatch.setattr(SqlCoreState, name, getattr(SqlCoreState, name))
     superlink._divide()
 
 
@@ -51,6 +54,37 @@ def test_who_writes_a_model_waits_longer_than_flower_does(tmp_path: Path, divide
     began = time.monotonic()
     objects.clear()  # type: ignore[attr-defined]
     assert time.monotonic() - began > 6
+
+
+def test_who_asks_for_a_run_does_not_wait_for_who_writes(
+    tmp_path: Path, divided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower writes at each such request; a hundred nodes ask for every piece of a model."""
+    _, state = stores(str(tmp_path / "link.db"))
+    state.get_run_status({1})  # type: ignore[attr-defined]
+    writer = sqlite3.connect(tmp_path / "link.db", isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    threading.Timer(4.5, lambda: writer.execute("ROLLBACK")).start()
+    monkeypatch.setattr(superlink, "LOOK_S", 1e9)
+    began = time.monotonic()
+    state.get_run_status({1})  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 4
+
+
+def test_what_is_done_seldom_is_done_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link:
+        looks = 0
+
+        def look(self) -> None:
+            self.looks += 1
+
+    clock = iter((0.0, 0.9, 1.0, 1.9, 2.1))
+    monkeypatch.setattr(superlink.time, "monotonic", lambda: next(clock))
+    link, seen = Link(), []
+    for _ in range(5):
+        superlink.seldom(Link.look)(link)
+        seen.append(link.looks)
+    assert seen == [1, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("database", [":flwr-in-memory:", ":memory:"])
