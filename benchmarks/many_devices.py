@@ -51,7 +51,7 @@ def measure(folder: Path, devices: int, rounds: int) -> dict[str, Any]:
     link, out = Local(folder, devices, files=files, nodes=False), folder / "run"
     light_nodes.warm()
     nodes = light_nodes.start(f"127.0.0.1:{link.port}", files, folder)
-    run = link.run(out, *same, "checkpoint_every=1", "engine.deadline_s=1800", "engine.retries=0")
+    run = link.run(out, *same, "checkpoint_every=1", "engine.deadline_s=1800")
     try:
         peak = watched(link, nodes, run)
     finally:
