@@ -116,7 +116,7 @@ def _check_test_part(cfg: DataConfig, raw: Raw) -> None:
     cut = cfg.cuts_anew or not len(raw.test_y)
     if cfg.kind in PERHAPS and not cut and cfg.test_fraction != DataConfig.test_fraction:
         raise DataError(
-            f"data.test_fraction={cfg.test_fraction}: without effect: data.name={cfg.name} brings its test "
+            f"data.test_fraction={cfg.test_fraction}: without effect: data.name={cfg.name} has test "
             "samples; data.pool=true or data.train_only=true would cut new ones"
         )
 

@@ -74,8 +74,8 @@ def _check_labels(cfg: DataConfig, raw: Raw) -> None:
     strange = y[(y < 0) | (y >= classes)] if raw.task in CLASSED else y[:0]
     if len(strange):
         raise DataError(
-            f"data.name={cfg.name}: has the label {strange[0]} ({len(strange)} samples have such a one); "
-            f"its {classes} classes are 0 to {classes - 1}"
+            f"data.name={cfg.name}: has the label {strange[0]} ({len(strange)} samples are of none of its "
+            f"{classes} classes, 0 to {classes - 1})"
         )
 
 
@@ -99,7 +99,8 @@ def _deal(cfg: DataConfig, raw: Raw, seed: int) -> Partition:
     elif raw.task not in CLASSED:
         if PARTITIONS[cfg.partition].by_class:
             raise DataError(
-                f"data.partition={cfg.partition} deals by classes, and {raw.task} has none; use iid"
+                f"data.partition={cfg.partition} splits samples by class, and a {raw.task} task has "
+                "no classes; use iid"
             )
         keys = np.zeros(len(keys), dtype=np.int64)
     options = {key: getattr(cfg, key) for key in PARTITIONS[cfg.partition].options}
@@ -280,7 +281,10 @@ def _holdout(
     if not cfg.holdout:
         return {}
     if TASKS[raw.task].targets in ("tokens", "labels"):
-        raise DataError(f"data.holdout={cfg.holdout} draws by class, and {raw.task} has none; leave it 0")
+        raise DataError(
+            f"data.holdout={cfg.holdout} draws samples by class, and a {raw.task} task has no "
+            "classes; set it to 0"
+        )
     if not len(raw.test_y) or cfg.pool:
         raise DataError(
             f"data.holdout={cfg.holdout} needs a set with a test part of its own, and data.pool=false"

@@ -126,7 +126,7 @@ def movielens(cfg: DataConfig, rng: Generator) -> Raw:
     user, film, rating, _ = table(folder / "u.data", 4).T
     unknown = sorted(set(film.tolist()) - films.keys())
     if unknown:
-        raise DataError(f"{folder / 'u.data'}: rates the film {unknown[0]:.0f}, which u.item has not")
+        raise DataError(f"{folder / 'u.data'}: rates the film {unknown[0]:.0f}, which is not in u.item")
     users, owner = np.unique(user, return_inverse=True)
     x, y = np.array([films[i] for i in film.tolist()], dtype=np.float32), rating[:, None]
     names = tuple(f"{u:.0f}" for u in users)

@@ -164,7 +164,7 @@ def _check_splits(clients: Sequence[Owned]) -> None:
         if has != {WHOLE} and not {TRAIN, TEST} <= has:
             raise DataError(
                 f"{client.where}: has {', '.join(sorted(has)) or 'nothing'}; "
-                "give train and test, or x and y to be cut"
+                "give train and test, or x and y to be split"
             )
         if (has == {WHOLE}) != (set(clients[0].parts) == {WHOLE}):
             raise DataError(

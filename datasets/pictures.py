@@ -78,7 +78,7 @@ def _opened(file: Path) -> "Image.Image":
         raise DataError(f"{file}: holds {frames} images; save the one that is the sample as a file")
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         raise DataError(
-            f"{file}: has pixels of 32 bits, whose black and white nobody knows; save it with 8 or 16 bits, "
+            f"{file}: has pixels of 32 bits, whose range is unknown; save it with 8 or 16 bits, "
             "or give arrays in .npz"
         )
     return image

@@ -41,7 +41,7 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     chosen = [own[np.sort(np.unique(own, return_index=True)[1])] for own in chosen]  # the first time counts
     kept = [k for k, own in enumerate(chosen) if len(own) >= LEAST]
     if not kept:
-        raise DataError(f"data.path={path}: nobody has {LEAST} different choices")
+        raise DataError(f"data.path={path}: no person has {LEAST} different choices")
     splits = [list(_splits(chosen[k], len(things), cfg, rng, f"{path}: '{people[k]}'")) for k in kept]
     first = np.array([(*row, k, v) for k, three in enumerate(splits) for v in (0, 1) for row in three[v]])
     last = np.array([(*row, k, 0) for k, three in enumerate(splits) for row in three[2]])
@@ -105,7 +105,9 @@ def _splits(own: np.ndarray, count: int, cfg: DataConfig, rng: Generator, where:
     """Rows to train on, for validation and for testing, of one person's choices in their order."""
     others = np.setdiff1d(np.arange(count), own)
     if not len(others):
-        raise DataError(f"data.path={where} chose all {count} things; nothing is left to rank among")
+        raise DataError(
+            f"data.path={where} chose all {count} items, so that none is left to rank the choice among"
+        )
     *earlier, before, last = own.tolist()
     beside = rng.choice(others, (len(earlier), cfg.negatives)).tolist()
     yield [

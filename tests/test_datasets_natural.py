@@ -139,7 +139,7 @@ def test_movielens_has_users_genres_and_ratings(tmp_path):
         assert torch.equal(train.y, (1 + (user + film) % 5).double()[:, None])
     assert runs(tmp_path, "movielens", tmp_path / "out", "model=linear", "method=ditto")["rounds"] == 2
     write(tmp_path / "ml-100k" / "u.data", "1\t99\t3\t1\n")
-    with pytest.raises(DataError, match=r"rates the film 99, which u\.item has not"):
+    with pytest.raises(DataError, match=r"rates the film 99, which is not in u\.item"):
         federation(tmp_path, "movielens")
 
 

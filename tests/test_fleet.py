@@ -254,5 +254,5 @@ def test_as_many_bundles_as_flower_makes_actors(monkeypatch, engine, there, coun
 def test_ray_that_never_comes_is_not_waited_for_forever(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(FedpersError, match="Ray was not there within 0 s"):
+    with pytest.raises(FedpersError, match="Ray did not start within 0 s"):
         engines._actors(EngineConfig("ray"), patience=0)

@@ -73,7 +73,7 @@ def test_every_method_states_a_space_that_it_accepts(method):
 
 @pytest.mark.parametrize("line", ["local.lr=0.1", "local.lr", "local.lr=range(1,5)", "a=choice("])
 def test_what_is_no_space_is_refused(line):
-    with pytest.raises(ConfigError, match=r"is no space; write KEY=choice\(A, B\)"):
+    with pytest.raises(ConfigError, match=r"is no search space; write KEY=choice\(A, B\)"):
         dimensions([line])
 
 
@@ -178,7 +178,7 @@ def test_runs_are_made_by_the_installed_package_wherever_the_user_is(tmp_path):
 
 def test_jobs_needs_several_runs(capsys):
     assert main(["run", *QUICK, "jobs=2"]) == 2  # refused before any folder is made
-    assert "one run has nothing to share; add -m" in capsys.readouterr().err
+    assert "this command makes one run only; add -m" in capsys.readouterr().err
     assert main(["run", "-m", *QUICK, "jobs=0"]) == 2
     assert "jobs=0: must be at least 1" in capsys.readouterr().err
 

@@ -79,7 +79,7 @@ def test_a_name_that_cannot_be(name, text, tmp_path, capsys):
 
 def test_a_folder_with_something_in_it_is_left_alone(package, capsys):
     assert main(["new-method", "other", "--out", str(package)]) == 2
-    assert "there is something already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_every_template_is_written():

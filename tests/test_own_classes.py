@@ -123,7 +123,7 @@ def test_heads_of_own_classes_need_classes_and_a_bias(name):
     without = build_model(
         "mlp", input_shape=(5,), num_outputs=4, task="classification", hidden=[4], bias=False
     )
-    with pytest.raises(ConfigError, match="needs classes, this is regression"):
+    with pytest.raises(ConfigError, match="needs classes, and the task is regression"):
         run(name, fed=regression, model=values, own_classes=True)
     with pytest.raises(ConfigError, match=r"set model\.bias=true"):
         run(name, model=without, own_classes=True)
@@ -131,5 +131,5 @@ def test_heads_of_own_classes_need_classes_and_a_bias(name):
 
 def test_a_personal_body_has_no_classes_to_cut():
     """The head is shared then: a setting without effect is refused."""
-    with pytest.raises(ConfigError, match="needs a head that is each client's own; set it false"):
+    with pytest.raises(ConfigError, match="needs a head that is each client's own; set it to false"):
         run("fedalt", own_classes=True, personal="body")

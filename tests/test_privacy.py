@@ -193,7 +193,7 @@ def test_a_client_refuses_to_answer_with_what_is_not_declared() -> None:
     w = zeros_like(cohort.client.model.init(0))
     asked = Request(0, Measure(w, 4, torch.zeros(())), Header("train", 1, 0))
     found = cohort.one(asked)
-    assert isinstance(found, FedpersError) and "so it stays here" in str(found)
+    assert isinstance(found, FedpersError) and "so this one is not sent" in str(found)
 
 
 @pytest.mark.parametrize(("privacy", "rows"), [(PrivacyConfig(), True), (TINY, False)])

@@ -200,7 +200,7 @@ def test_a_run_goes_on_forwards_only(tmp_path, capsys):
     assert main(["run", *QUICK, "method=fedavg", f"out={out}", "rounds=3"]) == 0
     before = read_summary(out)
     assert main(["run", f"resume={out}", "rounds=2"]) == 2
-    assert "rounds=2: the run in" in (said := capsys.readouterr().err) and "has 3 rounds behind it" in said
+    assert "rounds=2: the run in" in (said := capsys.readouterr().err) and "has 3 rounds done" in said
     assert read_summary(out) == before and stored_config(out).rounds == 3
     cfg = compose.load([*QUICK, "method=fedavg", "rounds=2"])
     with pytest.raises(ConfigError, match="the run there has 3 rounds, this one 2"):
@@ -221,12 +221,12 @@ def test_runs_do_not_stand_in_each_other(tmp_path, capsys):
     one, many = tmp_path / "one", tmp_path / "many"
     assert main(["run", *QUICK, "method=fedavg", f"out={one}"]) == 0
     assert main([*SWEEP, f"out={one}"]) == 2
-    assert "a run is there, and many need a folder of their own" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="many need a folder"):
+    assert "several runs need a folder of their own" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="several runs need a folder"):
         fedpers.run("fedavg", seeds=2, out=one)
     assert main([*SWEEP, f"out={many}"]) == 0
     assert main(["run", *QUICK, "method=fedavg", f"out={many}"]) == 2
-    assert "runs are below it" in capsys.readouterr().err
+    assert "there are runs in folders below it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_every_method_runs_on_devices_that_come_late_and_go_or_says_why_not(meth
         compose.load([*words, *slow])
         parts = assemble(compose.load([*words, *slow]))
     except ConfigError as error:
-        assert "leave it 0" in str(error) or "takes all" in str(error) or "clients_per_round" in str(error)
+        assert "set it to 0" in str(error) or "takes all" in str(error) or "clients_per_round" in str(error)
         return
     assert not parts.strategy.takes_all and not parts.strategy.draws_itself
 

@@ -42,7 +42,7 @@ def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, giv
     engine, devices = cfg.engine, devices_of(cfg)
     cuda = parts.plan.device.startswith("cuda")
     if engine.precision == "tf32" and not cuda:
-        raise ConfigError("engine.precision=tf32 needs device=cuda; a CPU knows float32 and bf16")
+        raise ConfigError("engine.precision=tf32 needs device=cuda; on a CPU choose float32 or bf16")
     runner = RunnerConfig(
         engine.runner,
         engine.chunk,
@@ -200,7 +200,7 @@ def _actors(engine: EngineConfig, patience: float = 120.0) -> int:
     began = time.monotonic()
     while not ray.is_initialized():
         if time.monotonic() - began > patience:
-            raise FedpersError(f"Ray was not there within {patience:.0f} s")
+            raise FedpersError(f"Ray did not start within {patience:.0f} s")
         time.sleep(0.05)
     there = ray.cluster_resources()
     count = there.get("CPU", 0) / engine.num_cpus

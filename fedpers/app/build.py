@@ -115,7 +115,7 @@ def _check_asked(cfg: RunConfig, strategy: PersonalizedStrategy, num_clients: in
     """Refuse what changes who is asked, where the method chooses that by itself."""
     verb = "takes all clients in every round" if strategy.takes_all else strategy.draws_itself
     if verb and cfg.engine.extra:
-        raise ConfigError(f"engine.extra={cfg.engine.extra}: method={cfg.method_name} {verb}; leave it 0")
+        raise ConfigError(f"engine.extra={cfg.engine.extra}: method={cfg.method_name} {verb}; set it to 0")
     if cfg.systems.on and not Systems(cfg.systems, num_clients, 0).always and verb:
         text = f"method={cfg.method_name} {verb}, available or not; let all be available"
         raise ConfigError(f"systems={cfg.systems.name}: {text}")

@@ -244,7 +244,9 @@ def _number(client: str, names: tuple[str, ...]) -> int:
 
 def _by_name(models: dict[str, ExportedModel], name: str | None, of: str) -> ExportedModel:
     if not models:
-        raise ConfigError(f"{of} has no whole model to hand out, each client's is its own: use --client")
+        raise ConfigError(
+            f"{of} has no shared model to export, because each client has its own: use --client"
+        )
     if name is None and len(models) == 1:
         return next(iter(models.values()))
     if name is None:

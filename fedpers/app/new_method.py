@@ -32,7 +32,7 @@ def new_method(name: str, out: Path | None = None) -> Path:
     _check(name)
     folder = out or Path(f"fedpers_{name}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: there is something already; choose another folder with --out")
+        raise ConfigError(f"{folder}: exists already; choose another folder with --out")
     templates = importlib.resources.files("fedpers.app") / "new_method_files"
     for source, target in FILES.items():
         path = folder / _filled(target, name)

@@ -37,7 +37,9 @@ def predict(
         CheckpointError: a file of the model is damaged.
     """
     if model is not None and (state, client, run) != (None, None, None):
-        raise ConfigError("--model is a model by itself; leave out --state, --client and --run")
+        raise ConfigError(
+            "--model names an exported file, which is complete; leave out --state, --client and --run"
+        )
     if model is not None:
         outputs, y, expected = _exported(load_exported(model), rows, target)
     else:
@@ -58,11 +60,12 @@ def _exported(
     """(outputs [n, K], the known answers, what it takes) of an exported model."""
     about, expected = model.about, model.expected
     if about["kind"] not in ("model", "mixture"):
-        raise ConfigError(f"{about['name']} is the {about['kind']} of a model; a client's whole one predicts")
+        text = "export a whole one: fedpers export RUN --client K"
+        raise ConfigError(f"{about['name']} holds only the {about['kind']} of a model; {text}")
     unread = [about["client_column"]] if about["client_column"] else []
     if expected.task not in PLAIN:
         raise ConfigError(
-            f"{about['name']} is for the task {expected.task}, whose predictions have no table; use it from "
+            f"{about['name']} is for the task {expected.task}, whose predictions are no table; use it from "
             "Python: load_exported(FOLDER)"
         )
     x, y = read_rows(rows, model.pipeline.columns, target or model.pipeline.target, expected, unread)

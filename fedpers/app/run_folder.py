@@ -61,9 +61,13 @@ def check_writable(out: Path) -> None:
 def check_nesting(out: Path, many: bool) -> None:
     """Raise ConfigError if `many` runs were to stand inside a run, or one where there are several below."""
     if many and any((out / trace).exists() for trace in TRACES):
-        raise ConfigError(f"out={out}: a run is there, and many need a folder of their own; choose another")
+        raise ConfigError(
+            f"out={out}: the folder holds a run, and several runs need a folder of their own; choose another"
+        )
     if not many and not (out / CONFIG).exists() and any(out.glob(f"*/{CONFIG}")):
-        raise ConfigError(f"out={out}: runs are below it; choose another folder for this one")
+        raise ConfigError(
+            f"out={out}: there are runs in folders below it; choose another folder for this one"
+        )
 
 
 def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
@@ -98,7 +102,7 @@ def _going_on(cfg: RunConfig, out: Path) -> RunConfig:
     done = checkpoint.last_round(out)
     if done is not None and done > cfg.rounds:
         text = "leave rounds= out, or give a larger number"
-        raise ConfigError(f"rounds={cfg.rounds}: the run in {out} has {done} rounds behind it; {text}")
+        raise ConfigError(f"rounds={cfg.rounds}: the run in {out} has {done} rounds done; {text}")
     if done is not None:
         return cfg
     log.warning("%s: killed before its first checkpoint; it starts anew from its stored config", out)

@@ -46,7 +46,7 @@ def folder_of(cfg: RunConfig) -> Path:
     if cfg.resume:
         if cfg.out and Path(cfg.out).resolve() != Path(cfg.resume).resolve():
             raise ConfigError(
-                f"out={cfg.out} resume={cfg.resume}: a run goes on in its folder; leave out out="
+                f"out={cfg.out} resume={cfg.resume}: a resumed run stays in its folder; leave out out="
             )
         check_same(cfg, Path(cfg.resume))
         return Path(cfg.resume)

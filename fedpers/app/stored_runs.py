@@ -84,7 +84,9 @@ class Run:
     def _path(self, seed: int | None) -> Path:
         by_seed = dict(zip(self.seeds, self.paths, strict=True))
         if seed is not None and seed not in by_seed:
-            raise ConfigError(f"seed={seed}: there is none; these runs have {', '.join(map(str, by_seed))}")
+            raise ConfigError(
+                f"seed={seed}: no run has this seed; these runs have {', '.join(map(str, by_seed))}"
+            )
         return self.paths[0] if seed is None else by_seed[seed]
 
     def _stored(self) -> list[StoredRun]:

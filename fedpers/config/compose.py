@@ -84,7 +84,7 @@ def _check_settings(
     if not jobs and names:
         raise ConfigError(f"{names[0]}=: Hydra's own sweeper only; the chosen one has options of its own")
     if settings.jobs != 1 and "jobs" in names and not sweep and not settings.tune:
-        raise ConfigError(f"jobs={settings.jobs}: one run has nothing to share; add -m and several values")
+        raise ConfigError(f"jobs={settings.jobs}: this command makes one run only; add -m and several values")
 
 
 def space(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:

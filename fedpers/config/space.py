@@ -81,6 +81,6 @@ def _dimension(line: str) -> Dimension:
     if isinstance(value, IntervalSweep) and value.start is not None and value.end is not None:
         return Dimension(key, low=value.start, high=value.end, log="log" in value.tags)
     raise ConfigError(
-        f"method.{SPACE}: '{line}' is no space; write KEY=choice(A, B), KEY=interval(LOW, HIGH), "
+        f"method.{SPACE}: '{line}' is no search space; write KEY=choice(A, B), KEY=interval(LOW, HIGH), "
         f"KEY=int(interval(LOW, HIGH)) or KEY=tag(log, interval(LOW, HIGH))"
     )

@@ -74,7 +74,7 @@ def as_array(value: Any, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise DataError(f"{where}: its rows have different lengths; pad or cut them to one") from error
+        raise DataError(f"{where}: its rows have different lengths; pad or cut them to one length") from error
     except TypeError as error:  # a sparse tensor
         raise DataError(f"{where}: is no array ({error}); give NumPy's, or a dense tensor") from error
 

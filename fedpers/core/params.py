@@ -88,7 +88,9 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
     if not whole:
         raise FedpersError("nothing to aggregate: no client replied")
     if len(whole) != len(factors):
-        raise FedpersError(f"{len(whole)} items cannot be summed with {len(factors)} weights")
+        raise FedpersError(
+            f"{len(whole)} items need as many weights to be summed, not {len(factors)} weights"
+        )
     same_names(*whole)
     columns = _layers(whole)
     if columns and all(map(known, columns)):

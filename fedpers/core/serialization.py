@@ -156,7 +156,7 @@ def read_record(path: Path, device: str = "cpu") -> Any:
         )
     found = [arrays[name] for name in sorted(arrays, key=int)] if all(map(str.isdecimal, arrays)) else []
     if about.get(DIGEST) != _digest(skeleton, found):
-        raise CheckpointError(f"{path} is damaged: it holds other bits than were written")
+        raise CheckpointError(f"{path} is damaged: its content is not what was written")
     try:
         return unpack(skeleton, found, device)
     except FedpersError as error:  # whole, but of records that have changed since

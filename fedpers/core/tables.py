@@ -97,7 +97,9 @@ def _block(name: str, values: np.ndarray, where: str) -> np.ndarray:
     try:
         whole = np.array([np.asarray(v) for v in values])
     except ValueError as error:
-        raise DataError(f"{where}: column '{name}' holds different sizes; bring them to one") from error
+        raise DataError(
+            f"{where}: column '{name}' holds lists or images of different sizes; bring them to one size"
+        ) from error
     if not pictures:
         return whole
     return whole[:, None] if whole.ndim == 3 else np.ascontiguousarray(whole.transpose(0, 3, 1, 2))

@@ -30,7 +30,10 @@ def numbered(targets: Sequence[np.ndarray], task: str, where: str) -> tuple[list
     found = [_names(y, where) for y in targets]
     numbers = {all(map(NUMBER.fullmatch, names)) for names, _ in found}
     if len(numbers) > 1:
-        raise DataError(f"{where}: targets are numbers of some clients and text of others; make them alike")
+        raise DataError(
+            f"{where}: targets are numbers for some clients and text for others; write all as numbers "
+            "or all as text"
+        )
     whole = [name for names, _ in found for name in names]
     if numbers == {True}:
         _check_whole(whole, where)

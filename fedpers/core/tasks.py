@@ -183,6 +183,6 @@ def _path(function: Any, task: str) -> str:
     path = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
     if not OWN.fullmatch(path):
         raise ConfigError(
-            f"task={task}: its metric {function!r} is no function of a module; define it by name"
+            f"task={task}: its metric {function!r} must be a function at the top level of a module"
         )
     return path

@@ -47,7 +47,7 @@ def _scale(data: DataConfig, ledger: Ledger) -> tuple[np.ndarray, np.ndarray]:
     for name, facts in zip(ledger.names, ledger.facts, strict=True):
         numbers = np.array([*facts.sums, *facts.squares])
         if not len(facts.sums) == len(facts.squares) == features or not np.isfinite(numbers).all():
-            raise DataError(f"client {name} told no sums of {features} features for data.standardise")
+            raise DataError(f"client {name} sent no sums of {features} features for data.standardise")
     mean, factor = scale_of([Moments(f.num_train, f.sums, f.squares) for f in ledger.facts])
     return mean.reshape(data.input_shape), factor.reshape(data.input_shape)
 

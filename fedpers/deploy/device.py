@@ -78,7 +78,9 @@ def ask(
             os.kill(pid, signal.SIGKILL)
             raise Silent(f"no answer within {limit:.0f} s; its process was ended") from None
         except (EOFError, ConnectionError):
-            raise Silent("its process ended while it worked (memory?); see the SuperNode's log") from None
+            raise Silent(
+                "its process ended while it worked (out of memory?); see the SuperNode's log"
+            ) from None
 
 
 def _limit(peer: socket.socket, until: float) -> None:

@@ -97,7 +97,7 @@ class DeviceGrid(DirectGrid):
         if "label_counts" in needs and self.ledger.untold:
             raise FedpersError(
                 f"the policies of {', '.join(self.ledger.untold)} keep label_counts, which "
-                "this method needs; take another method, or ask the owners for may_tell"
+                "this method needs; choose another method, or ask the owners to add it to may_tell"
             )
         known = {"label_counts": torch.from_numpy(self.ledger.label_counts).double()}
         numbers = torch.tensor([float(f.num_train) for f in facts], dtype=torch.float64)

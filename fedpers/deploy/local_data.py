@@ -79,7 +79,7 @@ def local(
     parts = {name: checked(part.x, part.y, cfg, splits[name][0]) for name, part in kept.items()}
     if WHOLE not in parts and not {TRAIN, TEST} <= set(parts):
         raise DataError(
-            f"{source}: has {', '.join(parts) or 'nothing'}; give train and test, or x and y to be cut"
+            f"{source}: has {', '.join(parts) or 'nothing'}; give train and test, or x and y to be split"
         )
     cuts = own_splits({name: len(y) for name, (_, y) in parts.items()}, cfg, seed)
     for name in (TRAIN, TEST):

@@ -129,7 +129,7 @@ class Pool:
             return how(*args)
         except (EOFError, ConnectionError) as error:
             raise FedpersError(
-                f"{WORKER_DIED} (for lack of memory?); try engine.workers=1, fewer devices or a smaller "
+                f"{WORKER_DIED} (out of memory?); try engine.workers=1, fewer devices or a smaller "
                 "engine.chunk"
             ) from error
 

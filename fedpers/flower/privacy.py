@@ -94,7 +94,8 @@ class Mechanism:
         if held != [name] or (since and not hasattr(request.order, since)):
             raise FedpersError(
                 f"privacy=dp: a {type(reply).__name__} with {', '.join(held) or 'nothing'} answers a "
-                f"{type(request.order).__name__}; declared is a reply of {name} alone, so it stays here"
+                f"{type(request.order).__name__}; declared is a reply of {name} alone, so this one is "
+                "not sent"
             )
         change, origin = getattr(reply, name), getattr(request.order, since) if since else None
         if origin is not None:

@@ -43,7 +43,9 @@ class Roster:
         """
         stay = len(self.ids) - last
         if stay < 1:
-            raise ConfigError(f"new_clients={last}: there are {len(self.ids)} clients, one must train")
+            raise ConfigError(
+                f"new_clients={last}: there are {len(self.ids)} clients, and at least one must train"
+            )
         properties = {name: values[:stay] for name, values in self.properties.items()}
         return Roster(self.ids[:stay], self.num_examples[:stay], properties), self.ids[stay:]
 

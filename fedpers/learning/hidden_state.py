@@ -74,7 +74,7 @@ def _run_repeatedly(module: nn.Module, x: Tensor, what: str, kept: Mapping[str, 
     if changed:
         raise ConfigError(
             f"{what}: each pass changes its '{changed[0]}'; one module serves all clients, and the next one "
-            "would find what the last one left: give it up, or compute it from the inputs"
+            "would find what the last one left: remove it, or compute it from the inputs"
         )
     _pass(module, other, True, what, kept)
     last, after = _pass(module, x, True, what, kept), _pass(module, x, False, what, kept)

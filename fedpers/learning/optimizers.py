@@ -204,7 +204,9 @@ def optimizer(name: str) -> Callable[[Any], Rule]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"local.optimizer={name}: cannot be imported: {error}") from error
     if not callable(found):
-        raise ConfigError(f"local.optimizer={name}: it is no function of the settings that gives a Rule")
+        raise ConfigError(
+            f"local.optimizer={name}: it must be a function that takes the settings and returns a Rule"
+        )
     return found  # type: ignore[no-any-return]
 
 

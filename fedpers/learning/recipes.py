@@ -204,7 +204,8 @@ def _head_of(module: nn.Module, recipe: Recipe) -> nn.Linear:
     if head.out_features != recipe.num_outputs:
         raise ConfigError(
             f"{recipe.what}: its head '{recipe.head}' has {head.out_features} outputs, the data needs "
-            f"{recipe.num_outputs}; tell its code, such as model.kwargs={{num_classes: {recipe.num_outputs}}}"
+            f"{recipe.num_outputs}; set that number, for example "
+            f"model.kwargs={{num_classes: {recipe.num_outputs}}}"
         )
     inside = {id(p) for p in head.parameters()}
     cut = [n for n, p in module.named_parameters(remove_duplicate=False) if id(p) in inside]

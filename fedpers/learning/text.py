@@ -117,7 +117,9 @@ def factors(shape: Shape, *, num_outputs: int, vocabulary: int = 1000, width: in
     """Matrix factorisation: a vector a thing, and the head is the person's."""
     _check_sizes(vocabulary=vocabulary, width=width)
     if tuple(shape) != (1,):
-        raise ConfigError(f"model=factors takes a thing's number a sample; the data has {tuple(shape)}")
+        raise ConfigError(
+            f"model=factors takes the number of one item for each sample; the data has {tuple(shape)}"
+        )
     return _network("factors", Factors, shape, num_outputs, (vocabulary, num_outputs, width))
 
 

@@ -71,7 +71,7 @@ def load(out: Path, store: ClientStates | None, device: str = "cpu") -> tuple[in
         if body.get("run"):
             text = f"flwr run . --run-config \"overrides='resume={out} ...'\", with the words of before"
             raise CheckpointError(
-                f"resume={out}: its clients keep their own states; go on with it by  {text}"
+                f"resume={out}: its clients keep their own states; continue it with  {text}"
             )
         store.load(folder)
     return t, body["state"]

@@ -76,7 +76,7 @@ def test_mistakes_are_one_message(site: Path, capsys: pytest.CaptureFixture[str]
         ([wide, *state], "a sample has shape (65,), the run expects data.input_shape=[64]"),
         ([classes, *state], "label 10 is none of 0..9"),
         ([str(site / "absent.csv"), *state], "there is no such file"),
-        ([good, *state, "--model", "m.safetensors"], "--model is a model by itself"),
+        ([good, *state, "--model", "m.safetensors"], "--model names an exported file"),
     ]:
         assert main(["predict", *words]) == 2
         told = capsys.readouterr()

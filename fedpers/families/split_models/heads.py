@@ -83,10 +83,13 @@ def check_heads(model: Model, own_classes: bool) -> None:
     if not own_classes:
         return
     if model.kind.name != "classification":
-        raise ConfigError(f"method.own_classes=true: needs classes, this is {model.task}; set it false")
+        raise ConfigError(
+            f"method.own_classes=true: needs classes, and the task is {model.task}; set it to false"
+        )
     if not model.bias:
         raise ConfigError(
-            "method.own_classes=true: a class is left out by its bias; set model.bias=true, or it false"
+            "method.own_classes=true: needs a head with a bias, which leaves classes out; set "
+            "model.bias=true, or own_classes to false"
         )
 
 

@@ -35,7 +35,7 @@ def shared_part(model: Model, params: Params, config: Any, key: str) -> Params:
     own_classes = getattr(config, "own_classes", False)
     check_heads(model, own_classes)
     if own_classes and not all(k in own for k in params if model.is_head(k)):
-        raise ConfigError("method.own_classes=true: needs a head that is each client's own; set it false")
+        raise ConfigError("method.own_classes=true: needs a head that is each client's own; set it to false")
     return shared
 
 

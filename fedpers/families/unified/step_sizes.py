@@ -66,7 +66,9 @@ def block_probability(L_w: float, L_b: float, given: float | None) -> float:
     if L_w == 0 or L_b == 0:
         return float(L_b == 0)
     if given is not None and not 0 < given < 1:
-        raise ConfigError(f"p_w={given}: must be between 0 and 1, both blocks are there")
+        raise ConfigError(
+            f"p_w={given}: must be between 0 and 1, because there are shared and private parameters"
+        )
     return L_w / (L_w + L_b) if given is None else given
 
 
