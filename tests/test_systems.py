@@ -210,8 +210,13 @@ def test_time_goes_on_where_a_killed_run_left_it(tmp_path):
     assert one == other and max(one) > 2 * min(one)  # devices became slow
 
 
-def test_a_report_shows_simulated_hours(tmp_path):
-    words = ["run", "-m", "method=fedavg", "seed=0,1", *QUICK, "systems=drawn", f"out={tmp_path / 's'}"]
+def test_a_report_shows_simulated_hours_and_replies_that_were_left_out(tmp_path):
+    extra = ["systems=drawn", "clients_per_round=2", "engine.extra=3"]
+    words = ["run", "-m", "method=fedavg", "seed=0,1", *QUICK, *extra, f"out={tmp_path / 's'}"]
     assert main(words) == 0 and main(["report", str(tmp_path / "s")]) == 0
-    assert "simulated hours" in (tmp_path / "s" / "report.md").read_text()
+    text = (tmp_path / "s" / "report.md").read_text()
+    assert "simulated hours" in text
+    (heads,) = [line for line in text.splitlines() if "late a round" in line]
+    row = text.splitlines()[text.splitlines().index(heads) + 2]
+    assert dict(zip(heads.split("|"), row.split("|"), strict=True))[" late a round "] == " 3 "
     assert '"hours": ' in (tmp_path / "s" / "report.html").read_text()

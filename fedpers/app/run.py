@@ -268,6 +268,8 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
         everybody = Observers(observers)
         strategy.start(grid, num_rounds=run.cfg.rounds, observer=everybody)
     if strategy.clock is not None:
+        told = {name: [r[name] for r in run.recorder.rows if name in r] for name in ("late", "partial")}
+        run.recorder.facts |= {name: sum(values) for name, values in told.items() if values}
         run.recorder.facts["virtual_seconds"] = strategy.clock.now
     if everybody.stopped_by:
         run.recorder.facts["stopped"] = {"round": strategy.last_round, "why": everybody.stopped_by}

@@ -1,7 +1,7 @@
 """Tables of a report: mean and spread over seeds, costs, and the paper's numbers beside ours."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,19 +53,30 @@ def costs(setting: Setting) -> ReportTable:
     """A row a group: what its runs cost, means over the runs."""
     columns = ["method", "rounds", "s/round", "warm-up s", "MB up", "MB down", "gradients", "GFLOP"]
     rows = [[g.name, *_costs(g)] for g in setting.groups]
-    peaks = [[float(r.summary.get("peak_memory_mb") or math.nan) for r in g.runs] for g in setting.groups]
-    if any(not math.isnan(p) for many in peaks for p in many):  # known of runs with a process of their own
-        columns.append("peak MB")
-        for row, many in zip(rows, peaks, strict=True):
-            known = [p for p in many if not math.isnan(p)]
-            row.append(f"{max(known):.0f}" if known else "-")
-    told = [[r.summary.get("privacy", {}) for r in g.runs] for g in setting.groups]
-    spent = [[float(p.get("epsilon", math.nan)) for p in many] for many in told]
-    if any(not math.isnan(e) for many in spent for e in many):  # with privacy=dp: the most that a run spent
-        columns.append("epsilon")
-        for row, many in zip(rows, spent, strict=True):
-            row.append(f"{max(many):.4g}" if not any(map(math.isnan, many)) else "-")
+    for name, of, text in MORE:
+        told = [[of(r.summary) for r in g.runs] for g in setting.groups]
+        if all(math.isnan(v) for values in told for v in values):
+            continue
+        columns.append(name)
+        for row, values in zip(rows, told, strict=True):
+            row.append(text(values).replace("nan", "-"))
     return ReportTable("cost", tuple(columns), rows)
+
+
+def _a_round(summary: Mapping[str, Any], name: str) -> float:
+    return float(summary.get(name, math.nan)) / max(summary.get("rounds_done", 1), 1)
+
+
+# Columns of what only some runs have: their name, a run's number (nan: it has none), the numbers' text.
+MORE: tuple[tuple[str, Callable[[Mapping[str, Any]], float], Callable[[list[float]], str]], ...] = (
+    # known of runs with a process of their own
+    ("peak MB", lambda s: float(s.get("peak_memory_mb") or math.nan), lambda v: f"{np.fmax.reduce(v):.0f}"),
+    # with privacy=dp: the most that a run spent, unknown if one is
+    ("epsilon", lambda s: float(s.get("privacy", {}).get("epsilon", math.nan)), lambda v: f"{np.max(v):.4g}"),
+    # on simulated devices: replies that were left out, clients that trained for less
+    ("late a round", lambda s: _a_round(s, "late"), lambda v: f"{np.mean(v):.3g}"),
+    ("partial a round", lambda s: _a_round(s, "partial"), lambda v: f"{np.mean(v):.3g}"),
+)
 
 
 def _costs(group: SeedGroup) -> list[str]:
