@@ -22,7 +22,6 @@ from fedpers.bench import engines
 from fedpers.bench.main import keep
 from fedpers.bench.work import Work
 
-COLD = 8  # turns that do not count
 PAIRS = {"plain": ("one loop", "two loops"), "ours": ("one process", "two processes")}
 
 
@@ -54,7 +53,7 @@ def played(pipe: Connection, name: str, work: Work, core: int) -> None:
         engines.ours(work, "auto")
 
 
-def measured(model: str, clients: int, seconds: float) -> dict[str, Any]:
+def measured(model: str, clients: int, seconds: float, cold: int) -> dict[str, Any]:
     """The row of one model."""
     few = max(clients // 5, 10)  # of a plain loop, which is slower
     kinds = {"one loop": (few, 1, 1), "two loops": (few, 1, 2), "one process": (clients, 1, 1),
@@ -72,15 +71,15 @@ def measured(model: str, clients: int, seconds: float) -> dict[str, Any]:
             end.recv()
     found = {name: list[float]() for name in kinds}
     until = time.monotonic() + seconds
-    while time.monotonic() < until or len(found["one loop"]) <= COLD:
+    while time.monotonic() < until or len(found["one loop"]) <= cold + 1:
         for name, (count, _, copies) in kinds.items():
             found[name].append(turn(ends[name]) / count / copies)
     for each in ends.values():
         for end in each:
             end.send("end")
-    row: dict[str, Any] = {"model": model, "clients": clients, "turns": len(found["one loop"]) - COLD}
+    row: dict[str, Any] = {"model": model, "clients": clients, "turns": len(found["one loop"]) - cold}
     for what, (slow, fast) in PAIRS.items():
-        ratios = [a / b for a, b in zip(found[slow][COLD:], found[fast][COLD:], strict=True)]
+        ratios = [a / b for a, b in zip(found[slow][cold:], found[fast][cold:], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         row |= {f"{what}: two to one": middle, f"{what}: quartiles": f"{low:.2f} to {high:.2f}"}
     return row
@@ -102,11 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("models", nargs="*", default=["mlp", "cnn"])
     parser.add_argument("--seconds", type=float, default=70, help="of the turns of one model")
+    parser.add_argument("--cold", type=int, default=8, help="turns that do not count")
     parser.add_argument("--clients", type=int, default=100, help="a round")
     parser.add_argument("--json", type=Path, help="of benchmarks/results")
     args = parser.parse_args()
     for model in args.models:
-        row = measured(model, args.clients, args.seconds)
+        row = measured(model, args.clients, args.seconds, args.cold)
         print(json.dumps(row), flush=True)
         if args.json:
             known = json.loads(args.json.read_text())["rows"] if args.json.exists() else []
