@@ -13,9 +13,9 @@ from fedpers.families.peers.config import FedeRiCoConfig
 from fedpers.families.peers.messages import Alone, Forward, Join, Newcomer, Published, Step, WeightedGradients
 from fedpers.families.peers.weights import (
     Peer,
+    above_threshold,
     draw_peers,
     gradient_step,
-    heavy,
     model_step,
     new_peer,
     no_scores,
@@ -59,7 +59,7 @@ class FedeRiCoClient(PeerClient):
         beta, mask = h.beta if h.memory == "average" else None, h.unseen == "mask"
         losses = self._scores_of(models, data)                                           # [C3]
         s = reweighed(state.scores or no_scores(order.w), order.ids, losses, beta, mask) # [C4] [C5]
-        w = heavy(s.w.gather(0, order.ids), h.w_min)
+        w = above_threshold(s.w.gather(0, order.ids), h.w_min)
         g = self._shares(w, models, data, batches)                                       # [C6]
         M = h.neighbours(len(s.w))
         wanted = draw_peers(ranks(s, mask), order.ids[0], M, h.epsilon, rng)             # [C7]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpers.core.items import Items
+from fedpers.core.items import ModelBatch
 from fedpers.core.vmap import together
 from fedpers.families.disclosures import PEERS
 from fedpers.families.peers.messages import Candidates
@@ -100,7 +100,7 @@ class FedFomoClient(PersonalizedClient):
     ) -> tuple[Params, Tensor]:
         """(mixtures, [C, 1+M] weights) of C clients, stacks, by their samples that were kept back."""
         groups = [(s.before, s.phi, *o.models) for s, o in zip(states, orders, strict=True)]
-        models = Items([phi for group in groups for phi in group])
+        models = ModelBatch([phi for group in groups for phi in group])
         losses = losses_of_each(self.model.loss, models, kept)
         gain = (losses[:, :1] - losses[:, 1:]).cpu().numpy()
         w = np.maximum(gain / np.maximum(distances(models, gain), 1e-12), 0)             # [C1]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from fedpers.clients.cfl import AllClusters, CFLConfig, MemberModel
-from fedpers.core.items import Items, sq_dists
+from fedpers.core.items import ModelBatch, sq_dists
 from fedpers.core.params import add, weighted_mean, zeros_like
 from fedpers.families.clustered.bipartition import bipartition, cosines
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
@@ -82,7 +82,7 @@ class CFL(PersonalizedStrategy):
     def _stalled(self, members: Members, mean: Params, deltas: dict[int, Any]) -> bool:
         if len(members) < 2 or not mean:
             return False
-        changes = Items([zeros_like(mean), mean, *(deltas[k].params for k in members if k in deltas)])
+        changes = ModelBatch([zeros_like(mean), mean, *(deltas[k].params for k in members if k in deltas)])
         whole, *each = sq_dists(changes, [0], range(1, len(changes)))[0].sqrt().tolist()
         return whole < self.config.eps1 and max(each) > self.config.eps2                 # [S3]
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedpers.clients.fedamp import CloudModel, FedAMPConfig
-from fedpers.core.items import Items, sq_dists, weighted_sums
+from fedpers.core.items import ModelBatch, sq_dists, weighted_sums
 from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 
@@ -51,7 +51,7 @@ class FedAMP(PersonalizedStrategy):
         """One round of Algorithm 1."""
         rows = [self.row[k] for k in self.sample(rng)]                                   # [S1]
         place = {j: i for i, j in enumerate(sorted({*s.models, *rows}))}
-        every, xi = Items([s.models.get(j, s.start) for j in place]), s.xi.clone()
+        every, xi = ModelBatch([s.models.get(j, s.start) for j in place]), s.xi.clone()
         xi[rows] = self._weights(s, rows, every, place)                                  # [S2]
         mixed = zip(rows, weighted_sums(every, xi[rows][:, list(place)]), strict=True)
         self.round_log.pairs = 2 * len(rows) * len(s.models)
@@ -59,7 +59,7 @@ class FedAMP(PersonalizedStrategy):
         models = s.models | {self.row[k]: reply.w for k, reply in replies.items()}       # [S4]
         return replace(s, models=models, xi=xi)
 
-    def _weights(self, s: State, rows: list[int], every: Items, place: dict[int, int]) -> Tensor:
+    def _weights(self, s: State, rows: list[int], every: ModelBatch, place: dict[int, int]) -> Tensor:
         """[R, N] ξ_ij for the R clients `rows`; client j's model has this place among all."""
         h, xi, own = self.config, np.zeros((len(rows), len(s.xi))), (np.arange(len(rows)), rows)
         if s.models:

@@ -33,9 +33,9 @@ import torch
 from fedpers.clients.federico import FedeRiCoConfig
 from fedpers.core.errors import ConfigError
 from fedpers.core.serialization import num_bytes
-from fedpers.families.peers.mailbox import Mailbox, collaborators
+from fedpers.families.peers.mailbox import PeerDirectory, collaborators
 from fedpers.families.peers.messages import Join, Newcomer, Step, Support, sum_by_owner
-from fedpers.families.peers.weights import heavy
+from fedpers.families.peers.weights import above_threshold
 from fedpers.method import Orders, Params, PersonalizedStrategy, Replies, Roster, Round
 
 
@@ -44,7 +44,7 @@ class FedeRiCo(PersonalizedStrategy):
 
     config: FedeRiCoConfig
 
-    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> Mailbox:
+    def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> PeerDirectory:
         """An empty mailbox, uniform weights and any neighbours."""
         K = len(roster.ids)
         M = self.config.neighbours(K)
@@ -53,9 +53,9 @@ class FedeRiCo(PersonalizedStrategy):
         others = (np.delete(np.arange(K), i) for i in range(K))
         wanted = np.array([rng.permutation(o)[:M] for o in others]).reshape(K, M)
         w = torch.full((K, K), 1 / K, dtype=torch.float64, device=self.plan.device)
-        return Mailbox({}, torch.from_numpy(wanted), w, params, torch.zeros(K, dtype=torch.int64))
+        return PeerDirectory({}, torch.from_numpy(wanted), w, params, torch.zeros(K, dtype=torch.int64))
 
-    def round(self, s: Mailbox, t: int, rng: np.random.Generator) -> Round:
+    def round(self, s: PeerDirectory, t: int, rng: np.random.Generator) -> Round:
         """One round of Algorithm 1; with M = 0 nothing is exchanged."""
         ids, M = self.roster.ids, s.wanted.shape[1]
         if M and not s.models and not self.config.warmup:
@@ -66,7 +66,7 @@ class FedeRiCo(PersonalizedStrategy):
         came = yield orders                                                              # [S2]
         s, replies = self._heard(s, orders, came), collaborators(came)
         if M and replies:
-            w = heavy(torch.stack([r.w for r in replies.values()]), self.config.w_min).tolist()
+            w = above_threshold(torch.stack([r.w for r in replies.values()]), self.config.w_min).tolist()
             sent = [(orders[k].ids, r.g, row) for (k, r), row in zip(replies.items(), w, strict=True)]
             sums = sum_by_owner(sent)                                                    # [S3]
             mass = [W for _, W in sums.values()]
@@ -82,7 +82,7 @@ class FedeRiCo(PersonalizedStrategy):
         """The replies by places in the roster."""
         return {self.row[k]: r for k, r in replies.items()}
 
-    def _heard(self, s: Mailbox, orders: Orders, came: Replies) -> Mailbox:
+    def _heard(self, s: PeerDirectory, orders: Orders, came: Replies) -> PeerDirectory:
         """The weights and wishes of those that replied; columns for metrics.csv."""
         s, replies = s.came(self._rows(orders), self._rows(came)), collaborators(came)
         peers = (-torch.special.xlogy(s.w, s.w).sum(1)).exp()
@@ -93,16 +93,16 @@ class FedeRiCo(PersonalizedStrategy):
         )
         return s
 
-    def evaluation_message(self, s: Mailbox, k: int) -> Support | Newcomer:
+    def evaluation_message(self, s: PeerDirectory, k: int) -> Support | Newcomer:
         """The models that client k gives weight to; all of them, if it never trains."""
         if k in self.unseen:
             return Newcomer(tuple(phi for _, phi in sorted(s.models.items())), s.w.new_ones(len(s.models)))
         return s.support(self.row[k], self.config.w_min)
 
-    def explain(self, s: Mailbox) -> dict[str, np.ndarray]:
+    def explain(self, s: PeerDirectory) -> dict[str, np.ndarray]:
         """W: row i holds the weights of client i."""
         return {"collaboration": s.w.cpu().numpy()}
 
-    def models(self, s: Mailbox) -> dict[str, Params]:
+    def models(self, s: PeerDirectory) -> dict[str, Params]:
         """The models by their owners, as last published."""
         return {f"owner_{self.roster.ids[i]}": phi for i, phi in sorted(s.models.items())}

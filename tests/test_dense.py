@@ -18,7 +18,7 @@ from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.core.data import ClientData, Data
 from fedpers.core.errors import FedpersError
-from fedpers.core.items import Items
+from fedpers.core.items import ModelBatch
 from fedpers.core.params import split
 from fedpers.core.plan import Plan
 from fedpers.core.rng import Stream
@@ -480,7 +480,7 @@ def test_losses_of_several_models_are_each_ones_own(hidden, bias):
     models[2] = {k: v.t().contiguous().t() for k, v in models[2].items()}
     data = whole.part(lambda n: np.arange(0, n, 3))
     wanted = [wanted_scores(model, p, replace(whole, x=whole.x[::3], y=whole.y[::3]))[0] for p in models]
-    for found in both(lambda: losses_of_each(model.loss, Items(models), [data])[0]):
+    for found in both(lambda: losses_of_each(model.loss, ModelBatch(models), [data])[0]):
         torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=1e-6)
     stacks = {k: torch.stack([w[k] for w in models]) for k in models[0]}
     for found in both(lambda: losses_of(model.loss, stacks, data)):
@@ -549,9 +549,9 @@ def test_scores_of_squashed_outputs_are_left_to_torch():
         wanted = squashed.loss(squashed.init(0), data)
         rows = {k: v[None] for k, v in squashed.init(0).items()}
         assert float(losses_of(squashed.loss, rows, data)) == pytest.approx(float(wanted))
-        assert float(losses_of_each(squashed.loss, Items([squashed.init(0)]), [data])[0]) == pytest.approx(
-            float(wanted)
-        )
+        assert float(
+            losses_of_each(squashed.loss, ModelBatch([squashed.init(0)]), [data])[0]
+        ) == pytest.approx(float(wanted))
 
 
 def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
@@ -559,7 +559,7 @@ def test_losses_of_models_that_are_not_alike_are_torchs_and_no_stray_read():
     model = net(5, (9,), fed.num_classes)
     wrong = model.init(0) | {"head.weight": torch.zeros(fed.num_classes, 8)}
     with torch.no_grad(), pytest.raises(RuntimeError):
-        losses_of_each(model.loss, Items([model.init(1), wrong]), [fed.client(0).train])
+        losses_of_each(model.loss, ModelBatch([model.init(1), wrong]), [fed.client(0).train])
 
 
 def known_outputs(logits, y, task):

@@ -15,7 +15,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import RamStore
 from fedpers.engines.runner import RunnerConfig
-from fedpers.families.split_models.heads import first_head, first_heads, fit_head
+from fedpers.families.split_models.heads import first_head, fit_head, initial_heads
 from fedpers.learning.gradients import grad, stacked
 from fedpers.learning.kernels import native
 from fedpers.learning.local_training import minimise
@@ -110,7 +110,7 @@ def test_a_gradient_through_cached_features_is_not_lost():
 def test_heads_drawn_together_are_those_drawn_alone(how, own_classes, start):
     model = replace(MODEL, start=start)
     params, data = model.init(1), [FED.client(k).train for k in range(5)]
-    together = first_heads(model, params, data, [Stream(3, 0, k) for k in range(5)], how, own_classes)
+    together = initial_heads(model, params, data, [Stream(3, 0, k) for k in range(5)], how, own_classes)
     for k, head in enumerate(together):
         alone = first_head(model, params, data[k], Stream(3, 0, k), how, own_classes)
         assert list(head) == list(alone)

@@ -11,12 +11,12 @@ from fedpers.core import params as P
 from fedpers.core import sums
 from fedpers.core.compiled import with_whole_rows
 from fedpers.core.errors import FedpersError
-from fedpers.core.items import Items, sq_dist_each, sq_dists, weighted_sum_each, weighted_sums
+from fedpers.core.items import ModelBatch, sq_dist_each, sq_dists, weighted_sum_each, weighted_sums
 from fedpers.core.threads import in_parts, threads
 
 
 def sq_dists_of(a, b):
-    return sq_dists(Items([*a, *b]), range(len(a)), range(len(a), len(a) + len(b)))
+    return sq_dists(ModelBatch([*a, *b]), range(len(a)), range(len(a), len(a) + len(b)))
 
 
 def tree(seed=0, dtype=torch.float64):
@@ -79,7 +79,7 @@ def test_many_sums_are_those_in_double_precision_to_the_rounding_of_floats(way, 
     g = torch.Generator().manual_seed(size)
     items = torch.randn(7, size, generator=g)
     w = torch.randn(number, 7, generator=g, dtype=torch.float64)
-    found = weighted_sums(Items([{"a": v, "c": v.flip(0)} for v in items]), w)
+    found = weighted_sums(ModelBatch([{"a": v, "c": v.flip(0)} for v in items]), w)
     most = 15 * 2**-24 * (w.abs() @ items.double().abs())
     for name, of in (("a", items), ("c", items.flip(1))):
         stack = torch.stack([f[name] for f in found])
@@ -123,12 +123,12 @@ def test_many_sums_and_distances_are_those_of_pairs(size, way, monkeypatch):
     monkeypatch.setattr(P, "AT_ONCE", 7)
     items = [tree(i, torch.float32) | {"c": torch.full((size,), 1.0 + i)} for i in range(4)]
     w = torch.tensor([[1.0, 0.0, -2.0, 0.5], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
-    for found, row in zip(weighted_sums(Items(items), w), w.tolist(), strict=True):
+    for found, row in zip(weighted_sums(ModelBatch(items), w), w.tolist(), strict=True):
         for name, value in P.weighted_sum(items, row).items():
             torch.testing.assert_close(found[name], value)
     wanted = [[float(P.sq_dist(a, b)) for b in items] for a in items[:2]]
     torch.testing.assert_close(
-        sq_dists(Items(items), [0, 1], range(4)), torch.tensor(wanted).double(), rtol=1e-6, atol=1e-10
+        sq_dists(ModelBatch(items), [0, 1], range(4)), torch.tensor(wanted).double(), rtol=1e-6, atol=1e-10
     )
 
 
@@ -138,7 +138,7 @@ def test_sums_and_distances_of_groups_are_those_of_each(size, way):
     items = [tree(i, torch.float32) | {"c": i + torch.arange(size) / 7} for i in range(6)]
     groups = [([0, 1, 2], [0.5, -2.0, 1.0]), ([4], [0.1]), ([5, 2, 3, 4], [1.0, 0.0, 3.0, -1.0])]
     chosen, weights = ([x for group in groups for x in group[at]] for at in (0, 1))
-    counts, whole = [len(group) for group, _ in groups], Items(items)
+    counts, whole = [len(group) for group, _ in groups], ModelBatch(items)
     found = P.rows_of(weighted_sum_each(whole, chosen, weights, counts))
     assert len(found) == 3
     for row, (group, factors) in zip(found, groups, strict=True):
@@ -150,15 +150,15 @@ def test_sums_and_distances_of_groups_are_those_of_each(size, way):
 
 
 def test_items_are_looked_at_once_and_must_have_the_same_names(way):
-    items = Items([tree(i, torch.float32) for i in range(3)])
+    items = ModelBatch([tree(i, torch.float32) for i in range(3)])
     assert len(items) == 3 and items.like is items.models[0]["a"]
     assert (items.places is not None) == (way == "C")
     if way == "C":
         assert items.places["b"] == [w["b"].data_ptr() for w in items.models]
     for other in ({"b": torch.zeros(2, 2)}, {"b": torch.zeros(1).double()}):
-        assert Items([tree(0, torch.float32), tree(0, torch.float32) | other]).places is None
+        assert ModelBatch([tree(0, torch.float32), tree(0, torch.float32) | other]).places is None
     with pytest.raises(FedpersError, match="do not match: a on one side"):
-        Items([tree(0), {"b": torch.zeros(1)}])
+        ModelBatch([tree(0), {"b": torch.zeros(1)}])
     with pytest.raises(FedpersError, match="nothing to aggregate"):
         weighted_sum_each(items, [1], [1.0], [0, 1])
 
@@ -173,16 +173,23 @@ def test_sides_of_unequal_lengths_come_in_equal_pieces_off_the_cpu(monkeypatch):
 
 def test_of_nothing_there_are_no_sums_and_no_distances():
     a = [{"w": torch.ones(2)}]
-    assert weighted_sums(Items([]), torch.zeros(0, 0)) == weighted_sums(Items(a), torch.zeros(0, 1)) == []
-    assert sq_dist_each(Items(a), [], []).shape == (0,)
-    assert sq_dists(Items(a), [], [0]).shape == (0, 1) and sq_dists(Items(a), [0], []).shape == (1, 0)
+    assert (
+        weighted_sums(ModelBatch([]), torch.zeros(0, 0))
+        == weighted_sums(ModelBatch(a), torch.zeros(0, 1))
+        == []
+    )
+    assert sq_dist_each(ModelBatch(a), [], []).shape == (0,)
+    assert sq_dists(ModelBatch(a), [], [0]).shape == (0, 1) and sq_dists(ModelBatch(a), [0], []).shape == (
+        1,
+        0,
+    )
 
 
 def test_the_distance_of_near_models_survives_its_rounding(way):
     a = {"w": torch.randn(10_000, generator=torch.Generator().manual_seed(0))}
     b = {"w": a["w"] + 1e-4}
     wanted = float(P.sq_dist({"w": a["w"].double()}, {"w": b["w"].double()}))
-    assert float(sq_dists(Items([a, b]), [0], [1])) == pytest.approx(wanted, rel=1e-5)
+    assert float(sq_dists(ModelBatch([a, b]), [0], [1])) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_split_and_merge_are_inverse():
@@ -308,7 +315,7 @@ def test_several_threads_add_up_to_the_bits_of_one_and_miss_nothing(count, monke
     alone = P.weighted_sum(items, [0.3, 0.1, -2.0, 1e-3, 7.0])
     expected = sum(w * i["a"].double() for w, i in zip([0.3, 0.1, -2.0, 1e-3, 7.0], items, strict=True))
     torch.testing.assert_close(alone["a"], expected.float())
-    whole = Items(items)
+    whole = ModelBatch(items)
     chosen, weights, counts = [0, 3, 4, 1, 2], [1.0, 2.0, 3.0, 4.0, 5.0], [3, 2]
     groups = weighted_sum_each(whole, chosen, weights, counts)
     with threads(count):

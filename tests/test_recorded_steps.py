@@ -8,7 +8,7 @@ import torch
 
 from fedpers.checks.case import run
 from fedpers.core.data import Data
-from fedpers.core.items import Items, _group_sums, _pair_distances, weighted_sum_each
+from fedpers.core.items import ModelBatch, _group_sums, _pair_distances, weighted_sum_each
 from fedpers.core.params import products, weighted_sum
 from fedpers.core.pytree import leaves
 from fedpers.engines.cohort import Cohort
@@ -207,7 +207,7 @@ def test_sums_distances_and_losses_in_a_few_calls():
     models = [{k: torch.randn(*s, generator=draw) for k, s in shapes.items()} for _ in range(7)]
     models[3]["b"][0] = torch.inf  # stays in its own group
     counts, factors = [2, 1, 3, 1], [0.5, -1.0, 2.0, 1.0, 0.25, 0.125, 3.0]
-    sums = weighted_sum_each(Items(models), range(7), factors, counts)
+    sums = weighted_sum_each(ModelBatch(models), range(7), factors, counts)
     for k, v in sums.items():
         torch.testing.assert_close(_group_sums([m[k] for m in models], counts, factors), v)
         wide = torch.tensor([factors], dtype=torch.float64)

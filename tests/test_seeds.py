@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpers.core import seeds
-from fedpers.core.rng import COINS, Stream, first_heads
+from fedpers.core.rng import COINS, Stream, first_success
 from fedpers.core.seeds import integer_seeds, shuffled_each, uniform_each
 
 
@@ -164,7 +164,7 @@ def test_coins_are_flipped_one_by_one(odds, most):
             if any(coins):
                 wanted = (flip, coins)
                 break
-        assert first_heads(other, odds, most) == wanted
+        assert first_success(other, odds, most) == wanted
         assert rng.random() == other.random()
 
 

@@ -7,12 +7,12 @@ import torch
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgConfig, Weights
 from fedpers.core.data import Data
-from fedpers.core.items import Items
+from fedpers.core.items import ModelBatch
 from fedpers.core.plan import Plan
 from fedpers.core.pytree import flatten, record
-from fedpers.core.rng import Stream, Where
+from fedpers.core.rng import MaskedStream, Stream
 from fedpers.core.vmap import (
-    Apart,
+    PerClient,
     numbers,
     on_stacks,
     one_by_one,
@@ -121,7 +121,7 @@ def test_values_that_are_apart_and_rows_of_stacks_are_read_side_by_side():
         return {"value": max(row.tolist()) + tree["a"] + both, "name": torch.tensor(len(name))}
 
     def inside(x, a):
-        found = one_by_one(larger, x, Apart(["p", "qq", "rrr"]), {"a": a}, torch.tensor(0.5))
+        found = one_by_one(larger, x, PerClient(["p", "qq", "rrr"]), {"a": a}, torch.tensor(0.5))
         return found["value"], found["name"] + x.sum()
 
     value, name = over_rows(inside, x, w["a"])
@@ -139,7 +139,7 @@ def test_together_asks_once_for_all_clients():
         return torch.stack(xs), torch.tensor([len(names)] * len(xs))
 
     x = torch.arange(6.0).reshape(3, 2)
-    found, count = over_rows(lambda row: together(f, row, Apart("abc")), x)
+    found, count = over_rows(lambda row: together(f, row, PerClient("abc")), x)
     assert torch.equal(found, x) and count.tolist() == [3, 3, 3]
     assert torch.equal(together(f, x[0], "d")[0], x[0])
     assert [list(names) for names in asked] == [["a", "b", "c"], ["d"]]
@@ -306,7 +306,9 @@ def several(J, local):
             given = iter(leaves)
             models = [{k: next(given) for k in names} for _ in range(J)]
             rng = StackedStream(i, [Stream(0, 1, k) for k in range(3)], block.sizes, block.size)
-            found = how(model.loss, models, StackedData.of(i, block), [Where(rng, w) for w in wanted], local)
+            found = how(
+                model.loss, models, StackedData.of(i, block), [MaskedStream(rng, w) for w in wanted], local
+            )
             return [w[k] for w in found for k in names]
 
         with stacked(), torch.no_grad():
@@ -376,14 +378,14 @@ def test_losses_of_several_clients_models_are_those_of_each(head_alone, monkeypa
     assess = assess_module._assess
     monkeypatch.setattr(assess_module, "_assess", lambda *args: calls.append(1) or assess(*args))
     with torch.no_grad():
-        found = losses_of_each(loss, Items([w for group in models for w in group]), datas)
+        found = losses_of_each(loss, ModelBatch([w for group in models for w in group]), datas)
         assert len(calls) == (native.library() is not None)
         for group, data, losses in zip(models, datas, found, strict=True):
             wanted = torch.stack([loss(w, data) for w in group])
             torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-6)
             with autograd_only():
                 torch.testing.assert_close(
-                    losses_of_each(loss, Items(group), [data])[0], wanted, rtol=0, atol=0
+                    losses_of_each(loss, ModelBatch(group), [data])[0], wanted, rtol=0, atol=0
                 )
 
 
@@ -396,7 +398,7 @@ def test_losses_on_parts_are_those_of_their_copies(dim, hidden):
     parts = [fed.client(c).train.part(lambda n, rows=rows: np.array(rows)) for c, rows in enumerate(picked)]
     models = [[model.init(3 * c + j) for j in range(2)] for c in range(3)]
     with torch.no_grad():
-        found = losses_of_each(model.loss, Items([w for group in models for w in group]), parts)
+        found = losses_of_each(model.loss, ModelBatch([w for group in models for w in group]), parts)
         for group, c, rows, losses in zip(models, range(3), picked, found, strict=True):
             whole = fed.client(c).train
             copy = Data(whole.x[rows], whole.y[rows], whole.mask[rows])
@@ -413,7 +415,7 @@ def test_a_row_that_is_no_sample_is_refused(row):
     if native.library() is None:
         pytest.skip("no C compiler")
     with torch.no_grad(), pytest.raises(IndexError, match="no sample"):
-        losses_of_each(model.loss, Items([model.init(0)]), [part])
+        losses_of_each(model.loss, ModelBatch([model.init(0)]), [part])
 
 
 @pytest.mark.parametrize("shared", [False, True])

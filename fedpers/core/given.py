@@ -80,7 +80,7 @@ def fields_of(clients: Sequence[Any] | Mapping[str, Any], reading: Reading) -> d
         "input_shape": shape,
         "num_classes": outputs_of(targets, classes, reading.task, tokens),
         "task": reading.task,
-        "client": Held(held),
+        "client": InMemoryClients(held),
         "num_train": np.array([len(c.train) for c in held]),
         "num_test": np.array([len(c.test) for c in held]),
         "label_counts": np.stack(counts[:: len(SPLITS)]),
@@ -108,7 +108,7 @@ def _pipeline(parts: list[Part], classes: list[str], reading: Reading) -> Pipeli
     return Pipeline(kind, columns, reading.target if columns else None, tuple(classes))
 
 
-class Held:
+class InMemoryClients:
     """client(k) of data that is in memory; can be sent to another process."""
 
     def __init__(self, clients: Sequence[ClientData]) -> None:

@@ -1,4 +1,4 @@
-"""Many models that are summed, compared and scored in turn, and looked at once for all of it."""
+"""A batch of models whose memory addresses are collected once, for sums, distances and scores in turn."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,8 +11,8 @@ from fedpers.core.params import Params, in_doubles, products, same_names, weight
 from fedpers.core.sums import distances, distances_each, known, mixtures, sums_each
 
 
-class Items:
-    """Models of the same names and shapes, known by their place.
+class ModelBatch:
+    """Models with the same parameter names and shapes, referred to by their position in the batch.
 
     Raises:
         FedpersError: they do not have the same names.
@@ -29,18 +29,18 @@ class Items:
 
     @property
     def like(self) -> Tensor:
-        """A tensor of their kind."""
+        """A tensor with the models' dtype and device."""
         return next(iter(self.layers.values()))[0]
 
     @cached_property
     def places(self) -> dict[str, list[int]] | None:
-        """Where in memory they lie, layer by layer; None if no kernel may read them."""
+        """The memory addresses of the models, layer by layer; None if no kernel may read them."""
         if not all(map(known, self.layers.values())):
             return None
         return {k: [t.data_ptr() for t in layer] for k, layer in self.layers.items()}
 
     def at(self, chosen: Sequence[int]) -> list[int]:
-        """The `places` of some of them, layer after layer."""
+        """The `places` of the chosen models, layer after layer."""
         assert self.places is not None
         return [places[i] for places in self.places.values() for i in chosen]
 
@@ -50,7 +50,7 @@ class Items:
         return [layer[0].shape for layer in self.layers.values()]
 
 
-def weighted_sums(items: Items, weights: Tensor) -> list[Params]:
+def weighted_sums(items: ModelBatch, weights: Tensor) -> list[Params]:
     """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; in float64 so many take half as long again.
 
     Args:
@@ -67,7 +67,7 @@ def weighted_sums(items: Items, weights: Tensor) -> list[Params]:
 
 
 def weighted_sum_each(
-    items: Items, chosen: Sequence[int], weights: Sequence[float], counts: Sequence[int]
+    items: ModelBatch, chosen: Sequence[int], weights: Sequence[float], counts: Sequence[int]
 ) -> Params:
     """Stacks [G, ...], `weighted_sum` of each of G groups of items: by a kernel in one call.
 
@@ -101,7 +101,7 @@ def _group_sums(layer: Sequence[Tensor], counts: Sequence[int], factors: Sequenc
     return rows.view(len(counts), *like.shape)
 
 
-def sq_dists(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
+def sq_dists(items: ModelBatch, a: Sequence[int], b: Sequence[int]) -> Tensor:
     """[R, S] float64 ‖items[a_r] - items[b_s]‖², to some 1e-7 of each.
 
     Without a kernel it is ‖a_r‖² + ‖b_s‖² - 2⟨a_r, b_s⟩ in float64, which rounds by 1e-15 of ‖a_r‖² + ‖b_s‖²:
@@ -121,7 +121,7 @@ def sq_dists(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
     return total.clamp(min=0).cpu()
 
 
-def sq_dist_each(items: Items, a: Sequence[int], b: Sequence[int]) -> Tensor:
+def sq_dist_each(items: ModelBatch, a: Sequence[int], b: Sequence[int]) -> Tensor:
     """[P] float64 ‖items[a_p] - items[b_p]‖², rounded as by `sq_dists`, but for a GPU's last digits."""
     if not len(a):
         return torch.zeros(0, dtype=torch.float64)

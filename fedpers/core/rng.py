@@ -26,7 +26,7 @@ def server_rng(seed: int, t: int) -> np.random.Generator:
     return np.random.default_rng(_entropy([seed, SERVER, t]))
 
 
-def first_heads(rng: np.random.Generator, odds: Sequence[float], most: int) -> tuple[int, list[bool]]:
+def first_success(rng: np.random.Generator, odds: Sequence[float], most: int) -> tuple[int, list[bool]]:
     """(flips before, which coins show heads) of the first flip of all coins in which one does.
 
     Coin by coin as `rng.random() < odds[i]` would flip them, and the generator is left behind the last of
@@ -163,7 +163,7 @@ class SameBatches(Stream):
         return self._kept
 
 
-class Where(Stream):
+class MaskedStream(Stream):
     """A stream whose minibatches are empty unless `wanted`, a scalar that may differ among stacked clients.
 
     The kernels leave out steps without a sample. Elsewhere they cost what they always do, and what they lead
@@ -173,9 +173,9 @@ class Where(Stream):
     def __init__(self, rng: Stream, wanted: Tensor) -> None:
         self._rng, self._wanted, self.ragged = rng, wanted, rng.ragged
 
-    def on(self, data: Any) -> "Where":
+    def on(self, data: Any) -> "MaskedStream":
         """The same for minibatches of `data`."""
-        return Where(self._rng.on(data), self._wanted)
+        return MaskedStream(self._rng.on(data), self._wanted)
 
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:
         """That of the stream, with weights 0 where nothing is wanted."""

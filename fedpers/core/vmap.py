@@ -139,7 +139,7 @@ def all_at_once(f: Callable[..., Any], *trees: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Apart:
+class PerClient:
     """Stands inside vmap for values, one a client, that are not stacked; `one_by_one` reads them."""
 
     rows: Sequence[Any]
@@ -148,9 +148,9 @@ class Apart:
 def one_by_one(f: Callable[..., Any], *args: Any) -> Any:
     """f(*args), client after client inside vmap, where each reads its own values and may compare them.
 
-    Arguments are trees of rows of stacks, or `Apart`: values that are larger than what f makes of them, so
-    that stacking them would cost the most. f must give tensors (in records, dicts, tuples), for all clients
-    of the same shapes.
+    Arguments are trees of rows of stacks, or `PerClient`: values that are larger than what f makes of them,
+    so that stacking them would cost the most. f must give tensors (in records, dicts, tuples), of the same
+    shapes for all clients.
     """
 
     def each(*lists: Sequence[Any]) -> Any:
@@ -177,7 +177,7 @@ def together(f: Callable[..., Any], *args: Any) -> Any:
 
 def _column(leaf: Any) -> Sequence[Any] | None:
     """Each client's value; None if all have the same."""
-    if isinstance(leaf, Apart):
+    if isinstance(leaf, PerClient):
         return leaf.rows
     return stack_of(leaf).unbind(0) if isinstance(leaf, Tensor) and is_batchedtensor(leaf) else None
 

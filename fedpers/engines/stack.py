@@ -12,7 +12,7 @@ from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, neighbours, own, rebuild, spec_of
 from fedpers.core.rng import Stream
 from fedpers.core.sums import stack_of
-from fedpers.core.vmap import Apart, numbers, over_rows
+from fedpers.core.vmap import PerClient, numbers, over_rows
 from fedpers.engines.population import Population
 from fedpers.engines.stacked_data import Block, StackedData, StackedStream
 from fedpers.flower.messages import Answer, Header
@@ -114,13 +114,13 @@ class Columns:
 
 
 class Rows:
-    """Orders and states as they are: `row` gives them `Apart`, for a client that reads them one by one."""
+    """Orders and states as they are; `row` gives them as `PerClient`, for a client that reads each alone."""
 
     def __init__(self, orders: Sequence[Any], states: Sequence[Any]) -> None:
         self.stacks: list[Tensor] = []
-        self._given = Apart(orders), Apart(states)
+        self._given = PerClient(orders), PerClient(states)
 
-    def row(self, values: Sequence[Any]) -> tuple[Apart, Apart]:
+    def row(self, values: Sequence[Any]) -> tuple[PerClient, PerClient]:
         """(order, state) for all clients."""
         return self._given
 

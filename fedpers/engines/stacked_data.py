@@ -18,7 +18,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight, equal_weights
 from fedpers.core.samples import ClientData, Data, Part
 from fedpers.core.seeds import shuffled_each, uniform_each
-from fedpers.core.vmap import Apart, lift, mapped_once, outside, row_of, scalar, stack_of
+from fedpers.core.vmap import PerClient, lift, mapped_once, outside, row_of, scalar, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
 
@@ -172,10 +172,10 @@ class StackedData(Data):
         return self._block
 
     @property
-    def apart(self) -> Apart:
+    def apart(self) -> PerClient:
         """Each client's own samples, for `one_by_one`."""
         assert self._block is not None
-        return Apart(self._block.parts)
+        return PerClient(self._block.parts)
 
     def by_size(self, f: Callable[[int], Any]) -> Tensor:
         """f(n) for each client's own n samples."""
@@ -234,9 +234,9 @@ class StackedStream(Stream):
         return StackedStream(stack_of(self.client), self.streams, self.sizes, self.top)
 
     @property
-    def apart(self) -> Apart:
+    def apart(self) -> PerClient:
         """Each client's own stream, for `one_by_one`."""
-        return Apart(self.streams)
+        return PerClient(self.streams)
 
     def on(self, data: Any) -> "StackedStream":
         """The same streams for other samples of these clients."""

@@ -180,7 +180,7 @@ def test_a_weight_of_exactly_w_min_is_worth_a_training():
     order = Forward(torch.tensor([2, 0, 1]), ({}, {}), w)
     done = client.work_done(order, WeightedGradients((), w, torch.tensor([0]), torch.tensor(0)), None, 8)
     assert 3 * done.gradients == 2 * client.work(order, 8).gradients > 0
-    assert weights.heavy(w, 0.25).tolist() == [0.0, 0.5, 0.25, 0.0]
+    assert weights.above_threshold(w, 0.25).tolist() == [0.0, 0.5, 0.25, 0.0]
 
 
 def test_a_model_without_weight_is_not_trained_and_not_counted():
@@ -229,7 +229,7 @@ def test_a_stack_skips_models_without_weight_and_nothing_else_changes(monkeypatc
 
     fast = phis()
     assert 0 < sum(empty) < len(empty)
-    monkeypatch.setattr(weights, "Where", lambda batches, wanted: batches)
+    monkeypatch.setattr(weights, "MaskedStream", lambda batches, wanted: batches)
     empty.clear()
     slow = phis()
     assert empty and not any(empty)

@@ -13,7 +13,7 @@ from fedpers.families.peers.messages import Alone, Forward, Join, Published, Sup
 
 
 @record("peers.Mailbox")
-class Mailbox:
+class PeerDirectory:
     """What the server knows. Peers are numbered by their place in the roster; so are replies here."""
 
     models: dict[int, Params]  # φ_j as last published by its owner
@@ -37,7 +37,7 @@ class Mailbox:
                 found.append(Forward(self._ids(i, there), tuple([self.models[b] for b in there]), w))
         return found
 
-    def came(self, orders: Mapping[int, Any], replies: Mapping[int, Any]) -> "Mailbox":
+    def came(self, orders: Mapping[int, Any], replies: Mapping[int, Any]) -> "PeerDirectory":
         """After a round's first replies: weights, wishes, models of those that were alone or late."""
         w, wanted, alone = self.w.clone(), self.wanted.clone(), self.alone
         tried = collaborators(replies)
@@ -54,7 +54,7 @@ class Mailbox:
         own = {i: r for i, r in replies.items() if isinstance(r, Published)}
         return replace(self.published(own), w=w, wanted=wanted, alone=alone)
 
-    def published(self, replies: Mapping[int, Published]) -> "Mailbox":
+    def published(self, replies: Mapping[int, Published]) -> "PeerDirectory":
         """With these models."""
         return replace(self, models=self.models | {i: r.phi for i, r in replies.items()})
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedpers.core.items import Items, weighted_sum_each
+from fedpers.core.items import ModelBatch, weighted_sum_each
 from fedpers.core.params import Params, rows_of
 from fedpers.core.pytree import record
 
@@ -117,7 +117,7 @@ def sum_by_owner(
     several = {b: parts for b, parts in heavy.items() if len(parts) > 1}
     if several:
         items, counts = (
-            Items([part for parts in several.values() for part in parts]),
+            ModelBatch([part for parts in several.values() for part in parts]),
             map(len, several.values()),
         )
         totals = weighted_sum_each(items, range(len(items)), [1.0] * len(items), list(counts))

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedpers.core import sums
 from fedpers.core.data import Data
-from fedpers.core.items import Items, sq_dist_each, weighted_sum_each
+from fedpers.core.items import ModelBatch, sq_dist_each, weighted_sum_each
 from fedpers.core.params import Params, add
 from fedpers.core.pytree import flatten, rebuild, record
-from fedpers.core.rng import Stream, Where
+from fedpers.core.rng import MaskedStream, Stream
 from fedpers.core.vmap import on_stacks, readable
 from fedpers.families.peers.messages import Newcomer
 from fedpers.learning.kernels.scoring import mean_losses_of
@@ -94,7 +94,7 @@ def of_weight(w: Tensor, rng: Stream) -> dict[int, Stream]:
 
     Which these are a row of a stack cannot say: there it is all, and a client without weight has empty ones.
     """
-    wanted = {b: rng if readable(v) else Where(rng, v > 0) for b, v in enumerate(w)}
+    wanted = {b: rng if readable(v) else MaskedStream(rng, v > 0) for b, v in enumerate(w)}
     return {b: stream for b, stream in wanted.items() if not readable(w[b]) or w[b] != 0}
 
 
@@ -174,7 +174,7 @@ def ranks(s: Scores, untried_first: bool) -> Tensor:
     return torch.where(s.seen, s.w, s.w + highest) if untried_first else s.w
 
 
-def heavy(w: Tensor, floor: float) -> Tensor:
+def above_threshold(w: Tensor, floor: float) -> Tensor:
     """The weights that are worth a training: w where it is at least `floor`, else 0."""
     return torch.where(w >= floor, w, 0.0)
 
@@ -216,7 +216,7 @@ def predict(model: Model, peer: Peer, shared: Any, x: Tensor, average: str) -> T
     return mixture(model, torch.stack([model(phi, x) for phi in phis]), w / w.sum(), average)
 
 
-def distances(items: Items, gain: np.ndarray) -> np.ndarray:
+def distances(items: ModelBatch, gain: np.ndarray) -> np.ndarray:
     """[C, J] how far C clients' J models are from their old ones; 1 where there is no gain: nobody asks.
 
     Args:
@@ -230,7 +230,7 @@ def distances(items: Items, gain: np.ndarray) -> np.ndarray:
     return found
 
 
-def sums_of_used(items: Items, w: np.ndarray) -> Params:
+def sums_of_used(items: ModelBatch, w: np.ndarray) -> Params:
     """Stacks [C, ...], the sums of C clients' J models, the old one left out, by weights [C, J].
 
     What has no weight is not read.

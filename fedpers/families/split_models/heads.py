@@ -30,10 +30,10 @@ def first_head(
     model: Model, params: Params, data: Data, rng: Stream, how: HeadInit, own_classes: bool = False
 ) -> Params:
     """A client's first head, the same whenever it is first visited; dtype and device of `params`."""
-    return first_heads(model, params, [data], [rng], how, own_classes)[0]
+    return initial_heads(model, params, [data], [rng], how, own_classes)[0]
 
 
-def first_heads(
+def initial_heads(
     model: Model,
     params: Params,
     data: Sequence[Data],

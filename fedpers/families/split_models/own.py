@@ -12,9 +12,9 @@ from fedpers.core.params import Params
 from fedpers.core.rng import Stream
 from fedpers.families.split_models.heads import (
     HeadInit,
-    first_heads,
     fit_head,
     head_steps,
+    initial_heads,
     steps_and_gradient,
 )
 from fedpers.families.split_models.parts import cut
@@ -39,7 +39,7 @@ def first_parts(
     if not any(map(model.is_head, own)):
         return [own] * len(rngs)
     own_classes = getattr(config, "own_classes", False)
-    heads = first_heads(model, params, data, rngs, how, own_classes)
+    heads = initial_heads(model, params, data, rngs, how, own_classes)
     return [own | {k: v for k, v in head.items() if k in own} for head in heads]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import Params, mean
 from fedpers.core.pytree import record
-from fedpers.core.rng import first_heads
+from fedpers.core.rng import first_success
 from fedpers.families.unified.advice import SURROGATE, on_anchors, on_blocks, on_convexity
 from fedpers.families.unified.messages import (
     Anchor,
@@ -153,7 +153,7 @@ class BlockStrategy(PersonalizedStrategy, ABC):
         iterations is the same.
         """
         odds = (p_w, rho) if rho > 0 else (p_w,)
-        T, (zeta, *others) = first_heads(rng, odds, self.config.max_local)
+        T, (zeta, *others) = first_success(rng, odds, self.config.max_local)
         refresh = any(others)
         shared = getattr(self.config, "shared_index", False)
         seed = int(rng.integers(2**31)) if shared else None

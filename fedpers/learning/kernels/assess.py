@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedpers.core.compiled import addresses, longs, pointer, pointers
 from fedpers.core.data import Data
-from fedpers.core.items import Items
+from fedpers.core.items import ModelBatch
 from fedpers.core.params import Params
 from fedpers.learning.kernels.library import library
 from fedpers.learning.kernels.native import FAILURES, TASKS, in_rows, targets_of, widths_of
@@ -30,7 +30,7 @@ def assess(w: Params, names: Sequence[str], task: str, parts: Sequence[Data]) ->
 
 
 def assess_each(
-    models: Items, names: Sequence[str], task: str, parts: Sequence[Data]
+    models: ModelBatch, names: Sequence[str], task: str, parts: Sequence[Data]
 ) -> tuple[Tensor, Tensor]:
     """As `assess`, [C, J] each, of models that lie anywhere, client by client; they must have `places`."""
     assert models.places is not None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import Data
-from fedpers.core.items import Items
+from fedpers.core.items import ModelBatch
 from fedpers.core.params import Params, alike
 from fedpers.core.vmap import on_stacks, readable
 from fedpers.learning.kernels import assess, native
@@ -114,7 +114,7 @@ def _rows_scored(loss: Loss, models: Params, data: Data) -> tuple[Plan, Params] 
     return plan, {k: models[k] if k in models else v.expand(rows, *v.shape) for k, v in start.w.items()}
 
 
-def losses_of_each(loss: Loss, models: Items, datas: Sequence[Data]) -> Tensor:
+def losses_of_each(loss: Loss, models: ModelBatch, datas: Sequence[Data]) -> Tensor:
     """[C, J] losses of C clients' J models, client by client, each on its client's samples.
 
     By the kernel where there is one, in one call, else by torch; no stack's rows.
@@ -124,7 +124,7 @@ def losses_of_each(loss: Loss, models: Items, datas: Sequence[Data]) -> Tensor:
     if found is not None and _scores(*found, loss, datas):
         plan, start = found
         more = start.w.keys() - models.layers.keys()
-        whole = Items([start.w | w for w in models.models]) if more else models
+        whole = ModelBatch([start.w | w for w in models.models]) if more else models
         if whole.places is not None:
             return assess.assess_each(whole, plan.places, plan.task, datas)[0]
     each = [data for data in datas for _ in range(len(models) // C)]
