@@ -64,7 +64,7 @@ def test_a_run_goes_on_as_itself_and_where_its_states_are(flwr_run, tmp_path):
         flwr_run(f"{WORDS} rounds=4 resume=run out=elsewhere")
     with pytest.raises(CheckpointError, match="did not keep their own states; go on with it by  fedpers run"):
         flwr_run(f"{WORDS} rounds=4 resume=alone")
-    with pytest.raises(CheckpointError, match="keep their own states; go on with it by  flwr run"):
+    with pytest.raises(CheckpointError, match="keep their own states; continue it with  flwr run"):
         execute(compose.resumed(tmp_path / "run", ["rounds=4", "engine.name=inprocess"]), tmp_path / "run")
 
 
