@@ -44,7 +44,7 @@ def _divide() -> None:
 
     try:
         factory, pragmas = config_loader.ObjectStoreFactory, dict(sql_mixin.SQLITE_PRAGMAS)
-        SqlCoreState._cleanup_expired_task_tokens = seldom(SqlCoreState._cleanup_expired_task_tokens)  # type: ignore[method-assign]
+        SqlCoreState._cleanup_expired_task_tokens = seldom(SqlCoreState._cleanup_expired_task_tokens)  # type: ignore[assignment, method-assign]
     except AttributeError as error:
         raise FedpersError(f"this version of flwr keeps its database elsewhere ({error})") from error
     pragmas["busy_timeout"] = str(WAIT_MS)
