@@ -158,9 +158,10 @@ def main() -> int:
 
 def write(file: Path, row: dict[str, Any]) -> None:
     """Add the row to a file of results, in place of that of the same launcher."""
-    known = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = [r for r in known if r["by"] != row["by"]] + [row]
-    keep(rows, "\n".join(f"python benchmarks/killed_jobs.py {r['by']}" for r in rows), file)
+    known = json.loads(file.read_text()) if file.exists() else {"rows": [], "command": ""}
+    rows = [r for r in known["rows"] if r["by"] != row["by"]] + [row]
+    lines = [line for line in known["command"].splitlines() if not line.endswith(f" {row['by']}")]
+    keep(rows, "\n".join([*lines, " ".join(["python", *sys.argv])]), file)
 
 
 if __name__ == "__main__":
