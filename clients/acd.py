@@ -24,7 +24,7 @@ def middle(a: Block, h: ACDRates) -> Params:
 
 
 def drift(a: Block, x: Params, h: ACDRates) -> Block:
-    """One iteration of a block that was not drawn; x is its middle."""
+    """One iteration of a block that was not drawn; x is its point `middle`."""
     k = h.eta * h.nu
     return Block(x, scale(add(a.z, x, k), 1 / (1 + k)))
 
@@ -36,7 +36,7 @@ def descend(a: Block, x: Params, g: Params, p: float, L: float, h: ACDRates) -> 
 
 
 class ACDClient(CoinClient):
-    """Moves its block alone; gives a gradient in w when it is asked."""
+    """Takes steps on its private block; sends a gradient in w when it is asked."""
 
     config: ACDConfig
     keeps = "yz"

@@ -35,7 +35,7 @@ def middle(a: Block, h: Rates) -> Params:
 
 
 def rest(a: Block, x: Params, h: Rates, unsampled: str) -> Block:
-    """One iteration of the block that was not drawn; x is its middle."""
+    """One iteration of the block that was not drawn; x is its point `middle`."""
     return a if unsampled == "freeze" else Block(x, blend(x, a.z, h.nu))
 
 
@@ -63,7 +63,7 @@ def event(
 
 
 class ASCDClient(CoinClient):
-    """Moves its block alone, a sample at a time; gives a sample's gradient in w."""
+    """Takes steps on its private block, one sample each; sends one sample's gradient in w."""
 
     config: ASCDConfig
     keeps = "yz"

@@ -43,14 +43,14 @@ def descend(a: Block, x: Params, g: Params, h: Rates) -> Block:
 
 
 class ASVRCDClient(CoinClient):
-    """Moves its block alone, with control variates; gives differences of gradients in w."""
+    """Takes steps on its private block with control variates; sends differences of gradients in w."""
 
     config: ASVRCDConfig
     keeps = "yzvG"
     per_step = 2
 
     def beta_step(self, f: Objective, order: Iterate, w: Block, beta: Block, j: Data) -> tuple[Block, Block]:
-        """An iteration of the private block, with which the shared one moves."""
+        """An iteration of the private block, in which the shared block moves too."""
         if isinstance(order, Plain):                                                     # [C0]
             w_now, now = ascd.beta_step(f, order, w, beta, j, "freeze")
             return replace(w, y=w_now.y, z=w_now.z), replace(beta, y=now.y, z=now.z)

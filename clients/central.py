@@ -25,7 +25,7 @@ class SamplesWanted:
 
     @property
     def expects(self) -> dict[str, tuple[int, ...]]:
-        """The shape of what the answer has of each sample."""
+        """The shape of the reply's `mask`: one entry for each sample."""
         return {"mask": (self.n,)}
 
 
@@ -40,7 +40,7 @@ class Samples:
 
 
 class CentralClient(GlobalModelClient):
-    """Gives its data away, and predicts with the model that the server made of everybody's."""
+    """Sends its data to the server, and predicts with the model that was trained on all clients' data."""
 
     config: CentralConfig
     vectorized = False                    # nothing is computed

@@ -53,14 +53,14 @@ def converged(losses: list[float], threshold: float) -> bool:
 
 
 class FedALAClient(PersonalizedClient):
-    """Mixes the received model into its own, entry by entry as its data want it, and trains."""
+    """Mixes the received model into its own by learned weights, one for each parameter, then trains."""
 
     config: FedALAConfig
     disclosure = MODEL
     private = ("W",)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """The initial model, which the received one replaces whole."""
+        """The initial model; the received one replaces it entirely in the first round."""
         W = {k: torch.ones_like(params[k]) for k in upper(params, self.config.layers)}
         return ClientState(params, W, 0, data.mask.new_zeros(()))
 

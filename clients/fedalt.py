@@ -21,7 +21,7 @@ class FedAltConfig:
 
 
 class FedAltClient(SplitClient):
-    """Trains its own part first, and the shared part for it."""
+    """Trains its personal part first, then the shared part with the personal part fixed."""
 
     config: FedAltConfig
 

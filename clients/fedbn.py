@@ -17,7 +17,7 @@ class FedBNConfig:
 
     @property
     def personal(self) -> Part:
-        """The part that is cut off."""
+        """The part of the model that stays on the client."""
         return self.private
 
 

@@ -37,7 +37,7 @@ class FedDBEConfig:
 
 @record
 class ModelAndMean:
-    """The server's state and its order: the global model, and the mean that features shall have."""
+    """The server's state and its order: the global model, and the target mean of the features."""
 
     params: Params
     z: Tensor                             # [M] z̄^g
@@ -70,7 +70,7 @@ class Debiased:
 
 
 class FedDBEClient(PersonalizedClient):
-    """Trains the received model on features that a memory of its own is added to."""
+    """Trains the received model on features to which its own memory, a vector, is added."""
 
     config: FedDBEConfig
     disclosure = MODEL_AND_MEAN
@@ -79,11 +79,11 @@ class FedDBEClient(PersonalizedClient):
     questions = (MeanWanted,)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """Without a bias."""
+        """A memory of zeros."""
         return ClientState(data.like.new_zeros(self.model.num_features))
 
     def answer(self, order: Any, state: ClientState, data: Data, rng: Stream) -> tuple[Any, ClientState]:
-        """The mean of features, for which nothing is kept; or one local training."""
+        """Before round 1 the mean of the features, without a new state; else one local training."""
         if isinstance(order, MeanWanted):
             local = replace(self.config.local, keep_momentum=False)
             w = minimise(self.model.loss, order.params, data, rng, local)                # [C1]
@@ -116,5 +116,5 @@ class FedDBEClient(PersonalizedClient):
         return Work(gradients, forwards=0 if self.config.mu == 1 else gradients)
 
     def trains_without_momentum(self, order: Any) -> bool:
-        """The training for the mean leaves none, as it leaves nothing else."""
+        """True for the training before the mean: it keeps neither momentum nor parameters."""
         return isinstance(order, MeanWanted)

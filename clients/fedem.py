@@ -41,7 +41,7 @@ class Components:
 
 @record
 class Weighted:
-    """What a client predicts with, and with `tell_weights` its reply: components, and π_t in the clear."""
+    """What a client predicts with, and with `tell_weights` its reply: components and π_t, unencrypted."""
 
     thetas: tuple[Params, ...]
     told: Tensor             # [M]
@@ -63,7 +63,7 @@ class ClientState:
 
 
 class FedEMClient(PersonalizedClient):
-    """Weighs its samples by responsibility, then trains every component on its share of them."""
+    """Weighs its samples by the components' responsibilities, then trains every component so weighted."""
 
     config: FedEMConfig
     disclosure = COMPONENTS

@@ -31,18 +31,18 @@ from fedpers.method import Data, Params, Stream, Work, grad, minimise_each
 
 
 class FedeRiCoClient(PeerClient):
-    """Owns a model; tries those of others, trains those that explain its data, mixes outputs."""
+    """Owns a model; scores others' models on its data, trains those that fit, and mixes their outputs."""
 
     config: FedeRiCoConfig
     disclosure = PEERS
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> Peer:
-        """A model of its own for every client, unless all are to start alike."""
+        """A model for each client, drawn separately unless `start` is `common`."""
         phi = params if self.config.start == "common" else self.model.init_trained(rng.integer_seed())  # [C1]
         return new_peer(phi, params, self.config.owner_optimiser)
 
     def answer(self, order: Any, state: Peer, data: Data, rng: Stream) -> tuple[Any, Peer]:
-        """Publish, train alone, try and train what was asked for, or step with what came."""
+        """Send the own model, train it alone, score and train received models, or take the owner's step."""
         if isinstance(order, Forward):
             return self._collaborate(order, state, data, rng)
         if isinstance(order, Join | Alone) and self.config.start == "common":

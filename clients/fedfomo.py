@@ -53,7 +53,7 @@ class ClientState:
 
 @lru_cache(256)               # for clients of so many sizes
 def rows_kept(n: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Of n samples those to train on, and evenly spaced ones, at least one, to validate on.
+    """(rows to train on, rows to validate on) of n samples; the latter are evenly spaced, at least one.
 
     A single sample serves for both.
     """
@@ -71,7 +71,7 @@ def keep_back(data: Data, fraction: float) -> tuple[Data, Data]:
 
 
 class FedFomoClient(PersonalizedClient):
-    """Moves towards the models that do better on samples it keeps back, then trains."""
+    """Moves towards models with a lower loss on the samples that it keeps for validation, then trains."""
 
     config: FedFomoConfig
     disclosure = PEERS
@@ -89,7 +89,7 @@ class FedFomoClient(PersonalizedClient):
     def answer(
         self, order: Candidates, state: ClientState, data: Data, rng: Stream
     ) -> tuple[TrainedAndWeighed, ClientState]:
-        """Weigh the models that came and the own one, combine them, train."""
+        """Compute weights of the received models and the own one, combine them, then train."""
         fit, kept = keep_back(data, self.config.valid_fraction)
         phi, row = together(self._combined, order, state, kept.apart)
         new = minimise(self.model.loss, phi, fit, rng, self.config.local)                # [C4]

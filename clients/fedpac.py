@@ -55,7 +55,7 @@ class Train:
 
 @record
 class Trained:
-    """Reply: both parts after local work, the prototypes, and what the server weighs heads by."""
+    """Reply: both parts after local training, the prototypes, and the statistics for the heads' weights."""
 
     part: Params
     head: Params

@@ -21,7 +21,7 @@ class FedProxConfig:
 
 
 class FedProxClient(GlobalModelClient):
-    """Trains the received model without going far from it; remembers nothing."""
+    """Trains the received model with a proximal term to it; remembers nothing."""
 
     config: FedProxConfig
 

@@ -44,7 +44,7 @@ class ACD(BlockStrategy):
     momentum = True
 
     def rates(self, c: Constants, n: float) -> ACDRates:
-        """The theory's, or for the probability that is set."""
+        """The rates of the theory, for the configured probability if there is one."""
         return acd_rates(c, self.config.p_w)
 
     def iterate(self, s: State, rng: np.random.Generator) -> Steps:

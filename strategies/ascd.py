@@ -48,7 +48,7 @@ class ASCD(BlockStrategy):
 
 
 def moved(w: Block, order: Iterate, replies: dict[int, BlockGradients], h: Rates, unsampled: str) -> Block:
-    """w after the iterations of an order."""
+    """w after the iterations that an order asks for."""
     w = repeated(lambda a: rest(a, middle(a, h), h, unsampled), w, order.T)              # [S3]
     if order.event:
         g = scale(average(replies), 1 / h.p_w)                                           # [S4]

@@ -74,7 +74,7 @@ class ASVRCD(BlockStrategy):
         return self.done(s, w, order)
 
     def anchored(self, rounds: int) -> int:
-        """Those after ASCD's."""
+        """How many of the rounds are ASVRCD's, after those of ASCD."""
         return max(rounds - self.config.ascd, 0)
 
     def _without_anchor(self, s: State, rng: np.random.Generator) -> Steps:

@@ -49,7 +49,7 @@ class Central(PersonalizedStrategy):
 
     @property
     def draws_itself(self) -> str:
-        """It takes all samples, whatever clients_per_round is."""
+        """It uses all clients' samples, whatever clients_per_round is."""
         return "trains on the samples of all clients in every round"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:

@@ -44,14 +44,14 @@ class State:
 
 
 class CFL(PersonalizedStrategy):
-    """FedAvg in clusters, which are cut in two where their members pull in different directions."""
+    """FedAvg in clusters; a cluster is split in two where its members' updates contradict each other."""
 
     weighs_by_samples = True
     config: CFLConfig
     not_robust = "it forms clusters from single changes before it takes a mean"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """One cluster of everybody."""
+        """One cluster that holds all clients."""
         return State((tuple(roster.ids),), (params,))
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:

@@ -38,13 +38,13 @@ class State:
 
 
 class FedAMP(PersonalizedStrategy):
-    """Mixes models by how near they are."""
+    """Mixes the clients' models, with larger weights for models that are near each other."""
 
     config: FedAMPConfig
     not_robust = "its server takes no mean; it mixes a model for each client"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """Nobody has sent a model yet."""
+        """The state before any client has sent a model."""
         return State(params, {}, torch.eye(len(roster.ids), dtype=torch.float64))
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:

@@ -20,11 +20,11 @@ from fedpers.families.split_models.strategy import SplitStrategy
 
 
 class FedBN(SplitStrategy):
-    """Averages what does not normalise."""
+    """Averages all parameters except those of normalisation layers."""
 
     config: FedBNConfig
     part_key = "private"
 
     def weight(self, k: int) -> float:
-        """All alike: the mean is plain."""
+        """The same for every client: the mean is unweighted."""
         return 1.0

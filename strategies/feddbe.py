@@ -44,7 +44,7 @@ class FedDBE(PersonalizedStrategy):
     not_robust = ""
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> ModelAndMean:
-        """The model's initial parameters; no mean is known.
+        """The model's initial parameters; the features' mean is not known yet.
 
         Raises:
             ConfigError: the model's head has no bias, through which a memory acts on a whole model, or the
@@ -57,7 +57,7 @@ class FedDBE(PersonalizedStrategy):
         return ModelAndMean(params, next(iter(params.values())).new_zeros(self.model.num_features))
 
     def round(self, s: ModelAndMean, t: int, rng: np.random.Generator) -> Round:
-        """One round; the first begins with the question for means."""
+        """One round; the first begins by asking all clients for the means of their features."""
         if t == 1:
             question = MeanWanted(s.params, self.model.num_features)
             told = yield dict.fromkeys(self.roster.ids, question)                        # [S1]
@@ -83,5 +83,5 @@ class FedDBE(PersonalizedStrategy):
         return {"global": s.params}
 
     def explain(self, s: ModelAndMean) -> dict[str, Any]:
-        """The mean that features are to have."""
+        """The target mean of the features."""
         return {"global_mean": s.z.cpu().numpy()}

@@ -42,13 +42,13 @@ class State:
 
 
 class FedFomo(PersonalizedStrategy):
-    """Gives each client the models that helped it most so far."""
+    """Sends each client the models that had the largest weights for it so far."""
 
     config: FedFomoConfig
     not_robust = "its server takes no mean; clients weigh the models of others themselves"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """Nobody has sent a model yet."""
+        """The state before any client has sent a model."""
         K = len(roster.ids)
         zeros = torch.zeros(K, K, dtype=torch.float64, device=self.plan.device)
         return State({}, zeros, zeros)
@@ -87,7 +87,7 @@ class FedFomo(PersonalizedStrategy):
         return given.new_zeros(R, len(self.roster.ids)).scatter_add(1, whose, given)
 
     def evaluation_message(self, s: State, k: int) -> None:
-        """Clients predict with what they have."""
+        """None: clients predict with their own models."""
         return
 
     def explain(self, s: State) -> dict[str, np.ndarray]:

@@ -24,14 +24,14 @@ from fedpers.method import Round
 
 
 class FedProx(GlobalModelStrategy):
-    """Averages models that were kept near the last average."""
+    """Averages models that were trained with a proximal term to the last average."""
 
     config: FedProxConfig
     not_robust = ""
 
     @property
     def draws_itself(self) -> str:
-        """As the paper draws, if it is asked to."""
+        """By numbers of samples, with `sampling=proportional`."""
         return "draws by numbers of samples" if self.config.sampling == "proportional" else ""
 
     def round(self, s: Weights, t: int, rng: np.random.Generator) -> Round:

@@ -26,5 +26,5 @@ class FedRep(SplitStrategy):
     config: FedRepConfig
 
     def weight(self, k: int) -> float:
-        """All alike: the mean is plain."""
+        """The same for every client: the mean is unweighted."""
         return 1.0

@@ -56,11 +56,11 @@ class FedSoft(PersonalizedStrategy):
 
     @property
     def draws_itself(self) -> str:
-        """For each center, by importance; or not at all."""
+        """For each center, by importance weights; with `sampling=full` all clients take part."""
         return "takes all clients" if self.config.sampling == "full" else "draws K clients for each center"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """Centers from a seed each; `params` is where the clients start."""
+        """Centers, each from its own seed; `params` are the clients' initial parameters."""
         h, N = self.config, len(roster.ids)
         if h.solver == "exact":
             require_least_squares(self.model)
@@ -105,7 +105,7 @@ class FedSoft(PersonalizedStrategy):
         return Train(s.centers, s.u[self.row[k]].to(next(iter(s.centers[0].values()))))
 
     def evaluation_message(self, s: State, k: int) -> Centers | Train | None:
-        """Nothing for a client that predicts with its own model, else the centers; with u_k to solve."""
+        """None for a client that predicts with its own model; else the centers, with u_k to solve again."""
         if k in self.unseen or self.config.predict in ("center", "mix"):
             return Centers(s.centers)
         return self._train(s, k) if self.config.predict == "solved" else None

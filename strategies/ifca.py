@@ -47,7 +47,7 @@ class IFCA(PersonalizedStrategy):
     not_robust = "a client that lies about its cluster is in no mean where it could be outvoted"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """Cluster models from a seed each."""
+        """Cluster models, each from its own seed."""
         centers = new_centers(self.model, self.config.S, params, rng, self.config.start)
         shares = torch.full((len(roster.ids), self.config.S), 1 / self.config.S)
         return State(centers, shares.double())

@@ -40,7 +40,7 @@ from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 @record
 class State:
-    """The mean of the last averaging, and what was spent."""
+    """The mean of the last averaging, and the numbers of iterations and communications so far."""
 
     mean: Params
     iterations: int

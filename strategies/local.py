@@ -14,16 +14,16 @@ from fedpers.method import Params, PersonalizedStrategy, Roster, Round, record
 
 @record
 class State:
-    """The server knows nothing."""
+    """The server's state: empty."""
 
 
 class Local(PersonalizedStrategy):
-    """Only says whose turn it is to train."""
+    """Only selects the clients that train in a round."""
 
     not_robust = "its server takes no mean"
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
-        """Nothing to keep."""
+        """An empty state."""
         return State()
 
     def round(self, s: State, t: int, rng: np.random.Generator) -> Round:
@@ -32,5 +32,5 @@ class Local(PersonalizedStrategy):
         return s
 
     def evaluation_message(self, s: State, k: int) -> None:
-        """Clients predict with what they have."""
+        """None: clients predict with their own models."""
         return

@@ -36,7 +36,7 @@ from fedpers.families.unified.strategy import BlockStrategy, State, Steps
 
 
 class LSGD(BlockStrategy):
-    """Averages the clients' copies of the shared block, all alike."""
+    """Averages the clients' copies of the shared block with equal weights."""
 
     config: LSGDConfig
     not_robust = ""
@@ -54,7 +54,7 @@ class LSGD(BlockStrategy):
         return LSGDRates(step, c.mu)
 
     def own_rates(self) -> LSGDRates | None:
-        """The step that is set, where nothing depends on μ."""
+        """The configured step size, where nothing depends on μ."""
         h = self.config
         needs_mu = h.decreasing or h.output == "average"
         return None if h.eta is None or needs_mu else LSGDRates(h.eta, None)

@@ -27,7 +27,7 @@ from fedpers.method import Round
 
 
 class PerFedAvg(GlobalModelStrategy):
-    """Averages models that were trained to be good after one step."""
+    """Averages models that were trained for a low loss after one local step."""
 
     not_robust = ""
 

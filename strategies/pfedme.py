@@ -50,7 +50,7 @@ class PFedMe(GlobalModelStrategy):
 
     @property
     def objective(self) -> MX2:
-        """The same minimum as that of the envelopes, in w and all θ_i."""
+        """The objective in w and all θ_i jointly; it has the same minimum as that of the Moreau envelopes."""
         return MX2(MX2Settings(lam=self.config.lam), self.model, len(self.roster.ids))
 
     def point(self, client: Any, states: Sequence[ClientState]) -> tuple[Params, list[Params]]:

@@ -73,5 +73,5 @@ class PFLEGO(BodyDescentStrategy):
         return TakeSteps(s.part, len(self.roster.ids) / r, self.roster.num_total)
 
     def evaluation_message(self, s: DescendingBody, k: int) -> TakeSteps:
-        """The body, with the scale that the client's last step needs."""
+        """The body, and the scale I/r for the client's last step."""
         return self._order(s, self.num_sampled)

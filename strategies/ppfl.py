@@ -44,7 +44,7 @@ from fedpers.method import Round
 
 
 class PPFL(MixtureStrategy):
-    """Trains K canonical models and every client's blend of them."""
+    """Trains K canonical models and each client's mixture weights."""
 
     config: PPFLConfig
 

@@ -53,7 +53,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_method_without_whole_models_says_so(tmp_path: Path) -> None:
     out = tmp_path / "alone"
     assert main(["run", "method=local", *SMALL, f"out={out}"]) == 0
-    with pytest.raises(ConfigError, match="local has no whole model"):
+    with pytest.raises(ConfigError, match="local has no shared model"):
         export(out)
 
 

@@ -107,7 +107,7 @@ def test_keys_are_refused_where_they_do_nothing(capsys):
     assert main(["run", "-m", *QUICK, "seed=0,1", "jobs_per_gpu=2"]) == 2
     assert "jobs_per_gpu=2: without effect with jobs=1; set jobs=auto" in capsys.readouterr().err
     assert main(["run", *QUICK, "jobs=auto"]) == 2
-    assert "jobs=auto: one run has nothing to share" in capsys.readouterr().err
+    assert "jobs=auto: this command makes one run only" in capsys.readouterr().err
     assert main(["run", "-m", *QUICK, "seed=0,1", "jobs=all"]) == 2
     assert "jobs=all" in capsys.readouterr().err
 

@@ -173,7 +173,7 @@ def test_a_federation_of_the_caller(tmp_path):
 
 def test_a_model_of_a_run_predicts(runs):
     assert runs[0].model(seed=1)(torch.zeros(2, 64)).shape == (2, 10)
-    with pytest.raises(fedpers.ConfigError, match="seed=7: there is none"):
+    with pytest.raises(fedpers.ConfigError, match="seed=7: no run has this seed"):
         runs[0].model(seed=7)
     with pytest.raises(fedpers.ConfigError, match="client"):
         runs[0].model(client=4)

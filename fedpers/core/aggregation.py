@@ -1,4 +1,4 @@
-"""Means that a few wrong items cannot move far, for servers that average."""
+"""Robust means, which a few wrong items cannot move far, for servers that average."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Somebody's own arrays: whether they can be used, and how a client's samples are cut."""
+"""A user's arrays: whether they can be used, and how a client's samples are split."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -34,12 +34,12 @@ class Part(NamedTuple):
     owner: np.ndarray | None = None  # [n] the client of each row, where the file says so
 
     def rows(self, chosen: np.ndarray | slice) -> "Part":
-        """Some of them."""
+        """The samples of the given rows."""
         owner = None if self.owner is None else self.owner[chosen]
         return Part(self.x[chosen], self.y[chosen], self.columns, owner)
 
     def ordered(self, order: tuple[str, ...], where: str, first: str) -> "Part":
-        """With columns in this order, of `first`; an array has no names, and its order is believed.
+        """With the columns in this order, that of `first`; columns without names keep their own.
 
         Raises:
             DataError: other columns.
@@ -116,7 +116,7 @@ def usable(
 
 
 def lacking(value: Any) -> bool:
-    """Whether it stands for no value: None, NaN, an empty word, or pandas' NA."""
+    """Whether a cell is missing: None, NaN, an empty word, or pandas' NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, str | float | np.floating | Decimal) and (value == "" or value != value)

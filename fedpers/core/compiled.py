@@ -103,7 +103,7 @@ def _flags() -> str:
 
 
 class Patience:
-    """How long a process waits for a compiler; one that has a deadline does not wait for ever."""
+    """How long a process waits for a compiler: a limited time if the process has a deadline."""
 
     def __init__(self) -> None:
         self.seconds: float | None = None  # None: as long as it takes

@@ -10,7 +10,7 @@ RTOL = 1e-9  # of what is found, which is rounded to the safe side
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least ε at this δ; 0 without noise's need."""
+    """The least ε at this δ; 0 if no noise is needed for it."""
     from scipy.optimize import brentq
 
     if delta_of(0.0, mu) <= delta:

@@ -44,7 +44,7 @@ class _Borrowed:
 
 @contextmanager
 def borrowed() -> Iterator[None]:
-    """This process as a run wants it, while this is open: its environment, the current folder's modules.
+    """Set the process up for a run (environment, modules of the current folder) and restore it afterwards.
 
     The global generators of random, NumPy and torch go on where they were: screens draw numbers, too.
     """
@@ -53,7 +53,7 @@ def borrowed() -> Iterator[None]:
 
 
 def owned() -> None:
-    """Set for good what a run wants, in a process that was started for it."""
+    """Set the process up for a run permanently; only for processes that were started for it."""
     for name, value in WANTED.items():
         os.environ.setdefault(name, value)
     if not _finds_current_folder():
@@ -129,7 +129,7 @@ def _generators() -> Iterator[None]:
 
 @contextmanager
 def told_errors_only() -> Iterator[None]:
-    """While this is open nobody is warned; afterwards warnings, loggers and SIGTERM are handled as before.
+    """Show errors alone while this is open; afterwards warnings, loggers and SIGTERM are handled as before.
 
     For calls of libraries that set up their own logging, and other people's with it.
     """

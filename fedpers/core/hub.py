@@ -1,4 +1,4 @@
-"""Hugging Face's hub out of reach: its libraries go on with what they keep, at once and without a word."""
+"""When Hugging Face's hub is out of reach its libraries use their caches at once, without messages."""
 
 import logging
 import sys
@@ -22,7 +22,7 @@ class Reach(logging.Filter):
         self._before: list[tuple[Any, bool]] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is shown: none about the connection that is lost."""
+        """Whether a log line is shown; lines about the lost connection are not."""
         error = sys.exc_info()[1]
         if not self.lost and error is not None and type(error).__name__ in REFUSED:
             self._turn_off()
@@ -36,12 +36,12 @@ class Reach(logging.Filter):
                 setattr(module, SWITCH, True)
 
     def restore(self) -> None:
-        """Let the hub be asked again."""
+        """Allow requests to the hub again."""
         for module, value in self._before:
             setattr(module, SWITCH, value)
 
     def hint(self, error: BaseException) -> str:
-        """What to say of a failure that comes of a hub out of reach; "" of others."""
+        """The message for a failure because the hub is out of reach; "" for other failures."""
         chain: BaseException | None = error
         while chain is not None and not any(name in repr(chain) for name in AWAY):
             chain = chain.__cause__ or chain.__context__

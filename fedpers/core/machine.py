@@ -1,4 +1,4 @@
-"""What this process was granted of its machine: cores and GPUs, not those that are built into it.
+"""The cores and GPUs that this process may use, which can be fewer than the machine has.
 
 A job of Slurm, a container or `taskset` may use a part of a node. Whoever counts the node starts more
 processes than the job has cores, or takes another job's GPU.
@@ -39,7 +39,7 @@ def gpus() -> list[int]:
 
 @contextmanager
 def only_granted_gpus() -> Iterator[None]:
-    """Have processes that are started here see no GPU but those of `gpus`."""
+    """Hide all GPUs but those of `gpus` from processes that are started here."""
     granted = gpus()
     if "CUDA_VISIBLE_DEVICES" in os.environ or not granted:
         yield

@@ -45,7 +45,7 @@ def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
 
 
 def return_large() -> None:
-    """Let large pieces go back to the system when they are freed; only for a process that is a run's own.
+    """Return large freed blocks to the system at once; only for a process that is a run's own.
 
     Threads have heaps of their own: those that fetched large models one after the other kept several.
     """
@@ -54,7 +54,7 @@ def return_large() -> None:
 
 
 def give_back() -> None:
-    """Return what was freed to the system.
+    """Return freed memory to the system.
 
     glibc keeps the pages that lie between pieces still in use, so a process grew by each run it made.
     """

@@ -1,4 +1,4 @@
-"""Means and deviations of features over clients, of what each tells once: a count, sums, squares."""
+"""Means and standard deviations of features over clients, from each client's count, sums and squares."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ RELATIVE = 1e-15  # a variance below this share of the mean square is rounding: 
 
 @dataclass(frozen=True)
 class Moments:
-    """What one client tells of its samples.
+    """What one client sends about its samples: their number, the features' sums and sums of squares.
 
     Sums are rounded once, so they depend on neither the order of samples nor that of clients.
     """

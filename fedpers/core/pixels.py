@@ -1,4 +1,4 @@
-"""What arrays of pixels are divided by, so that the same picture is the same numbers in every form."""
+"""The divisor of pixel arrays, so that one picture has the same numbers with every type of pixel."""
 
 from collections.abc import Sequence
 

@@ -44,7 +44,7 @@ class PrivacyConfig:
 
     @property
     def noise(self) -> float:
-        """z."""
+        """The noise multiplier z."""
         return 1.0 if self.noise_multiplier is None else self.noise_multiplier
 
     def found(self, releases: int) -> "PrivacyConfig":

@@ -59,7 +59,8 @@ def _of_words(names: Sequence[str], values: np.ndarray) -> str:
         return f"{found}; write numbers with a decimal point and without marks of thousands: 1234.5"
     return (
         f"{found}; make a category columns of 0 and 1 (pandas.get_dummies) and a date a number of days, "
-        "leave the field of a missing value empty, and drop columns that are no features"
+        "leave the field of a missing value empty, and drop columns that are no features; the column that "
+        "names clients is data.client=..."
     )
 
 

@@ -86,7 +86,7 @@ class Clock:
         return {k: 0 if m == whole else max(m, 1) for k, m in done.items()}
 
     def pass_by(self, efforts: Mapping[int, Effort], most: int, when: tuple[int, int]) -> set[int]:
-        """Let an exchange pass; returns the clients whose replies came too late.
+        """Advance the clock by one exchange; returns the clients whose replies came too late.
 
         The server waits for the first `most` replies, or for all, but not beyond the deadline. Who would
         be first in the same instant is drawn, so that no number of a client is an advantage.

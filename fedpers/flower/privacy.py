@@ -84,7 +84,7 @@ class Mechanism:
         self.config, self.disclosure, self.stream = config, disclosure, stream
 
     def release(self, request: Request, reply: Any) -> Any:
-        """The reply as it may leave.
+        """The reply as it may be sent: clipped and noised.
 
         Raises:
             FedpersError: it is not the reply that the method declares.

@@ -127,7 +127,7 @@ def _shape_fault(
 
 
 def not_finite(reply: Any) -> str | None:
-    """What is not finite in a reply, or None."""
+    """What to say if a reply holds NaN or infinite numbers, or None."""
     for leaf in leaves(reply):
         if isinstance(leaf, Tensor) and not all_finite(leaf):
             return "its reply holds NaN or infinite numbers; is the learning rate too large?"
