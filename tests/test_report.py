@@ -325,11 +325,21 @@ def test_the_table_of_a_paper(tmp_path):
     text = (tmp_path / "report" / "paper.tex").read_text()
     head, second, *rows = [line for line in text.splitlines() if "&" in line]
     assert r"\multicolumn{3}{c}{digits $\cdot$ mlp} & \multicolumn{3}{c}{mnist $\cdot$ mlp}" in head
-    assert second.count("worst decile") == 2
+    assert second.count(r"{worst decile \%}") == 2 and second.count("{loss}") == 2
     assert r"a\_b & 85.00 $\pm$ 5.00$^\dagger$ & 42.50 $\pm$ 2.50$^\dagger$ & " in rows[1]
     assert r"local & \textbf{86.00} $\pm$ 5.29 & \textbf{43.00} $\pm$ 2.65 & " in rows[0]
     assert r"& \textbf{91.00} $\pm$ 1.00 &" in rows[1] and r"& 51.00 $\pm$ 1.00 & 25.50" in rows[0]
     assert main(["report", str(tmp_path), "--columns", "f1"]) == 2
+
+
+def test_means_that_are_printed_alike_are_bold_alike(tmp_path):
+    """0.90001 and 0.9 in all seeds are 90.00 both; 0.8 is not."""
+    for method, value in (("a", 0.90001), ("b", 0.9), ("c", 0.8)):
+        for seed in range(2):
+            make(tmp_path / f"{method}{seed}", method, seed, (0.1, value), best=value)
+    assert main(["report", str(tmp_path)]) == 0
+    text = (tmp_path / "report" / "paper.tex").read_text()
+    assert text.count(r"\textbf{90.00}") == 2 and r"c & 80.00" in text and r"{accuracy \%}" in text
 
 
 def test_latex_and_csv_escape_what_is_special(tmp_path):

@@ -17,8 +17,9 @@ from fedpers.results.report.written import MARK
 SCORE = "score"  # what ranks: the test accuracy (or loss) in the round that validation chose
 SMALLER = ("loss", "ece", "brier", "mae", "variance")  # columns of which the smallest is the best
 NOTE = (
-    "% Mean and standard deviation over seeds. The best mean of a column is bold; a dagger marks methods\n"
-    "% that are not settled to be worse than it (paired t tests over seeds, 5 % together by Bonferroni)."
+    "% Mean and standard deviation over seeds. The best mean of a column is bold, as is one printed alike;\n"
+    "% a dagger marks methods whose difference from the best is not significant (paired t tests over seeds,\n"
+    "% 5 % together by Bonferroni)."
 )
 
 
@@ -49,7 +50,7 @@ def paper_table(settings: Sequence[Setting], metrics: Sequence[str] = (SCORE,)) 
         rf"\begin{{tabular}}{{l{'r' * len(found)}}}",
         r"\toprule",
         _line("", [(c.data, len(metrics)) for c in found[:: len(metrics)]]),
-        _line("method", [(c.metric.replace("_", " "), 1) for c in found]),
+        _line("method", [(c.metric.replace("_", " ") + " %" * (c.scale == 100), 1) for c in found]),
         r"\midrule",
         *(" & ".join([_tex(name), *(_cell(column, name) for column in found)]) + r" \\" for name in methods),
         r"\bottomrule",
@@ -89,8 +90,9 @@ def _cell(column: Column, name: str) -> str:
     values = column.scale * np.array(list(column.scores[name].values()))
     digits = 2 if column.scale == 100 else 4
     mean = f"{values.mean():.{digits}f}"
-    first = name == column.verdict.alike[0]
-    text = rf"\textbf{{{mean}}}" if first and len(column.scores) > 1 else mean
+    best = column.scale * np.mean(list(column.scores[column.verdict.alike[0]].values()))
+    is_best = mean == f"{best:.{digits}f}"
+    text = rf"\textbf{{{mean}}}" if is_best and len(column.scores) > 1 else mean
     spread = rf" $\pm$ {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
     return text + spread + (r"$^\dagger$" if name in column.verdict.alike[1:] else "")
 
