@@ -64,7 +64,7 @@ def _row(name: str, stem: str, paper: str, status: str, summary: str, **more: An
 METHODS: dict[str, Method] = {row.name: row for row in (
     Method("local", "fedpers.strategies.local:Local", "fedpers.clients.local:LocalClient",
            "fedpers.clients.local:LocalTrainingConfig",
-           "no federation: the floor that a method must beat", "verified", "each client trains alone"),
+           "no federation: what a method must beat", "verified", "each client trains alone"),
     _row("central", "Central", "no federation: all data in one place", "runs",
          "one model, trained on all clients' samples; simulations only"),
     _row("fedavg", "FedAvg", "McMahan et al., AISTATS 2017", "verified",
