@@ -1,6 +1,6 @@
 """FedAvg on architectures of today beside a plain PyTorch loop over the same clients, one thread each.
 
-Twenty clients, an epoch a round, SGD; `times` above 1 says how many times as long the loop takes.
+Twenty clients, an epoch a round, SGD, in turns; numbers above 1 say how many times as long the loop takes.
 
     python -m benchmarks.plain_loop [--only ViT ...] [--pairs 5]     (needs transformers and peft)
 """
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.nets import ARCHITECTURES, Architecture
+from benchmarks.nets import ARCHITECTURES, TEXT, Architecture
 from fedpers.bench.main import keep
 from fedpers.bench.work import AsModule, Result
 from fedpers.config import compose
@@ -95,11 +95,12 @@ def our_run(architecture: Architecture, data: Federation, batch: int) -> Callabl
     return run
 
 
-def measure(name: str, n: int, batch: int, pairs: int) -> Result:
-    """One row: medians of pairs in turns."""
+def times(name: str, n: int, batch: int, pairs: int) -> float:
+    """How many times as long the loop takes: the median of pairs in turns."""
     architecture = ARCHITECTURES[name]
     data = architecture.federation(CLIENTS, n, 1)
     clients = [(data.client(k).train.x, data.client(k).train.y) for k in range(CLIENTS)]
+    clients = [(x.long() if architecture.shape == TEXT else x, y) for x, y in clients]
     module, ours = module_of(architecture).train(), our_run(architecture, data, batch)
     start = copy.deepcopy(module.state_dict())
     plain_round(module, clients, batch), ours()
@@ -108,9 +109,7 @@ def measure(name: str, n: int, batch: int, pairs: int) -> Result:
         module.load_state_dict(start)
         loop.append(min(plain_round(module, clients, batch) for _ in range(ROUNDS - 1)))
         mine.append(ours())
-    times = [a / b for a, b in zip(loop, mine, strict=True)]
-    row = {"architecture": name, "samples": n, "batch": batch, "times": statistics.median(times)}
-    return row | {"loop ms": statistics.median(loop) * 1e3, "ours ms": statistics.median(mine) * 1e3}
+    return statistics.median(a / b for a, b in zip(loop, mine, strict=True))
 
 
 def main() -> None:
@@ -124,9 +123,11 @@ def main() -> None:
     logging.getLogger("fedpers").setLevel(logging.ERROR)
     rows = []
     for name in given.only:
+        row: Result = {"architecture": name}
         for n, batch in SIZES:
-            rows.append(measure(name, n, batch, given.pairs))
-            print({k: round(v, 2) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+            row[f"{n} samples, batch {batch}"] = round(times(name, n, batch, given.pairs), 2)
+        rows.append(row)
+        print(row, flush=True)
     keep(rows, "python -m benchmarks.plain_loop", Path(given.out))
 
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -28,6 +27,7 @@ from fedpers.learning.constants import digest_of, moved, other_base
 from fedpers.learning.draws import drawing, seed_of
 from fedpers.learning.layers import Network
 from fedpers.learning.lora import merged
+from fedpers.learning.substitution import Substitution
 
 BODY, HEAD = "body.", "head."
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -145,13 +145,8 @@ class ModuleNetwork(Network):
         turn = _turn.get()
         trains = turn is not None and torch.is_grad_enabled()
         lone = trains and len(x) == 1 and bool(self.tracked)  # of one sample there is no variance
-        statistics: Params = {}
-        if self.tracked:
-            statistics = {} if trains and not lone else self._statistics(params)
-            buffers = dict(self.skeleton.named_buffers())
-            statistics = statistics or {
-                k: buffers[k].clone() for k in self.tracked
-            }  # training overwrites these
+        known = self.tracked and (lone or not trains)
+        statistics = self._statistics(params) if known else {k: v.clone() for k, v in self._buffers.items()}
         self._set_mode(trains, norms=trains and not lone)
         return self._run(params, x, statistics)
 
@@ -159,13 +154,19 @@ class ModuleNetwork(Network):
         own = {name: params[BODY + name] for name in self._trained}
         like = next(iter(own.values()), x)
         if statistics:
-            counts = {
-                k: v.to(like.device).clone() for k, v in self._counts.items()
-            }  # training counts batches
+            counts = {k: v.to(like.device).clone() for k, v in self._counts.items()}  # training counts
             own |= counts | {k: v.to(like) for k, v in statistics.items()}
         x = x.long() if self.tokens else x
-        features: Tensor = functional_call(self.skeleton, self._constants_for(params, like) | own, (x,))
-        return features
+        return self._substitution(self._constants_for(params, like) | own, x)
+
+    @cached_property
+    def _substitution(self) -> Substitution:
+        return Substitution(self.skeleton)
+
+    @cached_property
+    def _buffers(self) -> Params:
+        """BatchNorm's statistics as the module was made; training writes to copies of them."""
+        return {k: v for k, v in self.skeleton.named_buffers() if k in self.tracked}
 
     @cached_property
     def _counts(self) -> Params:
@@ -208,10 +209,8 @@ class ModuleNetwork(Network):
             return {}
         if len(x) < 2:
             raise FedpersError("BatchNorm needs at least two training samples of a client, and one has 1")
-        own_buffers = dict(self.skeleton.named_buffers())
-        measured = {k: own_buffers[k].clone() for k in self.tracked}
         like = next(iter(params.values()))
-        measured = {k: v.to(like) for k, v in measured.items()}
+        measured = {k: v.clone().to(like) for k, v in self._buffers.items()}
         own = {k: v.detach() for k, v in params.items()}
         momenta = [(layer, layer.momentum) for _, layer in tracking(self.skeleton)]
         self._set_mode(False, norms=True)
@@ -265,7 +264,7 @@ class ModuleNetwork(Network):
                 return
             devices = [data.x.device] if data.x.is_cuda else []
             with torch.random.fork_rng(devices=devices), drawing([rng]):
-                torch.manual_seed(seed_of(rng))
+                (torch.manual_seed if devices else torch.default_generator.manual_seed)(seed_of(rng))
                 yield
 
 
