@@ -35,8 +35,8 @@ class Substitution:
                 store[key] = value
             return self.module(x)  # type: ignore[no-any-return]
         finally:
-            for store, key, value in own:
-                store[key] = value
+            for store, key, before in own:
+                store[key] = before
 
 
 def _stores(layer: nn.Module) -> tuple[Store, Store]:
