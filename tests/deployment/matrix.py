@@ -21,7 +21,7 @@ MATRIX = {
     ),
     3: (
         "a reply holds NaN",
-        "refused by name, retried, counted; the version does not move, so the result is that of a run "
+        "refused by name, retried, counted; the version stays, so the result equals that of a run "
         "without the fault",
     ),
     4: ("a reply is of another shape, unreadable, or an error", "as with NaN"),
@@ -31,11 +31,13 @@ MATRIX = {
     ),
     6: (
         "the server app is killed",
-        "submitted again, goes on from the last checkpoint; the bits of an undisturbed run",
+        "submitted again, continues from the last checkpoint; the result equals that of an undisturbed run, "
+        "bit for bit",
     ),
     7: (
         "the SuperLink is killed and started again on its database",
-        "the nodes come back by themselves, the run is submitted again; the bits of an undisturbed run",
+        "the nodes reconnect by themselves, the run is submitted again; the result equals that of an "
+        "undisturbed run, bit for bit",
     ),
     8: (
         "the device's disk is full",
@@ -60,7 +62,7 @@ MATRIX = {
         "error 2004, error 2001, no connection, the second node ignored and named, 403",
     ),
     13: (
-        "a device answers with numbers that nobody can have measured, or with fields that are none",
+        "a device answers with impossible numbers, or with fields that do not exist",
         "refused by client and field, asked once more, counted; the others go on",
     ),
     14: (
