@@ -63,7 +63,7 @@ MATRIX = {
     ),
     13: (
         "a device answers with impossible numbers, or with fields that do not exist",
-        "refused by client and field, asked once more, counted; the others go on",
+        "refused with an error that names client and field, asked once more, counted; the others go on",
     ),
     14: (
         "a run asks for what a device's owner does not allow",
