@@ -15,6 +15,7 @@ from fedpers.app import launch
 from fedpers.app.cli import main
 from fedpers.config import compose, hydra_internals
 from fedpers.config.hydra_internals import Composer
+from fedpers.core.errors import ConfigError
 
 JOBS = [
     [],
@@ -74,6 +75,22 @@ def test_a_sweep_over_values_reads_the_files_of_each_choice_once(monkeypatch: py
     read = count(monkeypatch)
     compose.prepare(["method=fedavg,local", "seed=0,1,2", "rounds=1,2"], sweep=True)
     assert sorted(read) == [[], ["method=fedavg"], ["method=local"]]  # [] to see which keys there are
+
+
+def test_runs_that_differ_in_their_seed_alone_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, checked = compose._load, []
+    monkeypatch.setattr(compose, "_load", lambda c, job, more: checked.append(job) or read(c, job, more))
+    compose.prepare(["method=fedavg,local", "seed=0,1,2"], sweep=True)
+    assert sorted(map(sorted, checked)) == [
+        ["method=fedavg", "seed=0"],
+        ["method=fedavg", "seed=1"],
+        ["method=fedavg", "seed=2"],
+        ["method=local", "seed=0"],
+    ]
+    with pytest.raises(ConfigError, match="seed=-1"):
+        compose.prepare(["method=fedavg,local", "seed=0,-1"], sweep=True)
+    with pytest.raises(ConfigError, match="rounds=0"):
+        compose.prepare(["seed=0,1", "rounds=1,0"], sweep=True)
 
 
 def test_one_run_reads_its_files_once(monkeypatch: pytest.MonkeyPatch) -> None:

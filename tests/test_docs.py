@@ -28,8 +28,9 @@ def commands(page: Path, program: str) -> Iterator[list[str]]:
 
 
 def cases(program: str) -> list[pytest.param]:
-    found = [(page, args) for page in PAGES for args in commands(page, program)]
-    return [pytest.param(a, id=f"{page.stem}: {' '.join(a)}"[:100]) for page, a in found]
+    found = [(args, page) for page in reversed(PAGES) for args in commands(page, program)]
+    once = {tuple(args): page for args, page in found}  # a command may be on several pages
+    return [pytest.param(list(a), id=f"{page.stem}: {' '.join(a)}"[:100]) for a, page in once.items()]
 
 
 @pytest.mark.parametrize("args", cases("fedpers"))

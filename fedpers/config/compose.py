@@ -1,7 +1,7 @@
 """Command line overrides to a RunConfig, by way of Hydra; every mistake is collected."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -58,7 +58,7 @@ def prepare(
         problems += slips.given_twice(parsed)
         one = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
         jobs = hydra_internals.sweep_jobs(lines) if sweep and not problems else [one]
-        for job in jobs:
+        for job in _unlike(jobs):
             try:
                 _load(compose, job, [])
             except ConfigError as error:
@@ -70,6 +70,17 @@ def prepare(
     assert settings is not None  # its values were checked with the first run's
     _check_settings(settings, parsed, sweep, jobs)
     return lines, settings
+
+
+def _unlike(jobs: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """Of jobs that are alike but for their seed the first, and each seed once: to compose one takes long."""
+    seen = set[tuple[str, ...]]()
+    for job in jobs:
+        seed = tuple(word for word in job if word.startswith("seed="))
+        others = tuple(word for word in job if word not in seed)
+        if not {seed, others} <= seen:
+            seen |= {seed, others}
+            yield job
 
 
 def _check_settings(
