@@ -105,3 +105,17 @@ def test_pages_with_commands_of_flower_turn_both_off_before(page: Path) -> None:
         if (first := command.search(block)) is not None:
             before = text[:start] + block[: first.start()]
             assert all(word in before for word in OFF), f"{page.name}: {block[:200]}"
+
+
+def test_the_ten_commands_of_the_page_are_in_an_order_that_works() -> None:
+    """A proxy needs its configuration, and a SuperNode whose key is unknown ends at once."""
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    proxy = ["fedpers keys init", "fedpers services server", "$PWD/services/nginx.conf"]
+    device = [
+        "keys client",
+        "fedpers keys admit",
+        "flower-supernode --superlink",
+        "fedpers run engine=deployment",
+    ]
+    places = [page.index(text) for text in [*proxy, *device]]
+    assert places == sorted(places)
