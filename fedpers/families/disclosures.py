@@ -42,7 +42,7 @@ MEMBERSHIP = Disclosure(
 )
 COMPARED = Disclosure(
     "the change of its model, which the server compares with those of others",
-    no_dp="the server forms clusters from single changes, so what it decides tells of them for ever",
+    no_dp="the server forms clusters from single changes, so its later decisions depend on them",
     no_sum="single changes are compared",
 )
 PEERS = Disclosure(
@@ -57,7 +57,7 @@ CORRECTED = Disclosure(
 PROTOTYPES = Disclosure(
     "the mean features of each class, and how many samples it has",
     no_dp="prototypes and the numbers of samples are sent class by class, without a bound on what one tells",
-    no_sum="numbers of samples and weighted prototypes could be summed; they are sent singly",
+    no_sum="numbers of samples and weighted prototypes could be summed; each client sends them alone",
 )
 HEAD_AND_PROTOTYPES = Disclosure(
     "body and head after local work, the mean features of each class, and how many samples it has",
@@ -72,10 +72,10 @@ OWN_MODEL = Disclosure(
 COIN_STEPS = Disclosure(
     "gradients or control variates of the shared block, at random times",
     no_dp="private sampling, anchors and control variates need an analysis of their own",
-    no_sum="gradients yes; constants and values of each loss are told singly",
+    no_sum="gradients could be summed; each client sends its constants and losses alone",
 )
 OWN_MODELS = Disclosure(
     "its own model, at random times",
     no_dp="the reply is the client's own model, with control variates that need an analysis of their own",
-    no_sum="models yes; constants and values of each loss are told singly",
+    no_sum="models could be summed; each client sends its constants and losses alone",
 )
