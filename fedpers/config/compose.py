@@ -72,7 +72,7 @@ def prepare(
     return lines, settings
 
 
-def _unlike(jobs: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+def _unlike(jobs: Iterable[list[str]]) -> Iterator[list[str]]:
     """Of jobs that are alike but for their seed the first, and each seed once: to compose one takes long."""
     seen = set[tuple[str, ...]]()
     for job in jobs:
