@@ -118,9 +118,9 @@ def with_images() -> str:
 def composer(engine: str) -> str:
     """What reads compose files for an engine: its own plugin, or the tool of its name."""
     for words in ((engine, "compose"), (f"{engine}-compose",)):
-        if works(*words, "version"):
+        if works(*words, "--profile", "run", "version"):
             return " ".join(words)
-    pytest.skip(f"neither '{engine} compose' nor {engine}-compose is installed")
+    pytest.skip(f"neither '{engine} compose' nor {engine}-compose is installed, or too old for --profile")
 
 
 @pytest.mark.deployment
