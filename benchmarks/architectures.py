@@ -8,6 +8,7 @@ Three clients with eight samples each, two rounds, the method's own settings one
 import argparse
 import logging
 import math
+import re
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedpers.core.plan import Plan
 from fedpers.learning.model import Model
 from fedpers.simulate import simulate
 
+NAMED = re.compile(r"model=\w+\b(?! has)|model '\w+'")
 OK, LETTERS = "ok", "abcdefghijklmnopqrstuvwxyz"
 COMMAND = "python -m benchmarks.architectures"
 
@@ -46,10 +48,13 @@ def outcome(name: str, model: Model, data: Federation) -> str:
 
 
 def _shorter(name: str) -> list[str]:
-    """Settings that make the method's local training short, if it has such settings."""
+    """Settings for three clients and short local training, where the method has such settings."""
     config = compose.load([f"method={name}"]).method
+    words = ["method.num_neighbours=2"] if hasattr(config, "num_neighbours") else []
     local = getattr(config, "local", None)
-    return ["method.local.epochs=1", "method.local.batch_size=4"] if hasattr(local, "epochs") else []
+    return (
+        [*words, "method.local.epochs=1", "method.local.batch_size=4"] if hasattr(local, "epochs") else words
+    )
 
 
 @cache
@@ -64,7 +69,7 @@ def outcomes(name: str) -> dict[str, str]:
     found = {}
     for what, model in models().items():
         text = outcome(name, model, ARCHITECTURES[what].federation(clients=3, train=8, test=4))
-        found[what] = text.replace(f"model={model.name}", "the model").split("\n")[0]
+        found[what] = NAMED.sub("the model", text.split("\n")[0].split("; ")[0])
     return found
 
 
