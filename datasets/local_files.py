@@ -111,16 +111,16 @@ def read_columns(path: Path, words: Collection[str] = ()) -> Columns:
     Raises:
         DataError: there is no such file, or it is of another kind.
     """
-    kind = path.suffix.lower()
+    readers: dict[str, Callable[[Path, Collection[str]], Columns]]
+    readers = {".csv": read_csv, ".tsv": read_csv, ".parquet": _parquet}
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
-    if kind not in (".csv", ".tsv", ".parquet"):
+    if path.suffix.lower() not in readers:
         kinds = f"a folder, {', '.join(KINDS)} or package.module:function"
         raise DataError(
             f"{path}: unknown kind of file; give {kinds} (a spreadsheet saves a table as CSV UTF-8)"
         )
-    reader: Callable[[Path, Collection[str]], Columns] = _parquet if kind == ".parquet" else read_csv
-    return reader(path, words)
+    return readers[path.suffix.lower()](path, words)
 
 
 def from_columns(columns: Columns, target: str | None, client: str | None, where: str) -> Part:

@@ -42,9 +42,8 @@ def _handle(message: Message, context: Context) -> Message:
     request = {"header": header, "node": node, "config": context.run_config.get("config", "")}
     order: Any = message.content[ARRAYS]
     try:
-        arrays = [
-            part for name in list(order) for part in parts(order.pop(name))
-        ]  # can be freed once handed over
+        # popped, so that what was handed over can be freed
+        arrays = [part for name in list(order) for part in parts(order.pop(name))]
         found, packed = ask(state, request, arrays, limit)
     except (Silent, ValueError) as why:
         return Message(Error(FAILED, str(why)), reply_to=message)

@@ -39,9 +39,7 @@ def benchmark(methods: Sequence[str], root: Path, up: str) -> str:
     found: dict[tuple[str, str], list[str]] = {}
     for path in sorted((root / RESULTS).glob("benchmark_*.json"), key=_order):
         for where, method, cells in _rows(path, methods):
-            found.setdefault(
-                (where, method), cells
-            )  # of methods in two files, the first: that of all methods
+            found.setdefault((where, method), cells)  # the first of two files is that of all methods
     rows = [[where, *([method] if several else []), *cells] for (where, method), cells in found.items()]
     if not rows:
         return "Not measured on the benchmark's data yet."

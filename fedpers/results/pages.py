@@ -59,7 +59,7 @@ def pages(root: Path) -> list[Path]:
 def render(name: str, root: Path, up: str) -> str | None:
     """The Markdown that a mark asks for, None for another program's; `up` leads from the page to `root`."""
     if name.endswith(".json"):
-        record, link = _record(name[:-5], root), f"{up}/{RESULTS}/{name}"
+        record, link = _record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}"
         return experiment(record, link) if "results" in record else measurement(record, link)
     if name.startswith("map of "):
         return paper_map(name.removeprefix("map of "), root, up)
