@@ -11,7 +11,8 @@ Algorithm 2.
 
 Deviations from the paper: by default (`sampling: uniform`) clients are drawn alike and weighed by
 n_k in [S3], as in FedAvg; `proportional` is Algorithm 2 with p_k = n_k/n, nobody drawn twice.
-How inexact [C2] is (γ_k) follows from the local training's steps, the same on every device.
+How inexact [C2] is (γ_k) follows from the local training's steps, the same on every device unless
+`systems.partial` gives slow ones fewer.
 Reductions: μ = 0 is FedAvg; FedSoft with S = 1 from the center is FedProx with μ = λ.
 """
 

@@ -42,7 +42,7 @@ def test_a_hundred_tensors_are_six_of_flowers_objects() -> None:
     assert len(get_all_nested_objects(Message(sent, 1, "train"))) <= 6
 
 
-@pytest.mark.parametrize("sizes", [(), (1,), (140, 141), (280, 0), (281, -1), (10**12,)])
+@pytest.mark.parametrize("sizes", [(), (1,), (140,), (140, 141), (280, 0), (281, -1), (10**12,)])
 def test_sizes_that_are_not_those_of_the_parts_are_refused(sizes: tuple[int, ...]) -> None:
     begin_run()
     sent = bundles.bundled(content([np.zeros(3, np.float32), np.zeros(3, np.float32)]))
