@@ -156,6 +156,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "FedAvg whose clients also ask the nearest of their own samples"),
     _row("fedpac", "FedPAC", "Xu, Tong, Huang, ICLR 2023", "runs",
          "shared body near class prototypes, heads combined by how alike features are"),
+    _row("fedas", "FedAS", "Yang, Huang, Ye, CVPR 2024", "runs",
+         "the shared body is first moved to the features that a client's head knows"),
     _row("gpfl", "GPFL", "Zhang et al., ICCV 2023", "runs",
          "class embeddings and a valve for all, that turn features to a client's own classes"),
 )}

@@ -8,6 +8,11 @@ MODEL_AND_MEAN = Disclosure(
     no_dp="the mean of a client's features is sent once, beside the models, without a bound on what it tells",
 )
 PART = Disclosure("the shared part after local work", delta="part", since="part")
+WEIGHED_PART = Disclosure(
+    "the shared part after local work, and the trace of the Fisher information of its model",
+    no_dp="the trace is sent beside the shared part, without a bound on what it tells",
+    no_sum="the server weighs each part by the trace beside it; parts that clients weigh could be summed",
+)
 BODY = Disclosure("the body after local work", delta="theta", since="theta")
 BODY_GRADIENT = Disclosure("the gradient of the body", delta="theta")
 BODY_CHANGE = Disclosure("the change of the body", delta="part")
