@@ -50,22 +50,26 @@ def start(strategy: Any, grid: Any, rounds: int, done: Callable[..., None]) -> N
     strategy.start(grid, num_rounds=rounds, observer=observer)
 
 
-def ours(work: Work, runner: Any) -> Result:
-    """FedAvg through our Strategy, the clients in this process and its workers."""
+def averaging(work: Work) -> tuple[Any, Any, Any]:
+    """(server half, client half, data) of FedAvg at this work."""
     from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig
     from fedpers.core.plan import Plan
-    from fedpers.engines.memory.client_store import RamStore
-    from fedpers.engines.runner import RunnerConfig
     from fedpers.learning.optimizers import LocalConfig
     from fedpers.strategies.fedavg import FedAvg
 
     config = FedAvgConfig(local=LocalConfig(lr=LR, epochs=work.E, batch_size=work.B))
     model = make_model(work)
-    strategy = FedAvg(config, model, Plan(clients_per_round=work.C, eval_every=0))
-    fed = federation(*tensors(work), test=slice(work.n // 10))
-    how = RunnerConfig(runner, workers=work.workers)
-    clock, client = Clock(), FedAvgClient(config, model)
-    play(strategy, client, fed, RamStore(), how, work.rounds, lambda t, log: clock.done())
+    server = FedAvg(config, model, Plan(clients_per_round=work.C, eval_every=0))
+    return server, FedAvgClient(config, model), federation(*tensors(work), test=slice(work.n // 10))
+
+
+def ours(work: Work, runner: Any) -> Result:
+    """FedAvg through our Strategy, the clients in this process and its workers."""
+    from fedpers.engines.memory.client_store import RamStore
+    from fedpers.engines.runner import RunnerConfig
+
+    clock, how = Clock(), RunnerConfig(runner, workers=work.workers)
+    play(*averaging(work), RamStore(), how, work.rounds, lambda t, log: clock.done())
     return clock.result()
 
 

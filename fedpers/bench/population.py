@@ -22,9 +22,9 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedpers.bench.engines import play, start
+from fedpers.bench.engines import averaging, play, start
 from fedpers.bench.processes import watched
-from fedpers.bench.work import Result, federation, versions
+from fedpers.bench.work import Result, Work, federation, versions
 from fedpers.clients.fedper import FedPerClient, FedPerConfig
 from fedpers.core.errors import FedpersError
 from fedpers.core.host import owned
@@ -41,9 +41,11 @@ from fedpers.strategies.fedper import FedPer
 NUMBERS = tuple(10**n for n in range(3, 8))
 ASKED, SAMPLES, INPUTS, HIDDEN = 1000, 20, 32, 512  # a head of 512 x 10 weights and 10 biases: 20 KB
 PROCESSES, NODES = "processes", "Ray nodes"
+HEADS = "heads"  # what clients train: private heads, hardly any arithmetic
 WAYS = ((PROCESSES, 1, 1), (PROCESSES, 2, 1), (PROCESSES, 4, 1),
         (NODES, 1, 1), (NODES, 2, 1), (NODES, 4, 1), (NODES, 1, 4))  # of so many CPUs each  # fmt: skip
 MEMORY_MB = 128  # of clients' heads: full after six rounds
+STORE = 2**30  # bytes of a node of Ray: replies of a round of the largest work are not spilled to disk
 
 
 def population(args: argparse.Namespace) -> list[Result]:
@@ -57,8 +59,9 @@ def population(args: argparse.Namespace) -> list[Result]:
     return [_row(setting, runs) for setting, runs in found.items()]
 
 
-def run_setting(setting: tuple[Any, ...], rounds: int) -> Result:
-    command = [sys.executable, "-m", "fedpers.bench.population", json.dumps([*setting, rounds])]
+def run_setting(setting: tuple[Any, ...], rounds: int, trains: str = HEADS) -> Result:
+    """What one setting took; `trains`: what clients train, as `parts` takes it."""
+    command = [sys.executable, "-m", "fedpers.bench.population", json.dumps([*setting, rounds, trains])]
     text, peak = watched(command, {**os.environ, "OMP_NUM_THREADS": "1"})
     for line in reversed(text.splitlines()):
         if line.startswith("RESULT "):
@@ -79,7 +82,8 @@ def _row(setting: tuple[Any, ...], runs: list[Result]) -> Result:
 
 def main(argv: list[str]) -> int:
     """Run one setting, and print what it took."""
-    number, way, count, cpus, rounds = json.loads(argv[0])
+    number, way, count, cpus, rounds, *rest = json.loads(argv[0])
+    trains = rest[0] if rest else HEADS
     torch.set_num_threads(1)
     seconds: list[float] = []
     startup: list[float] = []
@@ -91,18 +95,24 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         store = RowStore(Path(folder), memory_mb=MEMORY_MB)
         if way == PROCESSES:
-            server, client, fed = parts(number)
+            server, client, fed = parts(number, trains)
             play(server, client, fed, store, RunnerConfig(workers=count), rounds, done)
         else:
-            on_ray(number, count, cpus, store, rounds, done)
+            on_ray((number, trains), count, cpus, store, rounds, done)
         disk = sum(f.stat().st_blocks * 512 for f in Path(folder).iterdir()) / 2**20
     found = {"seconds": seconds[rounds // 2 :], "startup": startup[0], "disk_mb": disk}
     print("RESULT " + json.dumps(found | {"versions": versions()}), flush=True)
     return 0
 
 
-def parts(number: int) -> tuple[FedPer, FedPerClient, Any]:
-    """(server half, client half, data of `number` clients, a thousand of them different)."""
+def parts(number: int, trains: str) -> tuple[Any, Any, Any]:
+    """(server half, client half, data of `number` clients).
+
+    Args:
+        trains: HEADS: FedPer's private heads, data of a thousand clients; else the model of FedAvg's `Work`.
+    """
+    if trains != HEADS:
+        return averaging(Work(trains, M=number, C=min(number, ASKED)))
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.standard_normal((ASKED, SAMPLES, INPUTS), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, (ASKED, SAMPLES)))
@@ -113,9 +123,13 @@ def parts(number: int) -> tuple[FedPer, FedPerClient, Any]:
 
 
 def on_ray(
-    number: int, nodes: int, cpus: int, store: RowStore, rounds: int, done: Callable[..., None]
+    which: tuple[int, str], nodes: int, cpus: int, store: RowStore, rounds: int, done: Callable[..., None]
 ) -> None:
-    """The rounds on a cluster of nodes on this machine, an actor a CPU, as `engine=ray` runs them."""
+    """The rounds on a cluster of nodes on this machine, an actor a CPU, as `engine=ray` runs them.
+
+    Args:
+        which: what `parts` takes.
+    """
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
     from ray.cluster_utils import Cluster
@@ -123,18 +137,18 @@ def on_ray(
     from fedpers.flower.internals import unreported
     from fedpers.flower.roster import wait_for_nodes
 
-    node = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 2**28}
+    node = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     for _ in range(1, nodes):
-        cluster.add_node(num_cpus=cpus, object_store_memory=2**28)
+        cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
     server, app, failed = ServerApp(), ClientApp(), []
-    app.train(BUNDLE.partition(".")[2])(partial(_bundle, number))
+    app.train(BUNDLE.partition(".")[2])(partial(_bundle, which))
 
     @server.main()
     def run(grid: Any, context: Any) -> None:
         torch.set_num_threads(1)
         try:
-            strategy, _, fed = parts(number)
+            strategy, _, fed = parts(*which)
             ids = wait_for_nodes(grid, 64)
             fleet = RayGrid(RayCohort(grid, ids, nodes * cpus, fed, store, "cpu"))
             start(strategy, fleet, rounds, done)
@@ -151,15 +165,15 @@ def on_ray(
         raise failed[0]
 
 
-def _bundle(number: int, message: Message, context: Context) -> Message:
-    return Message(serve(_cohort(number), message.content), reply_to=message)
+def _bundle(which: tuple[int, str], message: Message, context: Context) -> Message:
+    return Message(serve(_cohort(*which), message.content), reply_to=message)
 
 
 @lru_cache(maxsize=1)
-def _cohort(number: int) -> Cohort:
+def _cohort(number: int, trains: str) -> Cohort:
     owned()
     torch.set_num_threads(1)
-    server, client, fed = parts(number)
+    server, client, fed = parts(number, trains)
     return Cohort(client, fed, RamStore(), server.plan)
 
 
