@@ -1,9 +1,12 @@
 """What all tests share."""
 
+import copy
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,3 +27,77 @@ def data_root() -> Path:
     if not named:
         pytest.skip("no data sets: set FEDPERS_DATA to a folder that has them")
     return Path(named)
+
+
+# What a run spends outside its training is the same for every run and costs more than a tiny run's
+# training: a tenth of a second to read and merge our YAML files, three tenths to draw its pictures.
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_are_read_once() -> Iterator[None]:
+    """Hydra reads each YAML file of the package once a session; folders of a test's own each time."""
+    from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+
+    read: dict[tuple[str, str], Any] = {}
+    load = ImportlibResourcesConfigSource.load_config
+
+    def load_once(self: Any, config_path: str) -> Any:
+        key = (self.path, config_path)
+        if key not in read:
+            read[key] = load(self, config_path)
+        return copy.deepcopy(read[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ImportlibResourcesConfigSource, "load_config", load_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_are_merged_once(files_are_read_once: None) -> Iterator[None]:
+    """Commands that choose the same YAML files share what these were merged to; tests/test_composer.py
+    holds that each gets what Hydra would have composed. Not with folders of a test's own."""
+    from fedpers.config.hydra_internals import Composer
+
+    begin = Composer.__init__
+    merged: dict[tuple[str, ...], Any] = {}
+
+    def begin_knowing(self: Any) -> None:
+        begin(self)
+        sources = self.loader.get_search_path().get_path()
+        if not any((source.path or "").startswith("file:") for source in sources):
+            self.chosen = merged
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Composer, "__init__", begin_knowing)
+        yield
+
+
+@pytest.fixture
+def nothing_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command merges its files anew: for tests that count."""
+    from fedpers.config.hydra_internals import Composer
+
+    begin = Composer.__init__
+
+    def begin_empty(self: Any) -> None:
+        begin(self)
+        self.chosen = {}
+
+    monkeypatch.setattr(Composer, "__init__", begin_empty)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawing() -> Iterator[Any]:
+    """Runs in this process draw nothing but where a test asks for `pictures`; returns what draws."""
+    from fedpers.results.plots import curves
+
+    draw = curves.draw_run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "draw_run", lambda *_: [])
+        yield draw
+
+
+@pytest.fixture
+def pictures(drawing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw their pictures: for tests that look at them."""
+    monkeypatch.setattr("fedpers.results.plots.curves.draw_run", drawing)

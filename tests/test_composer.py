@@ -58,23 +58,23 @@ def test_what_hydra_refuses_is_refused_in_its_words(inside: None, job: list[str]
     assert str(ours.value) == str(theirs.value)
 
 
-def count(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+@pytest.fixture
+def merged(nothing_merged: None, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """A list that grows by the overrides of each composition by Hydra."""
-    read: list[list[str]] = []
+    overrides_of: list[list[str]] = []
     composed = hydra.compose
 
     def counted(name: str, overrides: list[str]) -> DictConfig:
-        read.append(overrides)
+        overrides_of.append(overrides)
         return composed(name, overrides=overrides)
 
     monkeypatch.setattr(hydra_internals.hydra, "compose", counted)
-    return read
+    return overrides_of
 
 
-def test_a_sweep_over_values_reads_the_files_of_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = count(monkeypatch)
+def test_a_sweep_over_values_reads_the_files_of_each_choice_once(merged: list[list[str]]) -> None:
     compose.prepare(["method=fedavg,local", "seed=0,1,2", "rounds=1,2"], sweep=True)
-    assert sorted(read) == [[], ["method=fedavg"], ["method=local"]]  # [] to see which keys there are
+    assert sorted(merged) == [[], ["method=fedavg"], ["method=local"]]  # [] to see which keys there are
 
 
 def test_runs_that_differ_in_their_seed_alone_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +93,9 @@ def test_runs_that_differ_in_their_seed_alone_are_checked_once(monkeypatch: pyte
         compose.prepare(["seed=0,1", "rounds=1,0"], sweep=True)
 
 
-def test_one_run_reads_its_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = count(monkeypatch)
+def test_one_run_reads_its_files_once(merged: list[list[str]]) -> None:
     compose.load(["method=ditto", "data=digits", "method.lam=0.5", "rounds=1"])
-    assert read == [["method=ditto", "data=digits"]]
+    assert merged == [["method=ditto", "data=digits"]]
 
 
 def test_a_sweep_composes_each_run_once_more_where_it_starts(

@@ -3,16 +3,14 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedpers.app.cli import parser
 from fedpers.bench.main import parser as bench_parser
 from fedpers.config import compose
-from fedpers.config.hydra_internals import Composer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,27 +33,8 @@ def cases(program: str) -> list[pytest.param]:
     return [pytest.param(list(a), id=f"{page.stem}: {' '.join(a)}"[:100]) for a, page in once.items()]
 
 
-def with_chosen(known: dict[Any, Any]) -> Callable[[Composer], None]:
-    """How a Composer begins that knows what others read."""
-    begin = Composer.__init__
-
-    def begin_knowing(self: Composer) -> None:
-        begin(self)
-        self.chosen = known
-
-    return begin_knowing
-
-
-@pytest.fixture(scope="module")
-def chosen() -> dict[Any, Any]:
-    """What choices of files were merged to: many commands choose the same ones."""
-    return {}
-
-
 @pytest.mark.parametrize("args", cases("fedpers"))
-def test_a_fedpers_command_in_the_documentation_is_accepted(
-    args: list[str], chosen: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fedpers_command_in_the_documentation_is_accepted(args: list[str]) -> None:
     if any("<" in word for word in args):
         pytest.skip("has a placeholder")
     if args[0] == "bench":  # its arguments are read by a parser of its own
@@ -64,7 +43,6 @@ def test_a_fedpers_command_in_the_documentation_is_accepted(
     if args[0] != "run":
         parser().parse_args(args)
         return
-    monkeypatch.setattr(Composer, "__init__", with_chosen(chosen))
     own = ("out=", "resume=")  # name folders, which need not exist here
     overrides = [a for a in args[1:] if not a.startswith(("-", *own))]
     compose.prepare(overrides, sweep="-m" in args or "--multirun" in args)

@@ -16,7 +16,6 @@ from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import FedpersError
-from fedpers.results.plots import curves
 
 CLIENTS = ("anna", "ben", "carl")
 FAST = ["rounds=2", "eval_every=0", "data.num_clients=null", "device=cpu"]
@@ -24,11 +23,6 @@ NEEDS = {
     "fedbn": ["method.private=[dense1.*]"],
     "federico": ["method.num_neighbours=2"],
 }  # of a table's small network and three clients
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    monkeypatch.setattr(curves, "draw_run", lambda *_: [])
 
 
 def save(folder, k, x, y):

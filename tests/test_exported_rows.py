@@ -16,15 +16,9 @@ from fedpers.app.cli import main
 from fedpers.app.export import export, open_run, personal_model, whole_models
 from fedpers.app.run import execute
 from fedpers.config import compose
-from fedpers.results.plots import curves
 
 FAST = ["rounds=3", "eval_every=0", "observers=[]"]
 MLP = ["method=fedper", "model=mlp", "model.hidden=[16]", "method.local.lr=0.3"]
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    monkeypatch.setattr(curves, "draw_run", lambda *_: [])
 
 
 def run(out, *words):
@@ -76,9 +70,7 @@ def tables(tmp_path_factory):
             root / "data" / name / "test.csv", index=False
         )
     words = [f"data.path={root / 'data'}", "data.target=result", "data.standardise=true", "data.missing=drop"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "draw_run", lambda *_: [])
-        run(root / "out", "data=files", *words)
+    run(root / "out", "data=files", *words)
     export(root / "out", client="all")
     return root
 

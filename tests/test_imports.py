@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def ours(name: str) -> str | None:
     return inside if inside in FILES else inside.rpartition(".")[0]
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """{module: the modules of ours that it imports}."""
     return {m: {t for t in map(ours, imported(p)) if t is not None} - {m} for m, p in FILES.items()}

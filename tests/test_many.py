@@ -196,7 +196,7 @@ def test_methods_that_share_keys_try_the_same_values_of_them():
     assert [{k: p[k] for k in ("local.lr", "local.epochs")} for p in found] == design(dimensions(shared), 3)
 
 
-def test_a_search_goes_by_validation_is_seeded_and_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_search_goes_by_validation_is_seeded_and_goes_on(tmp_path, monkeypatch, capsys, pictures):
     """The winner is the best on validation; the same words do no run again; one job finds the same."""
     out = tmp_path / "a"
     words = ["run", "-m", "method=fedavg_ft", "seed=0,1", *QUICK, "method.local.epochs=1", "tune=5"]

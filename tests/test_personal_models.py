@@ -23,7 +23,6 @@ from fedpers.app.run import execute
 from fedpers.app.run_folder import stored_config
 from fedpers.config import compose, registry
 from fedpers.core.errors import CheckpointError, ConfigError
-from fedpers.results.plots import curves
 
 pytestmark = pytest.mark.xdist_group("personal models")  # one run of each method for all of them
 
@@ -68,13 +67,11 @@ for run in map(Path, sys.argv[1:]):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of each method, its pictures left out; every client's test samples beside."""
+    """A folder with a run of each method; every client's test samples beside."""
     root = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "draw_run", lambda *_: [])
-        for name in registry.METHODS:
-            more = ["method.private=[head.*]"] if name == "fedbn" else []  # the network does not normalise
-            execute(compose.load([f"method={name}", *SMALL, *NEW, *more]), root / name)
+    for name in registry.METHODS:
+        more = ["method.private=[head.*]"] if name == "fedbn" else []  # the network does not normalise
+        execute(compose.load([f"method={name}", *SMALL, *NEW, *more]), root / name)
     federation = assemble(stored_config(root / "fedavg")).federation
     for k in range(federation.num_clients):
         test = federation.client(k).test

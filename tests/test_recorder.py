@@ -74,12 +74,14 @@ def play(recorder, rounds):
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    """The directory of a run of four rounds; tests only read it."""
+def out(tmp_path_factory, drawing):
+    """The directory of a run of four rounds, with its pictures; tests only read it."""
     folder = tmp_path_factory.mktemp("run")
     recorder = Recorder(folder, CONFIG, FEDERATION)
     play(recorder, range(1, 5))
-    recorder.close(["said at the end"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "draw_run", drawing)
+        recorder.close(["said at the end"])
     return folder
 
 

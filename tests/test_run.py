@@ -48,7 +48,7 @@ def assert_same_end(a, b):
 
 
 @pytest.mark.parametrize("method", ["pflego", "fedavg", "fedper", "local"])
-def test_a_run_leaves_its_directory(tmp_path, method):
+def test_a_run_leaves_its_directory(tmp_path, method, pictures):
     summary = execute(config(f"method={method}"), tmp_path)
     names = {"metrics.csv", "clients.csv", "summary.json", "plots", "checkpoint"}
     assert names <= {p.name for p in tmp_path.iterdir()}

@@ -55,7 +55,7 @@ def _touch(figure, path):
 
 
 @pytest.fixture
-def no_pictures(monkeypatch):
+def no_pictures(pictures, monkeypatch):
     """Figures are made and not rendered, which takes longer than these runs."""
     monkeypatch.setattr(figures, "save", _touch)
 

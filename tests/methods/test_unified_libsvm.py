@@ -24,10 +24,9 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_acd_is_as_fast_on_a_libsvm_file_as_its_theorem(root, monkeypatch):
+def test_acd_is_as_fast_on_a_libsvm_file_as_its_theorem(root):
     """E[F - F*] <= (1-θ)^k P, P = F(0) - F* + μ/2 ‖0 - x*‖² <= 2 (F(0) - F*); by Markov's inequality
     a thousand times that is exceeded with a chance of at most 1/1000 in a round."""
-    monkeypatch.setattr("fedpers.results.plots.curves.draw_run", lambda *_: [])
     facts = execute(
         compose.load(
             [

@@ -108,8 +108,7 @@ def test_without_mu_the_ridge_is_taken():
 
 
 @pytest.mark.parametrize("method", ["lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd"])
-def test_what_the_theory_chose_is_in_the_summary(tmp_path, method, monkeypatch):
-    monkeypatch.setattr("fedpers.results.plots.curves.draw_run", lambda *_: [])
+def test_what_the_theory_chose_is_in_the_summary(tmp_path, method):
     line = ["data.num_clients=3", "rounds=1", "checkpoint_every=0", "device=cpu", "model=logistic"]
     theory = execute(compose.load([f"method={method}", *line]), tmp_path / "run")["theory"]
     chosen = {"lsgd": {"eta"}, "acd": {"p_w", "theta", "eta", "nu"}}
@@ -142,7 +141,7 @@ def test_apart_is_the_distance_of_the_blocks():
     assert "apart" not in cohort.client.assess(message, cohort.state(0, (99, 0)), cohort.data(0), None)
 
 
-def test_a_picture_of_heterogeneity(tmp_path):
+def test_a_picture_of_heterogeneity(tmp_path, pictures):
     line = ["data.num_clients=3", "rounds=1", "checkpoint_every=0", "device=cpu", "model=logistic"]
     summary = execute(compose.load(["method=acd", *line]), tmp_path / "run")
     assert "plots/heterogeneity.png" in summary["plots"]
