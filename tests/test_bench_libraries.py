@@ -102,11 +102,14 @@ def test_all_are_run_and_compared_and_the_checkouts_stay_as_they_are(checkouts, 
     assert sorted(tmp_path.glob("*/**/*.py")) == before
 
 
-def test_one_library_is_enough_and_only_its_methods_are_run(checkouts, tmp_path):
-    out = tmp_path / "results"
+def test_one_library_is_enough_and_only_its_methods_are_run(checkouts, tmp_path, monkeypatch):
+    """What is run is asked here; the tests around it run it."""
+    out, run = tmp_path / "results", []
+    monkeypatch.setattr(libraries, "compared", lambda ways, *_: run.append(set(ways)) or {"ours": 1.0})
     assert bench(out, "--fl-bench", checkouts["fl-bench"], "--methods", "fedem,cfl") == 0
     found = {(r["method"], r["model"]) for r in rows(out)}
     assert found == {(name, model) for name in ("fedem", "cfl") for model in ("mlp-200-200", "cnn")}
+    assert run == [{"ours", "fl_bench"}] * 4
 
 
 def test_some_methods_are_run_with_many_clients_too(checkouts, tmp_path):

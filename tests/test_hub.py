@@ -1,6 +1,7 @@
 """Hugging Face's hub out of reach: one message, at once, and nothing of the process is changed by it."""
 
 import importlib.util
+import json
 import logging
 import os
 import subprocess
@@ -73,26 +74,43 @@ def net():
 """
 
 
+FORKS = """
+import json, os, sys
+import torch, fedpers.app.cli, fedpers.app.run, fedpers.config.compose
+codes = {}
+for name, words in json.loads(sys.argv[1]).items():
+    if not (child := os.fork()):
+        os.makedirs(name)
+        os.dup2(os.open(name + "/errors", os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(2, 1)
+        os.environ["HF_HUB_OFFLINE"] = name[0]
+        words = ["run", "method=fedavg", "data.num_clients=3", *words, "out=run" + name]
+        os._exit(fedpers.app.cli.main(words))
+    codes[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(json.dumps(codes))
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """(folder, exit code by command): each in a process of its own, which reads the hub's settings anew."""
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "mine.py").write_text(MINE)
+    words = {offline + library: COMMANDS[library][0] for offline in "01" for library in COMMANDS}
+    env = os.environ | {"HF_ENDPOINT": NOWHERE, "HF_HOME": str(folder)}
+    command = [sys.executable, "-c", FORKS, json.dumps(words)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
 @pytest.mark.parametrize("library", COMMANDS)
 @pytest.mark.parametrize("offline", ["0", "1"])
-def test_without_a_network_a_run_ends_in_one_line(library, offline, tmp_path):
+def test_without_a_network_a_run_ends_in_one_line(library, offline, ended):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    (tmp_path / "mine.py").write_text(MINE)
-    words, thing, remedy = COMMANDS[library]
-    away = {"HF_ENDPOINT": NOWHERE, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": offline}
-    command = [
-        sys.executable,
-        "-m",
-        "fedpers",
-        "run",
-        "method=fedavg",
-        "data.num_clients=3",
-        *words,
-        "out=run",
-    ]
-    options = {"cwd": tmp_path, "env": os.environ | away, "capture_output": True, "text": True}
-    done = subprocess.run(command, timeout=300, **options)
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and line.startswith(f"fedpers: error: {thing}: cannot be")
+    folder, codes = ended
+    _, thing, remedy = COMMANDS[library]
+    (line,) = (folder / (offline + library) / "errors").read_text().splitlines()
+    assert codes[offline + library] == 2 and line.startswith(f"fedpers: error: {thing}: cannot be")
     assert "is out of reach" in line and remedy in line
