@@ -45,7 +45,7 @@ class CentralClient(GlobalModelClient):
     config: CentralConfig
     vectorized = False                    # nothing is computed
     disclosure = SAMPLES
-    questions = (SamplesWanted,)
+    read_only_orders = (SamplesWanted,)
     reply_is_shared = False
 
     def answer(self, order: SamplesWanted, state: None, data: Data, rng: Stream) -> tuple[Samples, None]:

@@ -76,7 +76,7 @@ class FedDBEClient(PersonalizedClient):
     disclosure = MODEL_AND_MEAN
     private = ("bias",)
     reply_is_shared = True
-    questions = (MeanWanted,)
+    read_only_orders = (MeanWanted,)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """A memory of zeros."""

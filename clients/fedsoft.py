@@ -72,7 +72,7 @@ class FedSoftClient(PersonalizedClient):
 
     config: FedSoftConfig
     disclosure = CENTERS
-    questions = (Centers,)
+    read_only_orders = (Centers,)
 
     def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
         """All clients start from one common model, which is no center."""

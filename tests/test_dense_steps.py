@@ -135,7 +135,7 @@ def test_a_part_of_the_network_alone(of_head, used):
 
 
 def test_what_it_does_not_know_is_autograds(used):
-    """A pace within the training, and a loss that is not the model's own."""
+    """A scale of each step's rate, and a loss that is not the model's own."""
     model, data = model_of("classification", [7]), clients("classification")[0]
     loss = lambda w, batch: 2 * model.loss(w, batch)  # noqa: E731
     with torch.no_grad():

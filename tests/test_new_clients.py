@@ -11,9 +11,9 @@ from fedpers.core.errors import ConfigError
 from fedpers.core.metrics import summarise, tabulate
 from fedpers.core.params import sq_norm, sub
 from fedpers.core.rng import Stream
-from fedpers.flower.newcomers import BATCH, Unseen, train_locally
 from fedpers.flower.roster import Roster
 from fedpers.flower.strategy import Plan
+from fedpers.flower.unseen_clients import BATCH, UnseenClientOrder, train_locally
 from fedpers.learning.gradients import grad
 from fedpers.learning.model import build_model
 from fedpers.results.summary import read_summary
@@ -84,7 +84,7 @@ def test_what_weighs_models_is_not_trained():
     def predict(shared, state, x):
         return sum(weight * MODEL(t, x) for weight, t in zip(state, shared, strict=True))
 
-    order = Unseen(None, 1, 0.1)
+    order = UnseenClientOrder(None, 1, 0.1)
     shared, state = train_locally(predict, MODEL, (theta, c), fed.client(0).train, Stream(0, 1, 0), order)
     assert torch.equal(state, c)
     moves = [sub(new, old) for new, old in zip(shared, theta, strict=True)]

@@ -26,9 +26,9 @@ NODES = 64  # of a simulation on Ray, through which all clients are reached
 
 
 def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, given: bool = False) -> None:
-    """Run `body` on a grid of clients in this process (and its workers, one thread each).
+    """Run `body` on a grid of clients in this process and its worker processes (one thread each).
 
-    `given` says that the data is an object of the caller, which only copies of this process have.
+    `given`: the data is an object of the caller; only forked copies of this process can read it.
 
     Raises:
         ConfigError: the device cannot do what the engine is asked for.
@@ -65,7 +65,7 @@ def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, giv
 
 
 def _workers(cfg: RunConfig, devices: Sequence[str], given: bool) -> int:
-    """The run's processes, its own among them: one a device, unless `engine.workers` says more or less."""
+    """The number of processes, this one included: one per device, unless `engine.workers` is set."""
     count = cfg.engine.workers or len(devices)
     if not given or devices == ("cpu",) or count == 1:
         return count
@@ -155,14 +155,14 @@ def resources_there(address: str | None) -> list[Mapping[str, float]]:
 
 
 def _knock(address: str, patience: float = 10.0) -> None:
-    """Raise OSError where nobody listens: Ray itself asks again and again, for minutes on a busy machine."""
+    """Raise OSError where nobody listens; Ray itself would retry for minutes before it reports that."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), patience).close()
 
 
 def check_resources(engine: EngineConfig, machines: Sequence[Mapping[str, float]]) -> None:
-    """Refuse an actor that no machine can hold: Ray would wait for such a machine, and Flower with it.
+    """Refuse an actor that needs more than any machine has: Ray and Flower would wait for one for ever.
 
     Raises:
         ConfigError: names the key, its value and what there is.

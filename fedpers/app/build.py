@@ -79,7 +79,7 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
 
 
 def _task(cfg: RunConfig, federation: Federation) -> str:
-    """What the model's outputs are for: as the data says, or a task of the user's on such data.
+    """The task: that of the data set, or the one that `task=` names, where its targets are of that kind.
 
     Raises:
         ConfigError: task= is for other targets than the data has.
@@ -112,7 +112,7 @@ def _check_aggregation(cfg: RunConfig, strategy: type[PersonalizedStrategy]) -> 
 
 
 def _check_asked(cfg: RunConfig, strategy: PersonalizedStrategy, num_clients: int) -> None:
-    """Refuse what changes who is asked, where the method chooses that by itself."""
+    """Refuse settings that change which clients take part, for a method that chooses them itself."""
     verb = "takes all clients in every round" if strategy.takes_all else strategy.draws_itself
     if verb and cfg.engine.extra:
         raise ConfigError(f"engine.extra={cfg.engine.extra}: method={cfg.method_name} {verb}; set it to 0")

@@ -24,7 +24,7 @@ app = ClientApp()
 
 
 def fleet_app(config: str) -> ClientApp:
-    """A ClientApp for a simulation: a message holds requests of many clients, see `fedpers.engines.ray_grid`.
+    """A ClientApp for simulations, whose messages hold requests to many clients (`fedpers.engines.ray_grid`).
 
     `config` is from `build.encode_config`. The handler is a function of this module, so an actor keeps
     data and model for the next message; clients' states come with the requests.
@@ -97,7 +97,7 @@ def _cohort(config: str) -> Cohort:
 
 @lru_cache(maxsize=1)
 def _files(config: str, memory: str, run: str) -> FileStore:
-    """What this device's client remembers of one run, in a folder of its id; no other run looks there.
+    """The store of this device's state for one run, in a folder named by the run's id.
 
     Raises:
         ConfigError: the order names no run, or something that is no id of one.

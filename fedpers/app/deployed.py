@@ -39,7 +39,7 @@ app = ServerApp()
 
 
 class Counted(Observer):
-    """Adds to a round's row what happened on its way since the row before."""
+    """Adds to each round's row how many messages were sent, answered, late or refused since the last row."""
 
     def __init__(self, grid: DeviceGrid) -> None:
         self.grid = grid
@@ -111,7 +111,7 @@ def of_devices(cfg: RunConfig, run: Path) -> tuple[int, Any, Federation]:
 
 
 def federation_of(cfg: RunConfig, ledger: Ledger) -> Federation:
-    """The population as the server knows it: no data, only what the devices told."""
+    """The federation as the server knows it: without data, from the numbers that devices reported."""
     outputs = cfg.data.num_classes if cfg.data.task == "classification" else 1
     return Federation(
         name=cfg.data.name,

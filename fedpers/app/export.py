@@ -127,7 +127,7 @@ def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
 
 
 def whole_models(stored: StoredRun) -> dict[str, ExportedModel]:
-    """The server's models by name: global, center_0, canonical_0, ...; and the part that all share."""
+    """The server's models by name (global, center_0, ...) and the part that all clients share."""
     strategy = stored.parts.strategy
     found = {n: _model(stored, n, "model", _own(p)) for n, p in strategy.models(strategy.state).items()}
     if not found and stored.cohort is not None:
@@ -175,7 +175,7 @@ def _model(
 
 
 def _rows(data: DataConfig, federation: Federation, k: int | None) -> dict[str, Any]:
-    """What lies between rows of the data and inputs of a model: client k's, or, None, of all clients."""
+    """How rows of the data become inputs of a model: for client k, or (None) the same for all clients."""
     seen = getattr(federation.client, "seen", lambda k: Seen(0, federation.pipeline.classes))(k)
     pipeline = replace(federation.pipeline, classes=seen.classes if seen else ())
     return {

@@ -26,7 +26,7 @@ KINDS = ("model", "mixture", "body", "head")  # what a file may hold
 
 
 class ExportedModel(nn.Module):
-    """What predicts outside a run; a module, so that torch.export, ONNX and torch.jit.trace take it.
+    """A model outside a run; a torch module, so that torch.export, ONNX and torch.jit.trace accept it.
 
     Args:
         about: what NAME.json holds.
@@ -54,7 +54,7 @@ class ExportedModel(nn.Module):
 
     @property
     def content(self) -> Any:
-        """Parameters by name, frozen ones too, or (shared, state) of a mixture."""
+        """Parameters by name, frozen ones included, or (shared, state) of a mixture."""
         held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         if self.client is None:
             return {name: held[name] for name in self._names}
@@ -63,12 +63,12 @@ class ExportedModel(nn.Module):
 
     @property
     def params(self) -> Params | None:
-        """The parameters by name, frozen ones too; None of a mixture of several models."""
+        """The parameters by name, frozen ones included; None for a mixture of several models."""
         return None if self.about["kind"] == "mixture" else self.content
 
     @property
     def expected(self) -> Expected:
-        """What rows it takes, and what it answers."""
+        """The shape and columns of the rows that it takes, and the meaning of its outputs."""
         about = self.about
         names = self.pipeline.classes
         return Expected(
@@ -86,7 +86,7 @@ class ExportedModel(nn.Module):
             return kind(self.content, x)
 
     def inputs(self, rows: np.ndarray) -> Tensor:
-        """What `forward` takes for rows [n, *input_shape] as the data of the run held them.
+        """The inputs of `forward` for rows [n, *input_shape] in the form of the run's data.
 
         Columns must be in the order of `pipeline.columns`; scaling and turns are those of the run.
 
@@ -103,7 +103,7 @@ class ExportedModel(nn.Module):
         return torch.rot90(x, turns, dims=(2, 3)) if turns else x
 
     def accuracy(self, x: Tensor, y: Tensor) -> float:
-        """The share of samples that are predicted rightly; nan for regression."""
+        """The share in [0, 1] of samples x [n, ...] whose label y [n] is predicted; nan for regression."""
         return float(self.model.correct(self(x), y).mean())
 
     def write(self, folder: Path) -> Path:

@@ -16,7 +16,7 @@ from fedpers.config.run_config import RunConfig
 from fedpers.engines.channel import Channel
 from fedpers.engines.population import Population
 from fedpers.engines.runner import Runner, RunnerConfig
-from fedpers.engines.workers import Carrier, Starter, leave_to_parent, serve
+from fedpers.engines.workers import Starter, TransientStore, leave_to_parent, serve
 
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -25,7 +25,7 @@ START = (
 
 
 def starter(cfg: RunConfig, devices: Sequence[str], how: RunnerConfig) -> Starter:
-    """Starts worker i, on the devices in turn; worker 0 is the run's own process."""
+    """A function that starts worker i on the devices in turn; worker 0 is the run's own process."""
 
     def start(i: int, mine: str) -> tuple[int, Channel]:
         ours, theirs = socket.socketpair()
@@ -52,12 +52,12 @@ def work(handle: int) -> None:
     cfg = replace(decode_config(config), device=device, devices=())
     with current(device):
         parts = assemble(cfg)
-        serve(Population(parts.client, parts.federation, Carrier(), parts.plan), Runner(how), channel)
+        serve(Population(parts.client, parts.federation, TransientStore(), parts.plan), Runner(how), channel)
 
 
 @contextlib.contextmanager
 def current(device: str) -> Iterator[None]:
-    """Have `device` be the GPU that kernels without a device of their own are started on."""
+    """Make `device` torch's current GPU, on which kernels without a device of their own start."""
     import torch
 
     if not device.startswith("cuda:"):

@@ -178,7 +178,7 @@ def _execute(
 
 
 def objective(summary: dict[str, Any]) -> float | None:
-    """What a search may go by: the best validation accuracy, else validation loss; never test data."""
+    """What Hydra's sweepers optimise: best validation accuracy, else validation loss; no test data."""
     best = summary.get("best") or {}
     found = best.get("valid_accuracy", best.get("valid_loss"))
     return None if found is None else float(found)
@@ -197,7 +197,7 @@ def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
 
 
 def _of_new_clients(summary: dict[str, Any]) -> str:
-    """How the clients that never trained do, before and after their adaptation."""
+    """A sentence on the accuracy of clients that never trained, before and after their adaptation."""
     new = summary.get("new_clients")
     if not new:
         return ""
@@ -210,7 +210,7 @@ def _of_new_clients(summary: dict[str, Any]) -> str:
 
 
 def _raise_failures(session: Session) -> None:
-    """Raise what stopped a run: a bug as it is, users' mistakes in one message."""
+    """Raise the first bug as it was raised, or all users' mistakes as one error."""
     errors = [error for _, error in session.failed]
     total = len(errors) + session.finished
     for error in errors:
@@ -228,7 +228,7 @@ def _how_to_go_on(out: Path | None) -> str:
 
 
 def _as_given(folder: Path) -> Path:
-    """A folder relative to the current one, where it is below it: so it was given, so it is shown."""
+    """The folder relative to the current one where it is below it, as the user wrote it."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 

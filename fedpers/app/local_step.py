@@ -29,7 +29,7 @@ NONE = "nobody: no client trained in this process"
 
 
 def explain(words: Sequence[str]) -> str:
-    """The program of a method's local step and what takes it, from a round of a few clients that is made.
+    """The instructions of a method's local step and the code that runs them, found by making one round.
 
     Args:
         words: overrides of the command line, the method among them.
@@ -83,13 +83,13 @@ def source_of(client: PersonalizedClient) -> str:
 
 
 def facts_of(grid: Grid) -> dict[str, str]:
-    """What summary.json has of the steps taken behind this grid; {} where other processes take all."""
+    """The entries of summary.json about local steps; {} where other processes made all of them."""
     cohort = grid.cohort if isinstance(grid, InProcessGrid) else None
     return {"local_step": who_took_it(cohort)} if isinstance(cohort, Cohort) else {}
 
 
 def who_took_it(cohort: Cohort) -> str:
-    """What took the local steps so far, how clients were run, and why: one line."""
+    """One line: which code made the local steps, whether clients were stacked or looped, and why."""
     witness = cohort.runner.witness
     who, how = witness.who(KERNEL, TORCH, RECORDED), witness.who(STACK, LOOP)
     if not how:

@@ -1,4 +1,4 @@
-"""A command's runs, `jobs` at once: the searches of `tune=` first, then the runs with what they found."""
+"""A command's runs, `jobs` at a time: first the searches of `tune=`, then the runs with the values found."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from fedpers.results.progress import SweepBoard
 
 
 class ManyRuns:
-    """The runs that Hydra composed and named, to be made together."""
+    """The runs of one command, collected as Hydra composes them and then made in parallel."""
 
     def __init__(self, sweep: SweepConfig) -> None:
         self.sweep = sweep
@@ -32,7 +32,7 @@ class ManyRuns:
         self.root = root
 
     def make(self) -> list[tuple[Task, Result]]:
-        """Search, if that is asked for, then make the runs; each with its summary or why it has none.
+        """Search, if asked for, then make the runs; returns for each its summary or the error that ended it.
 
         Raises:
             ConfigError: nothing could be searched.

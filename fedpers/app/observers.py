@@ -1,4 +1,4 @@
-"""Who watches a run: our own observers, and those of the user, which cannot harm it."""
+"""Observers of a run: those of fedpers, and the user's, whose errors do not end the run."""
 
 import logging
 from collections import Counter
@@ -97,7 +97,7 @@ def _reason(observer: Observer) -> str:
 
 
 def user_observers(specs: Sequence[str], given: Sequence[Observer] = ()) -> UserObservers:
-    """The observers of names or "pkg.mod:Class" (made without arguments), and those that are `given`.
+    """The observers named by `specs` (a known name or "pkg.mod:Class", made without arguments), then `given`.
 
     Raises:
         ConfigError: one cannot be made, or is no Observer.

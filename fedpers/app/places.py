@@ -1,4 +1,4 @@
-"""Where each of many runs is made: on which GPU, beside how many, and beside fewer where memory ran out."""
+"""On which GPU each of many runs is made, and beside how many others; fewer where memory ran out."""
 
 import os
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from fedpers.core import machine
 
 @dataclass(frozen=True)
 class Place:
-    """A GPU that a run has to itself or shares, or none."""
+    """The GPU of a run, its own or shared; or no GPU."""
 
     gpu: str = ""  # as CUDA_VISIBLE_DEVICES names it; "": the run sees what its command sees
     name: str = ""  # shown beside the run
 
     def environment(self) -> dict[str, str]:
-        """What the run's process gets."""
+        """The environment variables of the run's process."""
         return {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
 
 
@@ -41,7 +41,7 @@ class Places:
     _most: dict[Place, int] = field(default_factory=dict)  # where memory ran out: runs at once
 
     def take(self, cfg: RunConfig) -> Place | None:
-        """A place for a run, the emptiest; None: it has to wait."""
+        """The place with the fewest runs; None if all are full."""
         if len(self._running) >= self.jobs:
             return None
         open_ones = [p for p in self._for(cfg) if self._running.count(p) < self._limit(p)]
@@ -52,11 +52,11 @@ class Places:
         return place
 
     def leave(self, place: Place) -> None:
-        """A run has ended there."""
+        """Note that a run at this place has ended."""
         self._running.remove(place)
 
     def fewer(self, place: Place, whole_machine: bool) -> int:
-        """Memory of a GPU, or of the whole machine, ran out: one less at once from now on.
+        """Memory of a GPU, or of the whole machine, ran out: allow one run less at a time from now on.
 
         Call it before `leave`. Returns the runs that were beside this one; 0: it was alone.
         """
@@ -68,7 +68,7 @@ class Places:
         return beside
 
     def _for(self, cfg: RunConfig) -> Sequence[Place]:
-        """Where a run may be: a run on the CPU or with GPUs that its user named keeps what it sees."""
+        """The places allowed for a run; one on the CPU, or with GPUs that its user named, keeps those."""
         chosen = cfg.devices or ":" in cfg.device or cfg.engine.name != "inprocess"
         return self.gpus if self.gpus and cfg.device != "cpu" and not chosen else [ANYWHERE]
 

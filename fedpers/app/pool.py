@@ -49,7 +49,7 @@ SAFE = "PYTHONSAFEPATH"
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be made."""
+    """One run: its configuration and folder."""
 
     cfg: RunConfig
     out: Path
@@ -63,7 +63,7 @@ class Crash(Exception):
 
 
 class OutOfMemory(Crash):
-    """A run found no more memory: of its GPU, or of the machine."""
+    """A run failed because memory ran out, of its GPU or of the machine."""
 
     def __init__(self, text: str, of_host: bool) -> None:
         super().__init__(text)
@@ -119,7 +119,7 @@ def run_all(tasks: Sequence[Task], places: Places, board: SweepBoard) -> list[Re
 
 
 def _placed(waiting: deque[tuple[int, Task]], places: Places) -> Iterator[tuple[int, Task, Place]]:
-    """The runs for which there is a place now, taken out of those that wait."""
+    """Yield the runs for which there is a place now, and remove them from `waiting`."""
     for i, task in list(waiting):
         place = places.take(task.cfg)
         if place is not None:
@@ -128,7 +128,7 @@ def _placed(waiting: deque[tuple[int, Task]], places: Places) -> Iterator[tuple[
 
 
 def _said(result: Result, trial: bool) -> str:
-    """How a run ended, in a few words; of a trial nobody is told test results."""
+    """How a run ended, in a few words; for a trial of a search without test results."""
     if isinstance(result, Exception):
         return f"failed: {str(result).splitlines()[-1]}"
     found = result.get("best" if trial else "final") or {}
@@ -170,7 +170,7 @@ class _Child:
         theirs.close()
 
     def hear(self, step: Callable[[int, str], None]) -> Result | None:
-        """Take one message; the result where it was the last."""
+        """Read one message of the child; returns the run's result if it was the last message, else None."""
         try:
             kind, *content = self.messages.recv()
         except (EOFError, OSError):
@@ -194,11 +194,11 @@ class _Child:
         return FedpersError(text) if kind == "mistake" else Crash(text)
 
     def _memory_ran_out(self) -> bool:
-        """Whether Linux has killed some process for it since this one began."""
+        """Whether Linux's out-of-memory killer ended some process since this child began."""
         return machine.killed_for_memory() > self.killed_before
 
     def stop(self, grace: float) -> None:
-        """End the process, which has `grace` seconds to save its run; that can be gone on with anyway."""
+        """End the process after at most `grace` seconds, in which it can save its run."""
         self.process.join(grace)
         if self.process.is_alive():
             self.process.kill()
@@ -220,17 +220,17 @@ def _why(status: int | None) -> str:
 
 
 class _Teller(Observer):
-    """Sends how far the run is."""
+    """An observer that sends the run's progress to the parent process."""
 
     def __init__(self, send: Callable[[tuple[Any, ...]], None], split: str) -> None:
         self.send, self.split, self.score = send, split, ""
 
     def on_round(self, t: int, log: RoundLog) -> None:
-        """A round is over."""
+        """Send that round t is over."""
         self.send(("step", t, self.score))
 
     def on_evaluation(self, t: int, clients: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
-        """Note how good the personal models are."""
+        """Keep the personal models' accuracy (or loss) for the next message."""
         from fedpers.core.metrics import summarise
 
         if f"{self.split}_num" not in clients:
@@ -241,7 +241,7 @@ class _Teller(Observer):
 
 
 def _work(task: Task, messages: Any, output: str, environment: dict[str, str]) -> None:
-    """Make the run; its last message is what came of it."""
+    """Make the run in this child process; the last message is its result."""
     os.environ.clear()
     os.environ.update(environment, OMP_NUM_THREADS="1")
     owned()

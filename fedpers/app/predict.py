@@ -93,12 +93,12 @@ def _table(outputs: Tensor, expected: Expected) -> dict[str, np.ndarray]:
 
 
 def _guess(outputs: Tensor, expected: Expected) -> np.ndarray:
-    """[n] number of the class that the model says, as `Model.correct` takes it."""
+    """[n] numbers of the predicted classes, by the rule of `Model.correct`."""
     return (outputs[:, 0] > 0).long().numpy() if expected.task == "binary" else outputs.argmax(1).numpy()
 
 
 def _names(outputs: Tensor, expected: Expected) -> list[str]:
-    """What each class is called; outputs that no class of the data has are numbered."""
+    """The name of each class; an output without a class in the data gets its number."""
     count = 2 if expected.task == "binary" else outputs.shape[1]
     more = [f"no class {i}" for i in range(len(expected.class_names), count)]
     return [*expected.class_names, *more] if expected.class_names else [str(i) for i in range(count)]

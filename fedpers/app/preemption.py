@@ -1,4 +1,4 @@
-"""What a scheduler asks by a signal: save the run after its round, and end, so that it can go on elsewhere.
+"""On a scheduler's signal the run is saved after its round and ends, so that it can continue elsewhere.
 
 Slurm sends SIGTERM, or what `sbatch --signal` names, some time before it takes the machine away. The second
 signal ends the process at once.
@@ -15,12 +15,12 @@ _asked: list[int] = []  # of this process
 
 
 class Preempted(KeyboardInterrupt):
-    """The run was saved and ended, as a signal asked."""
+    """A signal asked the run to end; it was saved first."""
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Heed SIGTERM and SIGUSR1 in here, unless somebody else does already, such as submitit."""
+    """Handle SIGTERM and SIGUSR1 while this is open; a handler of somebody else (submitit) is kept."""
     main = threading.current_thread() is threading.main_thread()
     free = [s for s in SIGNALS if main and signal.getsignal(s) is signal.SIG_DFL]
     for s in free:
@@ -34,17 +34,17 @@ def heeded() -> Iterator[None]:
 
 
 def asked() -> str:
-    """The signal's name, once there was one; else empty."""
+    """The name of the signal that was received; "" if none was."""
     return signal.Signals(_asked[0]).name if _asked else ""
 
 
 def status() -> int:
-    """Of a process that ends for it, as a shell tells it."""
+    """The exit status of a process that ends because of the signal: 128 + its number."""
     return 128 + (_asked[0] if _asked else signal.SIGTERM)
 
 
 def restarted() -> bool:
-    """Whether Slurm runs this job once more, so that the same command finds its own beginnings."""
+    """Whether Slurm has restarted this job, so that an unfinished run in the folder is this command's own."""
     return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
 
 

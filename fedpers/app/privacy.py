@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
 def check_privacy(cfg: RunConfig) -> None:
-    """Refuse privacy=dp where it would promise what does not hold, and methods that no device answers.
+    """Refuse privacy=dp for methods whose guarantee would not hold or that devices cannot run.
 
     Raises:
         ConfigError: names the method, why, and what to choose instead.
@@ -36,7 +36,7 @@ def check_privacy(cfg: RunConfig) -> None:
 
 
 def _no_server(cfg: RunConfig) -> str:
-    """Why the server's noise would not hide a client; "": it does."""
+    """The reason why noise of the server would not hide a client; "" if it does."""
     if cfg.engine.name == "deployment":
         return "engine=deployment: the server's noise follows from the run's seed, which devices are told"
     if cfg.aggregation.name != "mean":
@@ -47,7 +47,7 @@ def _no_server(cfg: RunConfig) -> str:
 
 
 def takes_one_mean(name: str) -> bool:
-    """Whether all that a server does with replies is to take one mean a round."""
+    """Whether a method's server uses replies in one mean per round and in nothing else."""
     strategy = method(name).strategy_class()
     return bool(not strategy.not_robust and strategy.one_mean)
 

@@ -56,7 +56,7 @@ class Prepared:
 
 
 class Cost(Observer):
-    """Adds to a round's row what its training cost, by the sizes of the model's layers."""
+    """Adds to each round's row the operations of its training (GFLOP), from the sizes of the layers."""
 
     def __init__(self, model: Model, input_shape: tuple[int, ...]) -> None:
         self.flops: SampleFlops | None = None
@@ -74,7 +74,7 @@ class Cost(Observer):
 
 
 class Checkpointer(Observer):
-    """Saves every so many rounds, and after the last."""
+    """Writes a checkpoint every `checkpoint_every` rounds and after the last."""
 
     def __init__(self, run: Prepared) -> None:
         self.run = run
@@ -175,7 +175,7 @@ def _make(
 
 @contextmanager
 def logged(out: Path, lines: logging.Formatter) -> Iterator[None]:
-    """Have what fedpers logs in the run's fedpers.log, details too."""
+    """While this is open, write fedpers' log records, debug records included, to the run's fedpers.log."""
     logger, handler = logging.getLogger("fedpers"), logging.FileHandler(out / "fedpers.log", delay=True)
     handler.setFormatter(lines)
     before = logger.level
@@ -218,7 +218,8 @@ def prepare(
 
 
 def drive(run: Prepared, grid: Grid, first: Sequence[Observer] = ()) -> None:
-    """All rounds on a grid, watched by `first`, recorder, checkpointer, progress bar and guests."""
+    """Run all rounds on a grid; observers are told in this order: `first`, recorder, checkpointer, progress
+    bar, the user's."""
     try:
         _drive(run, grid, first)
     finally:
@@ -283,7 +284,7 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
 
 
 def _clock(run: Prepared, cost: Cost) -> Clock:
-    """The virtual clock, where a resumed run left it.
+    """The clock of simulated seconds; a resumed run continues at its checkpoint's time.
 
     Raises:
         ConfigError: nobody can tell what training costs.

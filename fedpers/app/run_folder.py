@@ -1,4 +1,4 @@
-"""Which run a folder holds, and whether another may begin there; settled before anything is written."""
+"""Checks which run a folder holds and whether another may begin there, before anything is written."""
 
 import logging
 import os
@@ -92,7 +92,7 @@ def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
 
 
 def _failed_before_round_1(out: Path) -> bool:
-    """Whether a run failed here that left nothing to keep."""
+    """Whether the folder holds a failed run without a finished round, which may be replaced."""
     failed = read_summary(out).get("status") == "failed"
     return failed and not (out / "metrics.csv").exists() and checkpoint.last_round(out) is None
 
@@ -162,14 +162,14 @@ def _stored_words(out: Path) -> list[str]:
 
 
 def _gone_on(before: Sequence[str], more: Sequence[str]) -> list[str]:
-    """The words that make the whole run from nothing: a later one stands for an earlier one of its key."""
+    """The overrides that make the whole run anew: of two with one key the later is kept."""
     later = {word.partition("=")[0]: word for word in more}
     kept = {key: word for key, word in later.items() if key not in ("resume", "out")}
     return [kept.pop(word.partition("=")[0], word) for word in before] + list(kept.values())
 
 
 def _ended(out: Path) -> dict[str, bytes]:
-    """The summary and the config of a run that has ended; {} of any other."""
+    """{file name: content} of the summary and the config of a run that has ended; else {}."""
     names = ("summary.json", CONFIG)
     return {n: (out / n).read_bytes() for n in names} if all((out / n).is_file() for n in names) else {}
 

@@ -1,4 +1,4 @@
-"""Runs that are in their folders, as Python objects: tables, pictures, models."""
+"""Stored runs as Python objects: tables, pictures, models."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def summaries(self) -> list[dict[str, Any]]:
-        """summary.json of each seed; of one that has not ended there is none in its place: {}."""
+        """summary.json of each seed; {} for a run that has not ended."""
         return [dict(r.summary) for r in self._stored()]
 
     def frame(self) -> "DataFrame":
@@ -143,7 +143,7 @@ class Comparison:
         return _table([(name, r, r.rows) for name, g in self.groups.items() for r in g.runs])
 
     def chosen(self, key: str) -> Any:
-        """The value of `key` whose runs did best on validation, the mean over them; test data have no say.
+        """The value of `key` whose runs have the best mean validation score; test data are not used.
 
         >>> fedpers.compare(["runs/by_K"]).chosen("method.num_canonical")  # doctest: +SKIP
 
@@ -162,7 +162,7 @@ class Comparison:
         return max(scores, key=lambda value: sum(scores[value]) / len(scores[value]))
 
     def table(self) -> "DataFrame":
-        """A row a group: `runs`, then mean and standard deviation (ddof 1) of the last test metrics."""
+        """A row per group: number of `runs`, mean and standard deviation (ddof 1) of last test metrics."""
         import pandas as pd
 
         rows = {}

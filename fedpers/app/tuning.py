@@ -29,7 +29,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """What was tried, and what it was worth."""
+    """The values of one trial, and its validation score."""
 
     values: Mapping[str, Any]  # by key below `method.`
     score: tuple[float, float] | None  # larger is better; None: the run failed or diverged
@@ -62,11 +62,11 @@ class Search:
 
     @property
     def left(self) -> int:
-        """Trials still to be asked for."""
+        """The number of trials that `ask` has not returned yet."""
         return self.sweep.tune - len(self.trials)
 
     def ask(self) -> list[Task]:
-        """The runs of the next trials; those that were tried before are not run again.
+        """The runs of the next batch of trials; trials whose values were tried before are not run again.
 
         Raises:
             ConfigError: the search was begun with other versions of what chooses its trials.
@@ -84,7 +84,7 @@ class Search:
         return tasks
 
     def tell(self, results: Sequence[Result]) -> None:
-        """What came of the runs that `ask` gave, in their order."""
+        """Take the results of the runs that `ask` returned, in their order."""
         import optuna
 
         new = iter(results)
@@ -99,7 +99,7 @@ class Search:
         self._open = []
 
     def winner(self) -> Values:
-        """The best values; of equals the first.
+        """The values with the best validation score; of equal ones the first.
 
         Raises:
             FedpersError: every trial failed.
@@ -111,7 +111,7 @@ class Search:
         return dict(max(good, key=lambda t: t.score or (-math.inf, -math.inf)).values)
 
     def finish(self) -> list[Task]:
-        """The runs with what was found, once the search is written to search.json."""
+        """Write search.json; returns the runs with the values found."""
         found = self.winner()
         content = {
             "name": self.name,
@@ -198,7 +198,7 @@ def _space(task: Task, lines: Sequence[str]) -> list[Dimension]:
 
 
 def _at(values: Any, key: str) -> Any:
-    """What a dotted key holds.
+    """The value at a dotted key of nested mappings.
 
     Raises:
         ConfigError: there is no such key.
@@ -227,7 +227,7 @@ def _with(task: Task, values: Mapping[str, Any]) -> Any:
 
 
 def _cell(task: Task) -> str:
-    """What runs share that differ in their seed alone."""
+    """The configuration without its seed: equal for runs that differ in their seed alone."""
     whole = {k: v for k, v in to_mapping(task.cfg).items() if k not in ("seed", "out")}
     return json.dumps(whole, sort_keys=True)
 

@@ -44,7 +44,7 @@ class Refused(FedpersError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingOrder:
     """What the server knows when it reads one client's answer."""
 
     order: Any
@@ -77,7 +77,7 @@ class Reader:
         for order in {id(order): order for order in orders}.values():
             self.rehearsal.example(order, header)
 
-    def read(self, message: Message, asked: Asked, inspector: Inspector) -> Taken:
+    def read(self, message: Message, asked: PendingOrder, inspector: Inspector) -> Taken:
         """An answer to an order; `inspector` is that of the exchange.
 
         Raises:
@@ -93,7 +93,7 @@ class Reader:
         cost = {name: said[name] for name in COST}
         return Taken(Answer(body, said["num"], **cost), version, bool(said["reinitialised"]), said["policy"])
 
-    def _fields(self, asked: Asked) -> dict[str, Field]:
+    def _fields(self, asked: PendingOrder) -> dict[str, Field]:
         """Of the header of an answer to an order."""
         trains, facts = asked.header.kind == "train", asked.facts
         since, when = list(asked.recall.since or NONE), [asked.header.t, asked.header.e]
@@ -108,7 +108,7 @@ class Reader:
             SKELETON: Field(str),
         }
 
-    def _reply(self, body: Any, asked: Asked, inspector: Inspector) -> Any:
+    def _reply(self, body: Any, asked: PendingOrder, inspector: Inspector) -> Any:
         example = self.rehearsal.example(asked.order, asked.header)
         wrapped = isinstance(body, Assessed)
         if example is not None and isinstance(example, Assessed) != wrapped:
@@ -121,7 +121,7 @@ class Reader:
         self._check_reply(getattr(example, "reply", None), body.reply, asked, inspector)
         return Assessed(body.reply, columns)
 
-    def _check_reply(self, form: Any, body: Any, asked: Asked, inspector: Inspector) -> None:
+    def _check_reply(self, form: Any, body: Any, asked: PendingOrder, inspector: Inspector) -> None:
         """`form` is what the rehearsal gives, None if it failed."""
         if form is not None:
             limits = {"samples": float(asked.facts.num_train), "clients": asked.num_clients - 1.0}
@@ -130,7 +130,7 @@ class Reader:
             raise Refused(f"{type(body).__name__} holds complex numbers")
         _refuse(inspector.look(asked.order, body)[0])
 
-    def _evaluation(self, body: Any, asked: Asked) -> dict[str, Any]:
+    def _evaluation(self, body: Any, asked: PendingOrder) -> dict[str, Any]:
         example = self.rehearsal.example(asked.order, asked.header)
         return self._columns(body if example is None else example, body, asked.facts)
 

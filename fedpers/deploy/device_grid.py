@@ -19,12 +19,12 @@ from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import FedpersError, ReplyError
 from fedpers.core.pytree import leaves
 from fedpers.core.serialization import leaf_bytes
-from fedpers.deploy.answers import Asked, Reader, Refused, facts_of
+from fedpers.deploy.answers import PendingOrder, Reader, Refused, facts_of
 from fedpers.deploy.bundles import bundled
 from fedpers.deploy.diary import Diary
 from fedpers.deploy.ledger import Ledger
-from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order
+from fedpers.deploy.reply_inbox import ReplyInbox
 from fedpers.deploy.roll_call import RollCall, is_gone
 from fedpers.deploy.superlink import check_size
 from fedpers.flower.messages import Answer, Header, Outcome, Request, readdressed, seal
@@ -135,7 +135,7 @@ class DeviceGrid(DirectGrid):
         until = time.monotonic() + self.terms.deadline_s
         watch.sent, watch.waiting = {}, set(watch.orders)
         watch.faults = {}
-        replies = Mailbox(self.grid, watch.size)
+        replies = ReplyInbox(self.grid, watch.size)
         while time.monotonic() < until:
             self._dispatch(watch, header, until - time.monotonic())
             for message in replies.look(watch.sent, LOOK_S):
@@ -169,7 +169,7 @@ class DeviceGrid(DirectGrid):
     def _judge(self, watch: Watch, k: int, message: Message, header: Header, inspector: Inspector) -> None:
         """Take a reply, or note what is wrong with it; only what is taken moves the client's version."""
         ledger = self.ledger
-        asked = Asked(watch.orders[k], header, ledger.facts[k], ledger.recall(k), len(ledger.names))
+        asked = PendingOrder(watch.orders[k], header, ledger.facts[k], ledger.recall(k), len(ledger.names))
         try:
             taken = self.reader.read(message, asked, inspector)
         except Exception as error:  # nothing that a client sends ends the run

@@ -10,8 +10,8 @@ from flwr.app import Message
 
 from fedpers.deploy.answers import Refused, read_facts
 from fedpers.deploy.ledger import Facts, Ledger
-from fedpers.deploy.mailbox import Mailbox
 from fedpers.deploy.orders import Order
+from fedpers.deploy.reply_inbox import ReplyInbox
 from fedpers.flower.forms import Field
 from fedpers.flower.messages import Header, seal
 
@@ -38,11 +38,11 @@ class RollCall:
         self._clients: dict[int, str] = {}  # node -> name, of all that ever answered well
         self._asked: dict[str, tuple[int, float]] = {}  # message id -> (node, sent at)
         self._times: Counter[int] = Counter()  # that a node was asked
-        self._mailbox = Mailbox(grid)
+        self._inbox = ReplyInbox(grid)
         self._strangers: set[int] = set()  # nodes that are ignored
 
     def addresses(self) -> dict[str, int]:
-        """{name: node} of the clients that are connected; newcomers are asked who they are."""
+        """{name: node} of the connected clients; a client that was not seen before is asked who it is."""
         nodes = {n.node_id: n.name for n in self.grid.get_nodes()}
         self._forget(set(self._times) - nodes.keys())
         self._hear()
@@ -96,7 +96,7 @@ class RollCall:
     def _hear(self) -> None:
         """Take in what nodes have answered."""
         keys = self._keys()
-        for message in self._mailbox.look(self._asked, LOOK_S):
+        for message in self._inbox.look(self._asked, LOOK_S):
             node, _ = self._asked.pop(message.metadata.reply_to_message_id)
             if is_gone(message):  # asked again when it is back
                 self._times[node] -= 1

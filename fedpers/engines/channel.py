@@ -32,7 +32,7 @@ class Channel:
         self._unused: list[int] = []  # of those, what nobody here refers to now
 
     def write(self, about: Any, trees: Sequence[Any]) -> Message:
-        """A message, ready to be sent, of a small picklable object and trees of tensors."""
+        """A message made of a small picklable object and trees of tensors, ready for `send`."""
         packed = PackedTrees(trees)
         number, handles = self._space(packed.size)
         block = self._own[number]
@@ -42,7 +42,7 @@ class Channel:
         return struct.pack("<QQQ", len(text), number, len(block)) + text, handles
 
     def send(self, message: Message) -> None:
-        """Send what was written.
+        """Send a message that `write` made.
 
         Raises:
             ConnectionError: the other end is gone.
@@ -98,7 +98,7 @@ class Channel:
         return number, [handle]
 
     def _seen(self, number: int) -> Tensor:
-        """A block of the other end; noticed when the last tensor of it goes."""
+        """A block of the other end, which is told when the last tensor in it is freed."""
         view = memoryview(self._theirs[number])
         weakref.finalize(view, self._unused.append, number).atexit = False
         return torch.frombuffer(view, dtype=torch.uint8)

@@ -18,7 +18,7 @@ RECENT = 4  # measurements that count: the load of a machine changes
 
 @dataclass
 class ChunkSize:
-    """Finds the chunk size with the least time a client, on chunks that are needed anyway."""
+    """Finds the number of clients per stack with the least time per client, from the run's own stacks."""
 
     name: str = ""  # of what is tuned, for the log
     measures: bool = True  # or what memory has room for: a GPU takes little longer for more clients
@@ -28,7 +28,7 @@ class ChunkSize:
     logged: int = 0  # the size that was chosen last, and told
 
     def size(self, waiting: int, limit: int) -> int:
-        """The size of the next chunk, with so many clients waiting and memory for `limit`."""
+        """The number of clients in the next chunk, at most `waiting` and `limit` (what memory allows)."""
         top = min(waiting, limit, self.limit or limit)
         if not self.measures:
             return self._share(waiting, top, max(top, 1))
@@ -41,7 +41,7 @@ class ChunkSize:
         return share if _counts_for(tried, share) else min(tried, top)
 
     def add(self, size: int, seconds: float) -> None:
-        """A chunk of `size` clients took so long for a sample of one client."""
+        """Note that a chunk of `size` clients took `seconds` per client and sample."""
         for c in CANDIDATES:
             if _counts_for(c, size):
                 self.seconds.setdefault(c, deque(maxlen=RECENT)).append(seconds)
@@ -62,7 +62,7 @@ class ChunkSize:
         return None
 
     def _neighbour(self, top: int) -> int | None:
-        """Now and then half or twice the best size: one measured under load is tried again."""
+        """At times half or twice the best size, since one may have been measured under load."""
         times, rest = divmod(self.chunks, AGAIN)
         if rest or not self.seconds:
             return None
@@ -80,7 +80,7 @@ class ChunkSize:
         return max(c for c in self.seconds if self._least(c) <= ALIKE * least)
 
     def _least(self, size: int) -> float:
-        """Of its measurements that count."""
+        """The least of the size's measurements that count."""
         return min(self.seconds[size])
 
     def _best(self) -> int:
@@ -96,7 +96,7 @@ class ChunkSize:
 
 
 def _counts_for(candidate: int, size: int) -> bool:
-    """Whether what a chunk of `size` clients took says what the candidate takes."""
+    """Whether the time of a chunk of `size` clients is also one of `candidate`."""
     return LEAST * candidate < size <= 2 * LEAST * candidate
 
 

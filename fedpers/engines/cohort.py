@@ -14,7 +14,7 @@ from fedpers.flower.messages import Answer, Request
 
 
 class Cohort(Population):
-    """Answers requests to any clients of a federation; every engine uses it, so results are the same bits."""
+    """Answers requests to any clients of a federation; all engines use it, so results are equal bits."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which process serves which clients: the heaviest first, by how fast each process was of late."""
+"""Divides clients among processes: those with most work first, by the processes' latest speeds."""
 
 import statistics
 from collections import deque
@@ -9,18 +9,18 @@ LEAST = 0.25  # of the fastest process's speed: what a slower one is taken for, 
 
 
 class Speeds:
-    """What each of several processes gets done in a second, as measured in the exchanges of one kind."""
+    """Work per second of several processes, as measured in exchanges of one kind."""
 
     def __init__(self, count: int) -> None:
         self._seen: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(count)]
 
     def add(self, worker: int, work: float, seconds: float) -> None:
-        """A process took so long for its share."""
+        """Note that a process took `seconds` for `work`."""
         if work > 0 and seconds > 0:
             self._seen[worker].append(work / seconds)
 
     def relative(self) -> list[float]:
-        """Speeds beside the fastest one's; all alike until every process has been seen."""
+        """Speeds divided by the fastest one's; all equal until each process was measured."""
         if not all(self._seen):
             return [1.0] * len(self._seen)
         found = [statistics.median(seen) for seen in self._seen]
@@ -28,7 +28,7 @@ class Speeds:
 
 
 def balance(weights: Sequence[float], speeds: Sequence[float]) -> list[list[int]]:
-    """Which worker gets which items: the heaviest first, each to who would be done with it first."""
+    """The items of each worker: in order of falling weight, each to the worker that would finish it first."""
     shares: list[list[int]] = [[] for _ in speeds]
     loads = [0.0] * len(speeds)
     for i in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):

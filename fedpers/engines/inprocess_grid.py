@@ -81,7 +81,7 @@ class InProcessGrid(LocalGrid, DirectGrid):
         self.cohort = cohort
 
     def get_node_ids(self) -> list[int]:
-        """All nodes, in the order of their partitions."""
+        """The ids of all nodes, in the order of their partitions."""
         return list(range(FIRST_NODE, FIRST_NODE + self.cohort.federation.num_clients))
 
     def roster(self, needs: Sequence[str]) -> tuple[Mapping[int, int], Roster]:

@@ -54,7 +54,7 @@ class Population:
             return error
 
     def properties(self, k: int, needs: Sequence[str]) -> dict[str, Any]:
-        """What the roster holds of client k: num_examples, and the properties in `needs`."""
+        """The facts about client k that servers may ask for: num_examples, and the properties in `needs`."""
         known = {"label_counts": lambda: doubles(self.federation.label_counts[k])}
         found: dict[str, Any] = {"num_examples": int(self.federation.num_train[k])}
         return found | {need: known[need]() for need in needs}
@@ -125,7 +125,7 @@ class Population:
         return small_convs(self.client.model) is not None
 
     def kept_bytes(self, trains: bool, sizes: Sequence[int]) -> int:
-        """What one client's step keeps of a module's layers; 0 where that is not known.
+        """Bytes of activations that one client's step keeps; 0 where the model's are not known.
 
         An evaluation keeps nothing for a gradient, but has a few layers at a time of all samples.
         """
@@ -140,7 +140,7 @@ class Population:
         return min(n, max([cfg.micro_batch or cfg.batch_size or n for cfg in settings], default=n))
 
     def padded_sizes(self, data: ClientData) -> tuple[int, int, int]:
-        """What the splits of a client are padded to in a stack."""
+        """The numbers of samples to which the three splits of a client are padded in a stack."""
         return _padded(*self._tops, *data.sizes)
 
     @cached_property
@@ -163,7 +163,7 @@ class Population:
             return self.settle(request, None, None, metrics, len(data.test))
         reply, kept = answer(self.client, request.order, state, data.train, rng, header.t, header.passes)
         found: dict[str, Any] | None = None
-        if header.assess and not isinstance(request.order, self.client.questions):
+        if header.assess and not isinstance(request.order, self.client.read_only_orders):
             model = self.client.local_model(request.order, reply)
             found = _numbers(self.client.assess(model, own_state(kept), data, rng))
         kept = None if kept is state else own_leaves(kept)  # what did not change is not kept anew
@@ -190,12 +190,12 @@ class Population:
         return Answer(body, n, *cost, stack)
 
     def keep(self, requests: Sequence[Request], states: Sequence[Any]) -> None:
-        """Keep what clients that ran alike remember; None in place of all that did not change."""
+        """Store the new states of clients that ran in one stack; None: the states did not change."""
         if states[0] is not None:
             self.store.put_alike([r.k for r in requests], requests[0].when, states)
 
     def _cost(self, request: Request, reply: Any, kept: Any, n: int) -> Work:
-        """What the training took: with one order and n samples the same, unless the method says otherwise."""
+        """The work of a training; equal for one order and equal n, unless the method counts it afterwards."""
         order, passes = request.order, request.header.passes
         # with privacy not: what the data made of the cost would be told beside the delta
         if self._counts_work and self.mechanism is None:
@@ -208,7 +208,7 @@ class Population:
         return cost
 
     def work(self, request: Request, n: int) -> Work:
-        """What a training on n samples takes."""
+        """The work of a training on n samples, as the method counts it."""
         return work_of(doing(self.client, request.header.passes).work(request.order, n))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a stack runs on, a CPU or a GPU: how its products are computed, its free memory."""
+"""The device of a stack, CPU or GPU: how its products are computed, and its free memory."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +14,7 @@ from fedpers.learning.kernels.graphs import Recorder, recorded_by
 def arithmetic(
     precision: str, convolution: str, device: str, recorder: Recorder | None = None
 ) -> AbstractContextManager[None]:
-    """How the products of a stack are computed while this is open; `RunnerConfig` has the words.
+    """Set how products of a stack are computed while this is open; `RunnerConfig` lists the values.
 
     Args:
         recorder: of local steps on a GPU; None: they are not recorded.

@@ -24,7 +24,7 @@ from fedpers.engines.cohort import Cohort
 from fedpers.engines.dealing import balance
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.client_store import ClientStore
-from fedpers.engines.workers import Carrier
+from fedpers.engines.workers import TransientStore
 from fedpers.flower.messages import (
     SKELETON,
     Answer,
@@ -86,7 +86,7 @@ class RayCohort:
     def _take(
         self, requests: Sequence[Request], share: list[int], reply: Message, outcomes: list[Outcome]
     ) -> None:
-        """Note the outcomes of one bundle, and keep the new states of clients that succeeded."""
+        """Store the outcomes of one bundle, and the new states of clients that succeeded."""
         if reply.has_error():
             outcomes_here: Sequence[tuple[Outcome, Any]] = [(str(reply.error.reason), None)] * len(share)
         else:
@@ -165,10 +165,10 @@ def serve(cohort: Cohort, content: RecordDict) -> RecordDict:
     requests, states = open_requests(content, cohort.device)
     for request in requests[:1]:
         cohort.client.model.check_base(request.header.base)
-    cohort.store = carrier = Carrier()
-    carrier.given = {r.k: state for r, state in zip(requests, states, strict=True)}
+    cohort.store = store = TransientStore()
+    store.given = {r.k: state for r, state in zip(requests, states, strict=True)}
     answers = cohort.handle(requests)
-    return seal_answers(answers, [carrier.kept.get(r.k) for r in requests])
+    return seal_answers(answers, [store.kept.get(r.k) for r in requests])
 
 
 def seal_requests(requests: Sequence[Request], states: Sequence[Any]) -> RecordDict:

@@ -24,7 +24,7 @@ from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.processor import arithmetic, free_mb
 from fedpers.engines.stack import Sizes, run_chunk
 from fedpers.flower.messages import Header, Request
-from fedpers.flower.newcomers import Unseen
+from fedpers.flower.unseen_clients import UnseenClientOrder
 from fedpers.learning.convolution import ConvolutionForbidden, forbid_torch_convolutions
 from fedpers.learning.kernels.graphs import Recorder
 
@@ -62,7 +62,7 @@ class Job(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What is equal for clients that may share a stack."""
+    """What must be equal for clients to share a stack."""
 
     kind: tuple[str, type, bool]
     header: Header
@@ -72,7 +72,7 @@ class Key(NamedTuple):
     bars: bool
 
 
-class Asked(NamedTuple):
+class OrderGroup(NamedTuple):
     """What requests with one order and header have in common, if they are stacked."""
 
     kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
@@ -117,7 +117,7 @@ class Runner:
     # ---- which clients can be in one stack ------------------------------------------------------
 
     def _windows(self, population: Population, requests: Sequence[Request]) -> Iterator[dict[Any, list[Job]]]:
-        """{key: jobs}, what may share a stack; None is the loop. Not more than `HELD` at a time."""
+        """{key: jobs} that may share a stack (key None: the loop), for at most `HELD` requests at a time."""
         groups: dict[Any, list[Job]] = defaultdict(list)
         before, held = UNREAD, 0
         for place, (request, asked, state) in enumerate(self._read(population, requests)):
@@ -133,12 +133,12 @@ class Runner:
 
     def _read(
         self, population: Population, requests: Sequence[Request]
-    ) -> Iterator[tuple[Request, Asked | None, Any]]:
+    ) -> Iterator[tuple[Request, OrderGroup | None, Any]]:
         """Each request, what those with its order share, and the client's state, read some at a time.
 
         A state is not read where the request is looped anyway.
         """
-        orders: dict[tuple[int, Header], Asked | None] = {}
+        orders: dict[tuple[int, Header], OrderGroup | None] = {}
         size = max(1, min(TOGETHER, HELD // 2 // (population.nbytes + 1)))
         for first in range(0, len(requests), size):
             part = requests[first : first + size]
@@ -151,13 +151,13 @@ class Runner:
             for request, a in pairs:
                 yield request, a, UNREAD if a is None else next(states)
 
-    def _asked_safely(self, population: Population, request: Request) -> Asked | None:
+    def _asked_safely(self, population: Population, request: Request) -> OrderGroup | None:
         try:
             return self._asked(population, request)
         except Exception:  # no stack of such orders: the loop finds out why
             return None
 
-    def _asked(self, population: Population, request: Request) -> Asked | None:
+    def _asked(self, population: Population, request: Request) -> OrderGroup | None:
         """What all requests with this order and header share; None if their clients are looped."""
         client, header = population.client, request.header
         if self.config.runner == "loop" or not client.vectorized or self._alone(population):
@@ -165,7 +165,7 @@ class Runner:
         if client.metrics and (header.assess or header.kind == "evaluate"):
             return None  # scikit-learn knows one client's arrays
         auto = self.config.runner == "auto" and population.device == "cpu"
-        trains = client.adapts or type(request.order) is Unseen
+        trains = client.adapts or type(request.order) is UnseenClientOrder
         evaluates = header.kind == "evaluate" and not trains
         own = auto and population.convolves and not evaluates  # kernels of convolutions, a client's own
         if own and not population.small_convs:
@@ -177,10 +177,10 @@ class Runner:
         leaves, structure = request.tree or flatten(request.order)
         spec = spec_of(leaves, structure)
         kind = (header.kind, type(request.order), header.assess)
-        return Asked(kind, header, spec, leaves, auto and evaluates, own, {})
+        return OrderGroup(kind, header, spec, leaves, auto and evaluates, own, {})
 
     def _key(
-        self, population: Population, k: int, asked: Asked | None, state: Any
+        self, population: Population, k: int, asked: OrderGroup | None, state: Any
     ) -> tuple[Key | None, ClientData | None, list[Any]]:
         """(what must be equal to share a stack, the client's data, leaves of the order and of the state)."""
         if asked is None or state is UNREAD:
@@ -270,7 +270,7 @@ class Runner:
         return arithmetic(self.config.precision, self.config.convolution, device, self.recorder)
 
     def _learn(self, kind: Any, error: Exception, found: list[Any]) -> None:
-        """A stack failed though no client did: this kind of request is looped from now on."""
+        """If a stack failed and none of its clients fails alone, loop this kind of request from now on."""
         if not any(isinstance(a, Exception) for a in found) and kind not in self.looped:
             self.looped.add(kind)
             name = kind[1].__name__

@@ -188,7 +188,7 @@ class _Work:
             return None, None, self.client.assess(order, own_state(state), ClientData(*splits), rng)
         reply, kept = answer(self.client, order, state, splits[0], rng, self.header.t, self.header.passes)
         found = None
-        if self.header.assess and not isinstance(order, self.client.questions):
+        if self.header.assess and not isinstance(order, self.client.read_only_orders):
             model = self.client.local_model(order, reply)
             found = self.client.assess(model, own_state(kept), ClientData(*splits), rng)
         return reply, None if kept is state else kept, found  # what did not change is not kept anew

@@ -118,7 +118,7 @@ class Block:
 
 
 class StackedData(Data):
-    """One split of the client that vmap is at."""
+    """One split of the client that vmap traces: its fields are rows of the chunk's stacks."""
 
     _client: Tensor
     _block: Block | None = None  # None: the fields are given, as after dataclasses.replace
@@ -247,11 +247,11 @@ class StackedStream(Stream):
 
     @property
     def generator(self) -> np.random.Generator:
-        """There is none for a whole stack."""
+        """Refused: a stack of clients has no generator."""
         raise FedpersError("stacked clients have no common generator; draw through the stream")
 
     def integer_seed(self) -> int:
-        """A number that differs between clients cannot leave the stack."""
+        """Refused: a number that differs between clients cannot leave the stack."""
         raise FedpersError("integer_seed() differs between stacked clients")
 
     def schedule(self, n: int, batch_size: int, passes: int, steps: int) -> tuple[Tensor, Tensor]:

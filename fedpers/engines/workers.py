@@ -38,8 +38,8 @@ WORKER_DIED = "a worker process died"
 PRELOAD = 8 * 2**30  # bytes of data that are decoded before the fork, at most
 
 
-class Carrier(ClientStore):
-    """A store that holds what came with the orders and collects what goes back."""
+class TransientStore(ClientStore):
+    """A store for one exchange: it holds the states that came with the orders, and collects the new ones."""
 
     keeps_stacks = True  # until they are sent
 
@@ -116,7 +116,7 @@ class Pool:
         return answers
 
     def _may_differ(self) -> bool:
-        """Whether who serves a client, and beside whom, changes no bit: else it may not depend on time."""
+        """Whether results are equal bits whichever process serves a client; only then may speeds decide."""
         return self.population.device == "cpu" and not self.population.convolves
 
     def _message(self, channel: Channel, requests: Sequence[Request]) -> Any:
@@ -136,7 +136,7 @@ class Pool:
     def _take_back(
         self, request: Request, outcome: Answer | Exception, body: Any, kept: Any
     ) -> Answer | Exception:
-        """What a worker answered; the client's state is kept here."""
+        """The outcome that a worker sent; the client's new state is stored in this process."""
         if kept is not None:
             self.population.store.put(request.k, request.when, own_leaves(kept))
         if isinstance(outcome, Exception) or body is None:
@@ -180,7 +180,7 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
             other.close()
         owned()
         torch.set_num_threads(1)
-        population.store = Carrier()
+        population.store = TransientStore()
         serve(population, runner, channel)
         status = 0
     except BaseException:  # the parent sees only that the process ended
@@ -190,26 +190,26 @@ def _child(population: Population, runner: Runner, channel: Channel, others: Seq
 
 
 def leave_to_parent() -> None:
-    """Signals that reach all processes of a job are for the one that keeps the run."""
+    """Ignore the signals that a scheduler sends to all processes of a job; the main process handles them."""
     for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def serve(population: Population, runner: Runner, channel: Channel) -> None:
-    """Answer requests until the other end of the channel is closed; the population's store is a Carrier."""
-    carrier = population.store
-    assert isinstance(carrier, Carrier)
+    """Answer requests until the channel's other end is closed; the population's store is a TransientStore."""
+    store = population.store
+    assert isinstance(store, TransientStore)
     with threads(1), gc_frozen(), contextlib.suppress(EOFError, ConnectionError):
         while True:
-            _serve(population, runner, carrier, channel)
+            _serve(population, runner, store, channel)
 
 
-def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Channel) -> None:
+def _serve(population: Population, runner: Runner, store: TransientStore, channel: Channel) -> None:
     headers, trees = channel.receive()
     began = time.monotonic()
     orders, states = trees[: len(headers)], trees[len(headers) :]
-    carrier.given = {k: state for (k, _), state in zip(headers, states, strict=True)}
-    carrier.kept = {}
+    store.given = {k: state for (k, _), state in zip(headers, states, strict=True)}
+    store.kept = {}
     requests = [Request(k, order, h) for (k, h), order in zip(headers, orders, strict=True)]
     outcomes: list[Any] = []
     bodies: list[Any] = [None] * len(requests)
@@ -221,10 +221,10 @@ def _serve(population: Population, runner: Runner, carrier: Carrier, channel: Ch
         else:
             outcomes.append(answer._replace(body=None, stack=0))
             bodies[i] = answer.body
-    seconds = time.monotonic() - began + carrier.writing
+    seconds = time.monotonic() - began + store.writing
     began = time.monotonic()
-    message = channel.write((outcomes, seconds), [*bodies, *(carrier.kept.get(r.k) for r in requests)])
-    carrier.writing = time.monotonic() - began
+    message = channel.write((outcomes, seconds), [*bodies, *(store.kept.get(r.k) for r in requests)])
+    store.writing = time.monotonic() - began
     channel.send(message)
 
 

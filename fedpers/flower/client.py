@@ -19,8 +19,8 @@ from fedpers.core.rng import Stream
 from fedpers.core.serialization import pack, unpack
 from fedpers.core.work import Work
 from fedpers.flower.messages import SKELETON, Header, Host, Request
-from fedpers.flower.newcomers import Unseen, train_locally
 from fedpers.flower.privacy import UNDECLARED, Disclosure
+from fedpers.flower.unseen_clients import UnseenClientOrder, train_locally
 from fedpers.learning.kernels.scoring import scores_of
 from fedpers.learning.model import Model
 
@@ -37,7 +37,7 @@ class PersonalizedClient(NumPyClient, ABC):
     elementwise: ClassVar[bool] = False  # True: on a CPU large models are trained one after another
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
-    questions: ClassVar[tuple[type, ...]] = ()  # orders that change no model: nobody is assessed after one
+    read_only_orders: ClassVar[tuple[type, ...]] = ()  # they change no model: no assessment after them
     disclosure: ClassVar[Disclosure] = UNDECLARED  # what leaves in training, and what may be promised of it
     splits: tuple[str, ...] = ("valid", "test")  # what `assess` measures; a run may add "train"
     metrics: tuple[str, ...] = ()  # names of `core.scores.SCORES` that it adds; a run may name some
@@ -130,7 +130,7 @@ class PersonalizedClient(NumPyClient, ABC):
         """
         found: dict[str, Tensor] = {}
         order, shared = shared, self._chosen(shared, state, data.train)
-        if isinstance(order, Unseen) or self.adapts_to(shared):
+        if isinstance(order, UnseenClientOrder) or self.adapts_to(shared):
             found |= self._measure(shared, state, data, "_before")
             shared, state = self._adapted(order, shared, state, data.train, rng)
         return found | self._measure(shared, state, data, "")
@@ -140,12 +140,12 @@ class PersonalizedClient(NumPyClient, ABC):
         return self._adapted(order, self._chosen(order, state, data), state, data, rng)
 
     def _chosen(self, order: Any, state: Any, data: Data) -> Any:
-        return self.choose(order.order if isinstance(order, Unseen) else order, state, data)
+        return self.choose(order.order if isinstance(order, UnseenClientOrder) else order, state, data)
 
     def _adapted(self, order: Any, shared: Any, state: Any, data: Data, rng: Stream) -> tuple[Any, Any]:
         if self.adapts_to(shared):
             shared, state = self.adapt(shared, state, data, rng)
-        if isinstance(order, Unseen):
+        if isinstance(order, UnseenClientOrder):
             shared, state = train_locally(self._outputs, self.model, (shared, state), data, rng, order)
         return shared, state
 

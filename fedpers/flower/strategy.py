@@ -23,12 +23,12 @@ from fedpers.core.rng import server_rng
 from fedpers.flower.clock import Clock
 from fedpers.flower.evaluation import measure_centers
 from fedpers.flower.messages import Header
-from fedpers.flower.newcomers import Unseen
 from fedpers.flower.observer import Observer, RoundLog
 from fedpers.flower.privacy import NoisedMean
 from fedpers.flower.roster import Roster, rows_of
 from fedpers.flower.sampling import drawn, reachable
 from fedpers.flower.transport import Orders, Replies, connect
+from fedpers.flower.unseen_clients import UnseenClientOrder
 from fedpers.learning.model import Model, initial_params
 
 log = logging.getLogger("fedpers")
@@ -254,7 +254,7 @@ class PersonalizedStrategy(Strategy, ABC):
     def order_to_predict(self, k: int) -> Any:
         """What client k is sent to predict with; a new one may have to train on its own data before."""
         order, epochs = self.evaluation_message(self.state, k), self.plan.new_epochs
-        return Unseen(order, epochs, self.plan.new_lr) if epochs and k in self.unseen else order
+        return UnseenClientOrder(order, epochs, self.plan.new_lr) if epochs and k in self.unseen else order
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect the clients' metrics, a row a client, in `client_metrics`."""

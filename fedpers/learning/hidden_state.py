@@ -7,7 +7,6 @@ its results would depend on who ran before, and in which process.
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from fedpers.core.errors import ConfigError
 from fedpers.learning.module import STATISTICS, tracking
+from fedpers.learning.starts import seeded
 
 INTERNAL = frozenset(vars(nn.Module()))  # what torch itself keeps in a module
 DEEP = 6  # attributes of attributes that are looked at
@@ -100,7 +100,7 @@ def _pass(module: nn.Module, x: Tensor, trains: bool, what: str, expected: Mappi
     """The outputs; nothing but BatchNorm's statistics may have changed, and these are put back."""
     module.train(trains)
     given, modes = x.clone(), [m.training for m in module.modules()]
-    with _seeded(), torch.set_grad_enabled(trains):
+    with seeded(0), torch.set_grad_enabled(trains):
         try:
             outputs = module(x)
         except Exception as error:  # whatever somebody's code raises
@@ -145,13 +145,6 @@ def _writes(what: str, name: str) -> str:
         f"{what}: its forward writes into its own parameters: {name}; they are other clients' too. "
         "Normalise or clip what the layer gives, not what it is made of"
     )
-
-
-@contextmanager
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        yield
 
 
 def _numpy_state() -> Any:

@@ -29,7 +29,7 @@ from fedpers.learning.kernels.dispatch import (
 )
 from fedpers.learning.kernels.graphs import minimise_recorded
 from fedpers.learning.losses import Loss
-from fedpers.learning.minibatches import has_pace, paced, schedule_of, where_any
+from fedpers.learning.minibatches import scaled_minibatches, scales_steps, schedule_of, where_any
 from fedpers.learning.optimizers import (
     MOMENTS,
     LocalConfig,
@@ -103,20 +103,20 @@ def minimise_from(
     if (found := minimise_written_out(loss, params, opt, data, rng, cfg, lr)) is not None:
         return found
     if alone() and isinstance(lr, float):
-        return descend(loss, params, opt, paced(data, rng, cfg), cfg, lr)
+        return descend(loss, params, opt, scaled_minibatches(data, rng, cfg), cfg, lr)
     steps = program(cfg)
 
-    def step(gradient: Any, w: Params, opt: OptimizerState, batch: Data, pace: Any = 1.0) -> Any:
-        now = Now(partial(accumulated, gradient, cfg.micro_batch, batch), lr * pace, opt.step + 1)
+    def step(gradient: Any, w: Params, opt: OptimizerState, batch: Data, step_scale: Any = 1.0) -> Any:
+        now = Now(partial(accumulated, gradient, cfg.micro_batch, batch), lr * step_scale, opt.step + 1)
         return where_any(rng, batch.mask, one_step(steps, w, opt, now), (w, opt))
 
     draw, how = lambda: schedule_of(data, rng, cfg), (cfg, lr, rng.ragged)
-    recordable = isinstance(lr, float) and not has_pace(cfg)
+    recordable = isinstance(lr, float) and not scales_steps(cfg)
     if recordable and (found := minimise_recorded(loss, params, opt, data, how, draw, step)):
         return found
     gradient = grad(loss)
-    for batch, pace in paced(data, rng, cfg):
-        params, opt = step(gradient, params, opt, batch, pace)
+    for batch, step_scale in scaled_minibatches(data, rng, cfg):
+        params, opt = step(gradient, params, opt, batch, step_scale)
     return params, opt
 
 
@@ -147,7 +147,7 @@ def minimise_by_kernel(
     return done.w, OptimizerState(done.step[0], *moments) if done.step else opt
 
 
-def minimise_paced(
+def minimise_scaled(
     loss: Loss,
     params: Params,
     gradient_scale: Params,

@@ -1,4 +1,4 @@
-"""The minibatches of a local training, and the pace of its steps."""
+"""The minibatches of a local training, and the scale of each step's rate."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,24 +46,24 @@ def where_any(rng: Stream, mask: Tensor, new: Any, old: Any) -> Any:
     return pytree.tree_map(lambda a, b: torch.where(some, a, b), new, old)
 
 
-def has_pace(cfg: LocalConfig) -> bool:
+def scales_steps(cfg: LocalConfig) -> bool:
     """Whether the rate changes from step to step."""
     return cfg.warmup_steps > 0 or cfg.step_schedule != "constant"
 
 
-def paced(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[tuple[Data, Any]]:
+def scaled_minibatches(data: Data, rng: Stream, cfg: LocalConfig) -> Iterator[tuple[Data, Any]]:
     """Each minibatch, and the factor of its step's rate: a number, or a scalar tensor in a stack."""
-    if not has_pace(cfg):
+    if not scales_steps(cfg):
         yield from ((batch, 1.0) for batch in minibatches(data, rng, cfg))
         return
     index, weight = schedule_of(data, rng, cfg)
-    factors = paces(cfg, weight)
+    factors = step_scales(cfg, weight)
     each = factors.tolist() if readable(factors) else factors.unbind()
     batches = data.take(index, weight) if cfg.batch_size else [data] * len(index)
     yield from zip(steps_of(iter(batches)), each, strict=True)
 
 
-def paces(cfg: LocalConfig, weight: Tensor) -> Tensor:
+def step_scales(cfg: LocalConfig, weight: Tensor) -> Tensor:
     """[S] factors of the rate in a client's steps, of weights [S, B]; steps without a sample do not count.
 
     As torch's LinearLR(start_factor=1/k, total_iters=k-1) and CosineAnnealingLR(T_max=steps), multiplied.

@@ -47,8 +47,8 @@ def descend(
     if pulls:
         v["c"] = {k: layout(near.cbar[k]) for k in params}
     step, slope = opt.step.clone(), gradient or partial(_slopes, loss)
-    for batch, pace in batches:
-        now = Now(partial(accumulated, slope, cfg.micro_batch, batch), lr * pace, step.add_(1), own)
+    for batch, step_scale in batches:
+        now = Now(partial(accumulated, slope, cfg.micro_batch, batch), lr * step_scale, step.add_(1), own)
         for instruction in steps.instructions:
             instruction.in_place(v, now)
     done = {k: t.detach().contiguous() for k, t in w.items()}

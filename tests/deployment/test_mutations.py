@@ -191,7 +191,7 @@ def roll_mutants(folder: Path, count: int, seed: int) -> Counter[str]:
         roll._asked["1"] = 7, 0.0
         message = reply(changed, case.header)
         message.metadata.__dict__["_reply_to_message_id"] = "1"
-        roll._mailbox = SimpleNamespace(look=lambda *_, m=message: [m])  # type: ignore[assignment]
+        roll._inbox = SimpleNamespace(look=lambda *_, m=message: [m])  # type: ignore[assignment]
         roll._hear()
         if "site-0" in roll.facts:
             told = dict(changed["config"])

@@ -1,1 +1,1 @@
-"""Where the state of clients lies between rounds: RAM, row files, a file a client."""
+"""Stores of clients' states between rounds: RAM, files of rows, one file per client."""

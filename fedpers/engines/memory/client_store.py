@@ -1,4 +1,4 @@
-"""Where clients' states live between rounds: in this process, or in one file a client."""
+"""Stores of clients' states between rounds: in this process, or in one file per client."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ CLIENTS = "clients.safetensors"  # in the folder of a checkpoint
 
 
 class ClientStore(Protocol):
-    """Where clients' states are kept between rounds."""
+    """Base of the stores of clients' states."""
 
     keeps_stacks: bool = False  # `put_alike` takes rows of stacks, which live as long as any of them
 

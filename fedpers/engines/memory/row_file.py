@@ -35,7 +35,7 @@ def read_row(spec: TreeSpec, block: Tensor, device: str = "cpu") -> Any:
 
 
 def take_apart(tree: Any) -> tuple[TreeSpec, list[Tensor]]:
-    """(what makes rows alike, tensors) of a tree; its numbers are part of the first."""
+    """(structure, tensors) of a tree; plain numbers are part of the structure, which like rows share."""
     flat, structure = flatten(tree)
     return spec_of(flat, structure, numbers=False), [x for x in flat if isinstance(x, Tensor)]
 
@@ -61,7 +61,7 @@ class RowFile:
         self._block = torch.zeros(0, size, dtype=torch.uint8)  # the thread's own
 
     def take(self) -> int:
-        """A row that nobody uses."""
+        """The number of a free row."""
         if self._free:
             return self._free.pop()
         self.high += 1
@@ -72,12 +72,12 @@ class RowFile:
         return row < len(self.safe) and bool(self.safe[row])
 
     def release(self, row: int) -> None:
-        """This row is not used any more, unless by a checkpoint."""
+        """Free a row; one that a checkpoint refers to stays."""
         if not self.is_safe(row):
             self._free.append(row)
 
     def keep(self, used: np.ndarray, safe: np.ndarray) -> None:
-        """From now on `safe` rows belong to a checkpoint; those not in `used` either are free."""
+        """Mark rows `safe` as a checkpoint's; rows that are neither in `safe` nor in `used` are free."""
         self.high = max(self.high, int(max(used.max(initial=-1), safe.max(initial=-1))) + 1)
         self.safe = np.zeros(self.high, dtype=bool)
         self.safe[safe] = True
@@ -98,7 +98,7 @@ class RowFile:
         self._late.append((done, frozenset(rows)))
 
     def _waiting(self) -> int:
-        """Bytes that are on their way."""
+        """Bytes that are given to the writing thread and not written yet."""
         return self.size * sum(len(rows) for _, rows in self._late)
 
     def _wait(self, least: int = 0) -> None:

@@ -30,7 +30,7 @@ USED = 4  # ... and as long as more than this part of its rows is in use, or hal
 
 
 class Stack:
-    """Clients whose states are rows of the same tensors: memory that is freed when the last is gone."""
+    """Clients whose states are rows of the same tensors; their memory is freed with the last of them."""
 
     def __init__(self, clients: Sequence[int], row: int) -> None:
         self.clients = dict.fromkeys(clients)  # whose newest states are here, in order
@@ -41,7 +41,7 @@ Held = tuple[Any, TreeSpec, Stack | None]  # state, its kind, and where it is a 
 
 
 class RowStore(ClientStore):
-    """A store of states of which `memory_mb` are held in RAM.
+    """A store of states that holds at most `memory_mb` MiB of them in RAM, the others in files.
 
     Without a folder the files are temporary.
     """
@@ -133,7 +133,7 @@ class RowStore(ClientStore):
         self.held -= stack.row * (stack.count - len(stack.clients))
 
     def _make_way(self) -> None:
-        """Put the oldest states on disk: some more than needed, since many at a time are cheaper."""
+        """Write the oldest states to disk; more than needed, since many at a time cost less."""
         least, late = self.limit - min(self.limit // 16, SWATH), []
         while self.held > least and len(self._hot) > 1:
             oldest, (_, kind, stack) = next(iter(self._hot.items()))
@@ -189,7 +189,7 @@ class RowStore(ClientStore):
             self._there[there], self._kind[there], self._row[there] = True, kind[there], row[there]
 
     def _forget(self, size: int = 0) -> None:
-        """Nobody's state is on disk."""
+        """Forget all states on disk."""
         self._there = sparse_zeros(size, np.bool_)  # [client] on disk: a few pages even of a large population
         places = sparse_zeros(size, PLACE)
         self._kind = places["kind"]  # [client] a place in `_kinds`, of those that are there
@@ -220,7 +220,7 @@ class RowStore(ClientStore):
             file.keep(rows, np.union1d(rows, old))
 
     def committed(self) -> None:
-        """The checkpoint that was saved last is in place; the one before is not needed any more."""
+        """Note that the last checkpoint is complete; rows of the one before are freed."""
         used = self._used()
         for size, file in self._files.items():
             file.keep(used[size], self._saved.get(size, np.zeros(0, dtype=np.int64)))
@@ -251,7 +251,7 @@ class RowStore(ClientStore):
             self._file(size).keep(used, used)
 
     def _used(self) -> dict[int, np.ndarray]:
-        """The rows in use, by file."""
+        """{bytes of a row: numbers of the rows in use}, an entry per file."""
         sizes = np.array([row_size(kind) for kind in self._kinds], dtype=np.int64)
         there = np.flatnonzero(self._there)
         size_of = sizes[self._kind[there]] if len(sizes) else np.zeros(0, dtype=np.int64)

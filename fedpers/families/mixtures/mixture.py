@@ -20,7 +20,7 @@ from fedpers.core.vmap import all_at_once, shared
 from fedpers.families.mixtures.simplex import mirror_step
 from fedpers.families.starts import Start, refuse_equal, started
 from fedpers.learning.gradients import grad
-from fedpers.learning.local_training import minimise_paced
+from fedpers.learning.local_training import minimise_scaled
 from fedpers.learning.losses import Loss
 from fedpers.learning.model import Model
 from fedpers.learning.optimizers import LocalConfig, OptimizerState
@@ -169,10 +169,10 @@ class MixedLoss:
         w, rate = self.mixture.mix(theta, self.c), self.c.square().sum()
         mixed = self.mixture._canonical(theta)
         like = theta[mixed[0]]
-        pace = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
+        rates = {n.rpartition(".")[0]: rate.to(like) for n in mixed}
         moments = self.mixture.mix(opt.m, self.c) if opt.m else {}
         start = OptimizerState(opt.step, moments, {})
-        done = minimise_paced(self.mixture.model.loss, w, pace, start, data, rng, cfg, lr)
+        done = minimise_scaled(self.mixture.model.loss, w, rates, start, data, rng, cfg, lr)
         if done is None:
             return None
         w_E, m_E, weight = done

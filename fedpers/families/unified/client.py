@@ -30,7 +30,7 @@ from fedpers.families.unified.messages import (
 )
 from fedpers.families.unified.objective import Base, Objective, make_objective
 from fedpers.flower.client import PersonalizedClient
-from fedpers.flower.newcomers import Unseen
+from fedpers.flower.unseen_clients import UnseenClientOrder
 from fedpers.learning.gradients import is_linear
 from fedpers.learning.kernels.dispatch import kernels_allowed
 from fedpers.learning.kernels.programs import Draw
@@ -44,7 +44,7 @@ class BlockClient(PersonalizedClient, ABC):
     config: BlockConfig
     keeps: ClassVar[str] = "y"  # the sequences of a Block that the method has
     private = ("y", "z", "v", "G")
-    questions = (Anchor, Describe, Measure)
+    read_only_orders = (Anchor, Describe, Measure)
     disclosure = COIN_STEPS
     per_step: ClassVar[int] = 1  # sample gradients of a step; 0: the whole gradient
 
@@ -166,11 +166,11 @@ class BlockClient(PersonalizedClient, ABC):
         return f.personal(shared.w, self.block(state)) if f.one_model else None
 
     def assess(
-        self, shared: SharedBlock | Unseen, state: Any, data: ClientData, rng: Stream
+        self, shared: SharedBlock | UnseenClientOrder, state: Any, data: ClientData, rng: Stream
     ) -> dict[str, Tensor]:
         """Adds `apart`, ‖β_m - u‖: how far the client's own block is from the shared model."""
         found = super().assess(shared, state, data, rng)
-        sent = shared.order if isinstance(shared, Unseen) else shared
+        sent = shared.order if isinstance(shared, UnseenClientOrder) else shared
         f = self.objective(sent.M, sent.m)
         if f.one_space and self.config.report:
             found["apart"] = sq_dist(self.block(state), f.shared(sent.w)).sqrt()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedpers.deploy import mailbox
-from fedpers.deploy.mailbox import CALLS, LARGE, Mailbox
+from fedpers.deploy import reply_inbox
+from fedpers.deploy.reply_inbox import CALLS, LARGE, ReplyInbox
 from tests.deployment.fake_link import Link, column, configs, on_devices
 
 PATIENCE_S = 30.0  # far more than a call here takes
@@ -46,7 +46,7 @@ def names(messages: list[Any]) -> set[str]:
 
 
 def test_a_reply_that_stops_half_way_holds_up_no_other(stuck: Grid) -> None:
-    box = Mailbox(stuck)  # type: ignore[arg-type]
+    box = ReplyInbox(stuck)  # type: ignore[arg-type]
     assert names(box.look(["0", "1", "2"], 0.5)) == {"0", "2"}
     assert box.look(["1"], 0.01) == [] and sum("1" in call for call in stuck.calls) == 1
     stuck.release.set()
@@ -54,7 +54,7 @@ def test_a_reply_that_stops_half_way_holds_up_no_other(stuck: Grid) -> None:
 
 
 def test_what_nobody_asks_for_any_more_is_dropped(stuck: Grid) -> None:
-    box = Mailbox(stuck)  # type: ignore[arg-type]
+    box = ReplyInbox(stuck)  # type: ignore[arg-type]
     assert box.look(["1"], 0.01) == []
     stuck.release.set()
     assert names(box.look(["2"], PATIENCE_S)) == {"2"}
@@ -62,7 +62,7 @@ def test_what_nobody_asks_for_any_more_is_dropped(stuck: Grid) -> None:
 
 def test_many_clients_cost_few_requests() -> None:
     grid, wanted = Grid(), [str(i) for i in range(10 * CALLS + 3)]
-    assert names(Mailbox(grid).look(wanted, PATIENCE_S)) == set(wanted)  # type: ignore[arg-type]
+    assert names(ReplyInbox(grid).look(wanted, PATIENCE_S)) == set(wanted)  # type: ignore[arg-type]
     assert len(grid.calls) <= CALLS
 
 
@@ -72,7 +72,7 @@ def test_what_the_grid_raises_is_raised_where_somebody_looks() -> None:
             raise ConnectionError("the SuperLink is gone")
 
     with pytest.raises(ConnectionError, match="the SuperLink is gone"):
-        Mailbox(Broken()).look(["0"], PATIENCE_S)  # type: ignore[arg-type]
+        ReplyInbox(Broken()).look(["0"], PATIENCE_S)  # type: ignore[arg-type]
 
 
 def test_a_round_goes_on_without_the_half_of_a_reply(tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ def test_large_replies_are_fetched_one_after_the_other_in_turns(
     stuck: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the first ones have not come; one that takes too long holds up no other."""
-    box = Mailbox(stuck, LARGE + 1)  # type: ignore[arg-type]
+    box = ReplyInbox(stuck, LARGE + 1)  # type: ignore[arg-type]
     assert names(box.look(["0", "1", "2"], PATIENCE_S)) == {"0"}
     assert box.look(["1", "2"], 0.2) == [] and box.look(["1", "2"], 0.2) == []
     assert stuck.calls == [["0"], ["1"]]
-    monkeypatch.setattr(mailbox, "STUCK_S", 0.0)
+    monkeypatch.setattr(reply_inbox, "STUCK_S", 0.0)
     assert names(box.look(["1", "2"], 0.5)) == {"2"}
-    nobody = Mailbox(quiet := Quiet(), LARGE + 1)  # type: ignore[arg-type]
+    nobody = ReplyInbox(quiet := Quiet(), LARGE + 1)  # type: ignore[arg-type]
     for _ in range(4):
         assert nobody.look(["0", "1", "2"], PATIENCE_S) == []
     assert quiet.calls == [["0"], ["1"], ["2"], ["0"]]

@@ -19,7 +19,7 @@ CALLS = 16  # at one time: with more clients a call is for several, so that many
 STUCK_S = 120.0  # after which a call for a large reply is taken to wait for the half of one
 
 
-class Mailbox:
+class ReplyInbox:
     """The replies to some messages; what nobody takes any more is forgotten with it."""
 
     def __init__(self, grid: Grid, size: int = 0) -> None:

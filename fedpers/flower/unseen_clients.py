@@ -16,8 +16,8 @@ from fedpers.learning.optimizers import LocalConfig
 BATCH = 32  # samples of a step of the local training
 
 
-@record("flower.Unseen")
-class Unseen:
+@record("flower.UnseenClientOrder")
+class UnseenClientOrder:
     """Order: predict with `order` after so many epochs of SGD at this rate on your own training data."""
 
     order: Any  # what the method's strategy sends to be predicted with
@@ -31,7 +31,7 @@ def train_locally(
     held: tuple[Any, Any],
     data: Data,
     rng: Stream,
-    order: Unseen,
+    order: UnseenClientOrder,
 ) -> Any:
     """(shared, state) in which every model was trained on the client's data, by the loss of its predictions.
 
