@@ -16,7 +16,7 @@ from fedpers.learning.optimizers import LocalConfig
 BATCH = 32  # samples of a step of the local training
 
 
-@record("flower.UnseenClientOrder")
+@record("flower.Unseen")
 class UnseenClientOrder:
     """Order: predict with `order` after so many epochs of SGD at this rate on your own training data."""
 

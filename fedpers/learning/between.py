@@ -1,4 +1,4 @@
-"""Weights between two models, learnt entry by entry."""
+"""Learns, for each entry of two models, the weight with which it is taken from the second."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def passes_between(
     eta: float,
     times: int,
 ) -> Params:
-    """Stacks [times, ...]: W after each of so many `minimise_between` of one pass, each from the W before."""
+    """Stacks [times, ...]: W after each of `times` passes of `minimise_between`, each from the W before."""
     cfg = replace(cfg, epochs=1, steps=0)
     tried = [W]
     for _ in range(times):

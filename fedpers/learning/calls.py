@@ -1,4 +1,4 @@
-"""Modules that are called by name and give more than a tensor, as those of transformers and peft do."""
+"""Adapts modules whose inputs are named and whose outputs are records, as those of transformers and peft."""
 
 import inspect
 from typing import Any

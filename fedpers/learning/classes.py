@@ -1,4 +1,4 @@
-"""What a client's samples of one class have in common."""
+"""Means of a client's features, class by class."""
 
 from collections.abc import Sequence
 

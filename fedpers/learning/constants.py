@@ -1,4 +1,4 @@
-"""What of a model nobody trains: parameters that are frozen, buffers that nothing changes."""
+"""The constants of a model: frozen parameters, and buffers that no pass changes."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from fedpers.core.params import Params
 
 
 def moved(value: Tensor, like: Tensor) -> Tensor:
-    """On the device of `like`, and of its type if it has the default one; others keep their type."""
+    """The value on the device of `like`; float32 takes the dtype of `like`, other types keep theirs."""
     return value.to(like) if value.dtype == torch.float32 else value.to(like.device)
 
 

@@ -21,7 +21,7 @@ _forbidden: ContextVar[bool] = ContextVar("forbidden", default=False)
 
 
 class ConvolutionForbidden(Exception):
-    """A convolution by torch was asked for where only the kernels may make one."""
+    """torch was asked for a convolution where only the C kernels may compute one."""
 
 
 def forbid_torch_convolutions(really: bool = True) -> AbstractContextManager[None]:
@@ -30,12 +30,12 @@ def forbid_torch_convolutions(really: bool = True) -> AbstractContextManager[Non
 
 
 def convolutions(way: Way) -> AbstractContextManager[None]:
-    """While this is open, `convolve` goes this way; "by shape" is what is faster in TF32."""
+    """While this is open, `convolve` uses this way; "by shape" chooses the faster one for TF32."""
     return holding(_way, way)
 
 
 def current_way() -> Way:
-    """The way that `convolve` goes now."""
+    """The way that `convolve` uses now."""
     return _way.get()
 
 

@@ -1,4 +1,4 @@
-"""What Dropout draws while clients train: each client's own numbers, the same alone and in a stack.
+"""Dropout's random numbers: each client has its own, the same alone and in a stack.
 
 A mask depends on the client's stream, on which local training and which of its steps this is, and on how many
 masks the step has drawn before: not on who else is in the stack, nor on its padding. Numbers are drawn row by
@@ -30,7 +30,7 @@ def seed_of(rng: Stream) -> int:
 
 @dataclass
 class Draws:
-    """The random numbers of one client, or of a stack, and how far it is in its local trainings."""
+    """The random numbers of one client or of a stack, by local training and step."""
 
     seeds: Sequence[int]
     client: Tensor | None = None  # a row of the stack, inside vmap
@@ -39,7 +39,7 @@ class Draws:
     drawn: int = 0  # masks of this step
 
     def at(self, training: int, step: int) -> None:
-        """A step begins, or what comes between two trainings."""
+        """Note that step `step` of local training number `training` begins."""
         self.training, self.step, self.drawn = training, step, 0
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
@@ -80,10 +80,10 @@ def steps_of(batches: Iterator[T]) -> Iterator[T]:
 
 
 class ClientDropout(nn.Dropout):
-    """torch.nn.Dropout whose draws are those of the client at work; torch's own where nobody is."""
+    """torch.nn.Dropout with the draws of the client that trains; outside training, torch's own."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The inputs, while training some of them 0 and the others as much larger."""
+        """Inputs [...] to [...]: in training each is 0 with probability p, else divided by 1 - p."""
         draws = _draws.get()
         if not self.training or not self.p or draws is None:
             return super().forward(input)
@@ -92,7 +92,7 @@ class ClientDropout(nn.Dropout):
 
 
 def own_draws(module: nn.Module) -> bool:
-    """Let all Dropout layers draw from the client at work; whether there are any that drop something."""
+    """Replace all Dropout layers by `ClientDropout`; returns whether any has p > 0."""
     found = [m for m in module.modules() if type(m) is nn.Dropout]
     for layer in found:
         layer.__class__ = ClientDropout

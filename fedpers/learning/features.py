@@ -1,4 +1,4 @@
-"""The features of a client's samples under a body that stays, for training a head on them."""
+"""The features of a client's samples under a fixed body, for training a head on them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +64,7 @@ class _OfHead:
     def minimise(
         self, head: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
     ) -> tuple[Params, OptimizerState]:
-        """From the samples if a kernel keeps their features, else on the features."""
+        """Train on the samples if a kernel keeps their features, else on the features."""
         own = self.features
         found = minimise_by_kernel(Frozen(own.model.loss, own.body), head, opt, data, rng, cfg, lr)
         return found or minimise_from(own.model.features_loss, head, opt, own.data, rng, cfg, lr)

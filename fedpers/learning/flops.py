@@ -1,4 +1,4 @@
-"""What a sample costs in floating-point operations, by the sizes of a model's layers."""
+"""Floating-point operations of a sample, from the sizes of a model's layers."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class SampleFlops:
     head_step: int  # of a gradient of the head alone, on features
 
     def of(self, gradients: int, forwards: int, head_steps: int) -> int:
-        """Of so many gradients through the body, passes forward (the gradients' own too) and head steps."""
+        """Operations of gradients through the body, passes forward (the gradients' own included), head steps."""
         return gradients * self.backward + forwards * self.forward + head_steps * self.head_step
 
     def all_passes(self, gradients: float, forwards: float, head_steps: float) -> float:
@@ -81,7 +81,7 @@ def counted(model: Model, params: Params, input_shape: tuple[int, ...]) -> Sampl
 
 
 def _targets(model: Model, features: Tensor) -> Tensor:
-    """Zeros of the form that the task's targets have, for features [n, ..., M]."""
+    """Zeros in the shape and dtype of the task's targets, for features [n, ..., M]."""
     if model.kind.targets in ("values", "labels"):
         return torch.zeros(PAIR, model.num_outputs)
     return torch.zeros(features.shape[:-1], dtype=torch.int64)

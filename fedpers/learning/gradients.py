@@ -28,14 +28,14 @@ _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
 
 class OwnGradient(Protocol):
-    """A loss that knows its gradient."""
+    """A loss with a method that computes its gradient."""
 
     def gradient(self, params: Params, data: Data) -> Params:
         """The gradient in `params`, of the same names and shapes."""
 
 
 class OwnTraining(Protocol):
-    """A loss that knows a faster way to be trained on."""
+    """A loss with its own, faster, way of local training."""
 
     def minimise(
         self, params: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
@@ -44,12 +44,12 @@ class OwnTraining(Protocol):
 
 
 def knows_gradient(loss: Any) -> TypeGuard[OwnGradient]:
-    """Whether `grad` asks the loss itself."""
+    """Whether `grad` calls the loss's own `gradient`."""
     return states(loss, "gradient")
 
 
 def knows_training(loss: Any) -> TypeGuard[OwnTraining]:
-    """Whether `minimise` asks the loss itself."""
+    """Whether `minimise` calls the loss's own `minimise`."""
     return states(loss, "minimise")
 
 

@@ -1,4 +1,4 @@
-"""What a module keeps between passes beside its parameters: found by running it several times.
+"""Finds what a module keeps between passes besides its parameters, by running it several times.
 
 One module serves all clients of a process, so whatever a pass leaves behind, the next client would find:
 its results would depend on who ran before, and in which process.
@@ -88,7 +88,7 @@ def _run_repeatedly(module: nn.Module, x: Tensor, what: str, kept: Mapping[str, 
 
 
 def _run_far_away(module: nn.Module, x: Tensor, what: str, kept: dict[str, Tensor]) -> None:
-    """With large parameters of both signs, which rules that hold them near something would change."""
+    """Run with large parameters of both signs: a module that clips or normalises them would change them."""
     far = {k: v * (100 * (-1) ** i) for i, (k, v) in enumerate(kept.items()) if v.is_floating_point()}
     with torch.no_grad():
         for name, p in module.named_parameters():

@@ -58,7 +58,7 @@ class Network(ABC):
         return []
 
     def turn(self, data: Data | None, rng: Stream | None) -> AbstractContextManager[None]:
-        """What a client does with the network is done within this; nothing, but for modules."""
+        """A context for all that one client does with the network; only modules use it."""
         return nullcontext()
 
     def statistics(self, params: Params, x: Tensor) -> Params:
@@ -75,7 +75,7 @@ class Network(ABC):
 
 
 def is_traced() -> bool:
-    """Whether torch records what is done, for any number of samples, and does not only do it."""
+    """Whether torch is tracing (export, ONNX), so that the number of samples is symbolic."""
     return torch.compiler.is_exporting() or torch.jit.is_tracing()
 
 
@@ -170,7 +170,7 @@ class MaxPool(Layer):
 
 @dataclass(frozen=True)
 class Pooled(Layer):
-    """A convolution, maxima of its outputs, and ReLU or not: in one, as a kernel takes them."""
+    """A convolution, the maxima of its outputs and maybe ReLU as one layer, as the C kernel takes them."""
 
     conv: Conv
     pool: MaxPool

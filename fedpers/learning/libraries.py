@@ -1,4 +1,4 @@
-"""Networks that are modules of others: your own by import path, torchvision's and timm's by name."""
+"""Networks that are torch modules: your own by import path, torchvision's and timm's by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -47,7 +47,7 @@ from fedpers.learning.training_round import memory_of
 def minimise(loss: Loss, params: Params, data: Data, rng: Stream, cfg: LocalConfig, lr: Any = None) -> Params:
     """Local training from `params`; `lr` overrides the configured one.
 
-    The optimiser is a fresh one, or with `keep_momentum` that of the same training in the last round.
+    The optimiser is new, or with `keep_momentum` that of the same training in the client's last round.
     """
     memory = memory_of(cfg)
     opt = memory.next(params, cfg) if memory else init_optimizer(params, cfg)
@@ -88,7 +88,7 @@ def minimise_from(
     *,
     keeps: bool = True,
 ) -> tuple[Params, OptimizerState]:
-    """Local training that goes on with the optimiser's state; returns both.
+    """Local training that continues with the optimiser's state; returns parameters and state.
 
     Without `keeps` nobody may use the state that is returned, and moments are not copied.
     """

@@ -1,6 +1,6 @@
 """Losses made of a loss: with a proximal term, or with some parameters held fixed.
 
-They are objects and no closures, so that a kernel can see what they are made of.
+They are objects and not closures, so that a kernel can read their parts.
 """
 
 import math
@@ -87,7 +87,7 @@ class Pull:
 
     @property
     def extra(self) -> Extra:
-        """What a kernel is told beside the rows."""
+        """The numbers that the C kernel gets besides the rows."""
         return Extra(PULL, self.weight)
 
 
@@ -101,7 +101,7 @@ class Contrast:
 
     @property
     def extra(self) -> Extra:
-        """What a kernel is told beside the rows."""
+        """The numbers that the C kernel gets besides the rows."""
         return Extra(CONTRAST, self.weight, self.tau)
 
 
@@ -118,22 +118,22 @@ class SecondHead:
 
     @property
     def extra(self) -> Extra:
-        """What a kernel is told beside the shift."""
+        """The numbers that the C kernel gets besides the shift."""
         return Extra(TWO_HEADS, prefix=self.prefix)
 
 
 class Known(Protocol):
-    """A loss of a model that a kernel can be told of."""
+    """A loss that a C kernel knows."""
 
     model: Any
 
     @property
     def beside(self) -> Pull | Contrast | SecondHead:
-        """What it has beside `model.loss`."""
+        """Its terms besides `model.loss`."""
 
 
 def is_known(loss: Any) -> TypeGuard[Known]:
-    """Whether a kernel can be told of the loss."""
+    """Whether a C kernel knows the loss."""
     return states(loss, "beside") and type(loss.beside) in (Pull, Contrast, SecondHead)
 
 

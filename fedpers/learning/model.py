@@ -40,7 +40,7 @@ class Model:
 
     @property
     def kind(self) -> Task:
-        """What its outputs are for."""
+        """The record of its task: what outputs, losses and predictions are."""
         return task_of(self.task)
 
     def init(self, seed: int) -> Params:
@@ -63,7 +63,7 @@ class Model:
 
     @property
     def trains(self) -> tuple[int, int]:
-        """(entries that are trained, all entries of parameters)."""
+        """(number of entries that are trained, number of all entries of the parameters)."""
         trained = sum(v.numel() for v in self.init_trained(0).values())
         return trained, trained + self.network.num_frozen
 
