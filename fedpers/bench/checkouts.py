@@ -1,4 +1,4 @@
-"""Libraries that run from a checkout which their user names: their words for our work, their data.
+"""Other libraries, run from a checkout that the user names: their options and data format for our work.
 
 Each runs as its users run it, in a temporary folder that holds the samples in its format; nothing is
 written to the checkout.
@@ -38,7 +38,7 @@ Names = dict[str, list[str]]  # by our name: theirs, with options where their de
 
 
 class Checkout(Protocol):
-    """What the suite asks of a library."""
+    """The interface of a library for the suite."""
 
     main: ClassVar[str]  # a file that each checkout has
     models: ClassVar[dict[str, str]]  # by our name: theirs of the same layers
@@ -48,10 +48,10 @@ class Checkout(Protocol):
         """Write the samples into `folder`; returns where the command is to be run."""
 
     def command(self, checkout: Path, name: str, model: str, work: Work) -> list[str]:
-        """What follows `python` to run a method on a model."""
+        """The words after `python` of the command that trains a method on a model."""
 
     def times(self, text: str) -> list[float]:
-        """Seconds of rounds, of a process's output."""
+        """The seconds of each round, read from a process's output."""
 
 
 @dataclass(frozen=True)

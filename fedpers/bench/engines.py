@@ -109,7 +109,7 @@ def channels_last(a: Tensor) -> Tensor:
 
 
 def floor(work: Work) -> Result:
-    """What this machine's arithmetic can do on one thread, GFLOP/s: of a matrix product, of a convolution."""
+    """The speed of this machine on one thread, in GFLOP/s: (a matrix product, a convolution)."""
 
     def rate(flops: float, run: Callable[[], Any]) -> float:
         seconds = []

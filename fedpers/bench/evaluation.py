@@ -45,7 +45,7 @@ def evaluation_of(work: Work, how: RunnerConfig) -> Callable[[], None]:
 
 
 def answering(cohort: Cohort, order: Any, kind: str, clients: Iterable[int]) -> Callable[[], None]:
-    """Has the clients answer an order; raises the first one's failure."""
+    """A function that has the clients answer an order; it raises the first client's failure."""
     requests = [Request(k, order, Header(kind, 1, 0)) for k in clients]
 
     def run() -> None:

@@ -103,7 +103,7 @@ def simple_cnn() -> Model:
 
 
 def attempt(way: str, images: Images, device: str) -> float | None:
-    """Median seconds of a round; None if this machine cannot."""
+    """Median seconds of a round; None if this machine cannot compute it that way."""
     try:
         seconds, _ = run(WAYS[way], images, device, PROBE)
     except Exception as error:  # the ways are tried to see which of them work

@@ -114,7 +114,7 @@ def network(model: str, shape: tuple[int, ...]) -> Model:
 
 
 def main(argv: list[str]) -> int:
-    """Run one method of ours and say what each round took."""
+    """Run one method of fedpers and print the seconds of each round."""
     torch.set_num_threads(1)
     (name, model), work, halves = argv[:2], Work(**json.loads(argv[2])), method(argv[0])
     config = compose.load([f"method={name}"]).method

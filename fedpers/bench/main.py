@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def mistakes(args: argparse.Namespace) -> list[str]:
-    """What cannot be measured, found before anything is."""
+    """The mistakes in the arguments, found before anything is measured."""
     methods = libraries_methods() if args.suite == "libraries" else registry.methods()
     known = {
         "--models": (args.models or "", models_of(args), "model"),
@@ -136,7 +136,7 @@ def devices_missing(suite: str, count: int) -> list[str]:
 
 
 def models_of(args: argparse.Namespace) -> Iterable[str]:
-    """What --models can name."""
+    """The names that --models accepts."""
     if args.suite == "methods":
         return PROFILED if args.profile else MODELS
     if args.suite == "libraries":
@@ -237,7 +237,7 @@ def run_one(engine: str, work: Work, python: str = sys.executable, timeout: floa
 
 
 def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
-    """Where the numbers come from; versions are those of the processes that were measured."""
+    """The machine of the numbers: processor, cores, load, date, and versions in the measured processes."""
     merged = versions() | {name: v for row in rows for name, v in row.get("versions", {}).items()}
     found = {
         "cpu": processor(),
@@ -249,7 +249,7 @@ def machine(rows: Sequence[Result] = ()) -> dict[str, Any]:
 
 
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Its name; virtual machines leave the generation out of that, which family and model say."""
+    """The processor's name, with family and model where a virtual machine's name lacks the generation."""
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     pairs = (line.partition(":") for line in reversed(lines))
     first = {name.strip(): value.strip() for name, _, value in pairs}

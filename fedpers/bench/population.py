@@ -60,7 +60,7 @@ def population(args: argparse.Namespace) -> list[Result]:
 
 
 def run_setting(setting: tuple[Any, ...], rounds: int, trains: str = HEADS) -> Result:
-    """What one setting took; `trains`: what clients train, as `parts` takes it."""
+    """Seconds and memory of one setting; `trains`: what clients train, as `parts` takes it."""
     command = [sys.executable, "-m", "fedpers.bench.population", json.dumps([*setting, rounds, trains])]
     text, peak = watched(command, {**os.environ, "OMP_NUM_THREADS": "1"})
     for line in reversed(text.splitlines()):

@@ -41,7 +41,7 @@ class Peak:
                 self.megabytes = max(self.megabytes, sum(map(memory, family)) / 2**20)
 
     def stop(self) -> None:
-        """Stop looking."""
+        """End the thread that measures."""
         self._stop.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""What the devices of a run agree on before its first round: columns by name, and one scale."""
+"""Settles before the first round what all devices must share: columns by name, and one scale of features."""
 
 import json
 
@@ -13,7 +13,7 @@ from fedpers.deploy.ledger import Facts, Ledger
 
 
 def agree(data: DataConfig, ledger: Ledger) -> None:
-    """Fix the pipeline of all devices, from what each told when the roll was called.
+    """Fix the pipeline of all devices, from what each reported in the roll call.
 
     Raises:
         DataError: two devices have other columns, or one's sums are none of its features.
@@ -53,7 +53,7 @@ def _scale(data: DataConfig, ledger: Ledger) -> tuple[np.ndarray, np.ndarray]:
 
 
 def notes_of(ledger: Ledger) -> tuple[str, ...]:
-    """What a reader of the results must know of the devices' data."""
+    """Notes on the devices' data for readers of the results."""
     gone = {n: (f.left_out, _rows(f)) for n, f in zip(ledger.names, ledger.facts, strict=True)}
     return (f"clients {', '.join(ledger.names)}", *left_out(gone))
 

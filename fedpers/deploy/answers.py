@@ -1,4 +1,4 @@
-"""Answers of devices, read with suspicion: every field is what is declared here, or the answer is refused."""
+"""Checks answers of devices: every field is of the declared type and range, or the answer is refused."""
 
 import io
 import json
@@ -40,12 +40,12 @@ NONE_AT_ALL = Field(float, math.inf, -math.inf, nan=True)
 
 
 class Refused(FedpersError):
-    """An answer that is not taken; says which field is wrong."""
+    """An answer that is refused; the message names the field that is wrong."""
 
 
 @dataclass(frozen=True)
 class PendingOrder:
-    """What the server knows when it reads one client's answer."""
+    """An order that waits for its answer, and what the server knows of the client, to check it by."""
 
     order: Any
     header: Header
@@ -56,7 +56,7 @@ class PendingOrder:
 
 @dataclass(frozen=True)
 class Taken:
-    """An answer without a fault."""
+    """An answer that was checked and accepted."""
 
     answer: Answer
     version: tuple[int, int] | None  # of the client's state after it
@@ -73,7 +73,7 @@ class Reader:
         self.folder = Path(cfg.out) if cfg.out and Path(cfg.out).is_dir() else None
 
     def rehearse(self, orders: Iterable[Any], header: Header) -> None:
-        """Find the forms of replies to these orders, before anybody is waited for."""
+        """Compute the expected forms of replies to these orders, before the server waits for devices."""
         for order in {id(order): order for order in orders}.values():
             self.rehearsal.example(order, header)
 
@@ -167,7 +167,7 @@ class Reader:
 
 
 def _about(n: int) -> tuple[float, float]:
-    """A number of samples as float32 may count it."""
+    """The tolerance of a count of n samples that is reported in float32."""
     return n * (1 - ROUNDING), n * (1 + ROUNDING)
 
 
@@ -283,7 +283,7 @@ def _places(node: Any) -> set[Any]:
 
 
 def check(declared: Mapping[str, Field], got: Mapping[str, Any]) -> None:
-    """Raise what `misfit` finds."""
+    """Raise Refused with what `misfit` finds, if it finds something."""
     _refuse(misfit(declared, got))
 
 

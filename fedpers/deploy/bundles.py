@@ -1,4 +1,4 @@
-"""The arrays of a message, put together into few.
+"""Joins the arrays of a message into few large ones.
 
 Flower sends and stores each array of a message as objects of its own, each with several requests and many
 statements of the SuperLink's database. A model of a hundred small tensors would take longer on its way than
@@ -14,7 +14,7 @@ MOST = 2**24  # bytes of a bundle: what is larger goes alone, for each copy of i
 
 
 def bundled(content: RecordDict) -> RecordDict:
-    """The content of a message, neighbours among its arrays put together.
+    """The content of a message with neighbouring arrays joined.
 
     The record given is emptied on the way, so that its arrays can be freed.
     """

@@ -1,4 +1,4 @@
-"""Deals a public data set to devices: one file a client, for demonstrations and tests."""
+"""Writes a public data set as one file per client, for demonstrations and tests of deployments."""
 
 from pathlib import Path
 

@@ -54,7 +54,7 @@ def _handle(message: Message, context: Context) -> Message:
 
 
 def default_state() -> Path:
-    """Where a device keeps its states if its node-config does not say."""
+    """The folder of a device's states where its node-config names none."""
     return Path(os.environ.get("FEDPERS_STATE") or Path.home() / ".local" / "state" / "fedpers")
 
 
@@ -83,7 +83,7 @@ def ask(
 
 
 def _limit(peer: socket.socket, until: float) -> None:
-    """Have no write or read on a socket wait past `until`: a process that hangs does not read either."""
+    """Set the socket's timeout so that no read or write waits past `until` (seconds, monotonic)."""
     left = max(until - time.monotonic(), 0.001)
     value = struct.pack("ll", int(left), int(left % 1 * 1e6))
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):

@@ -1,4 +1,4 @@
-"""The grid of real devices: who is there, orders out with a deadline, replies in, or the reason why not.
+"""The grid of real devices: it finds clients, sends orders with a deadline, and returns replies or reasons.
 
 Clients are partitions 0..N-1 in the order of their names; a name belongs to the key that the SuperLink
 knows it by. Without node authentication, which is for trials on one machine, a device names itself.
@@ -38,7 +38,7 @@ LOOK_S = 0.25  # between two looks for replies
 
 @dataclass
 class Watch:
-    """What is on its way in one attempt of an exchange."""
+    """One attempt of an exchange: its orders, the messages sent, faults and good replies."""
 
     orders: dict[int, Any]  # still without a good reply
     size: int = 0  # of a reply in bytes, about that of an order; 0 where it holds no model
@@ -131,7 +131,7 @@ class DeviceGrid(DirectGrid):
         return [watch.good.get(k) or watch.faults.get(k, "no reply") for k in orders]
 
     def _attempt(self, watch: Watch, header: Header, inspector: Inspector, quorum: int) -> None:
-        """Send what has no good reply yet; take replies until all are in, or the deadline."""
+        """Send the orders without a good reply; take replies until all are there or the deadline is over."""
         until = time.monotonic() + self.terms.deadline_s
         watch.sent, watch.waiting = {}, set(watch.orders)
         watch.faults = {}
@@ -210,7 +210,7 @@ class DeviceGrid(DirectGrid):
         )
 
     def take_counts(self) -> dict[str, int]:
-        """What happened since the last call, by name."""
+        """{name: count} of messages sent, answered, late, refused and so on since the last call."""
         names = ("asked", "answered", "late", "refused", "retried", "reinitialised")
         found = {name: self.counts[name] for name in names}
         self.counts.clear()

@@ -1,4 +1,4 @@
-"""What a device's client does, for Prometheus: a file on the device that the node exporter reads.
+"""Counters of a device's client for Prometheus, in a file that the node exporter reads.
 
 It is on where FEDPERS_PROMETHEUS_FILE is set for the SuperNode. Nothing listens: devices only dial out.
 """
@@ -46,12 +46,12 @@ class DeviceMetrics:
 
     @classmethod
     def chosen(cls) -> "DeviceMetrics | None":
-        """Those of this process; None where the variable is not set."""
+        """The metrics of this process; None where FEDPERS_PROMETHEUS_FILE is not set."""
         file = os.environ.get(FILE)
         return cls(file) if file else None
 
     def note(self, header: Mapping[str, Any], seconds: float, failed: bool) -> None:
-        """Add an order, and write the file."""
+        """Count an order that took `seconds`, and write the file."""
         kind = str(header.get("kind"))
         self._orders.labels(kind, "failed" if failed else "answered").inc()
         self._seconds.labels(kind).observe(seconds)

@@ -1,4 +1,4 @@
-"""What a run's devices did: a line an exchange in devices.jsonl, and the run card that is made of them."""
+"""The log of a run's devices: a line per exchange in devices.jsonl, and the run card made from it."""
 
 import html
 import json
@@ -20,7 +20,7 @@ class Diary:
         self.out = out
 
     def begin(self, clients: Mapping[str, Mapping[str, Any]]) -> None:
-        """Who is in the run, and what each device said of itself."""
+        """Write the clients of the run, and what each device reported about itself."""
         self._write({"clients": {n: dict(said) for n, said in clients.items()}, "fedpers": __version__})
 
     def note(self, about: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Diary:
 
 
 def read(out: Path) -> list[dict[str, Any]]:
-    """The lines of a run; a last one that was cut off is left out."""
+    """The lines of a run's devices.jsonl; an incomplete last line is left out."""
     found = []
     try:
         for line in (out / FILE).read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""What goes between a device's two processes: a header in JSON, then arrays as NumPy stores them.
+"""The messages between a device's two processes: a header in JSON, then arrays in NumPy's format.
 
 No array is copied on its way, for a model may be as large as the memory: each is written from where it lies,
 and stays where it was read. It imports no torch, as the process that Flower starts for a message has none.
@@ -47,7 +47,7 @@ def receive(peer: socket.socket, read: Callable[[socket.socket, int], T]) -> tup
 
 
 def read_bytes(peer: socket.socket, size: int) -> bytes:
-    """So many bytes."""
+    """Read `size` bytes."""
     parts = []
     while size:
         part = peer.recv(min(size, MOST), socket.MSG_WAITALL)
@@ -85,7 +85,7 @@ def described(stored: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
 
 
 def _head(array: np.ndarray) -> bytes:
-    """What stands before an array's numbers."""
+    """The header of an array in NumPy's format."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
     return file.getvalue()

@@ -90,7 +90,7 @@ def renew(folder: Path, hosts: Sequence[str], days: int = 365) -> Path:
 
 
 def check_days(days: int) -> None:
-    """Refuse a certificate that is valid on no day, or longer than its authority.
+    """Raise ConfigError unless `days` is between 1 and the authority's validity.
 
     Raises:
         ConfigError: says which days are possible.

@@ -1,4 +1,4 @@
-"""What the server knows of a run's clients: names in the order of partition ids, facts, versions.
+"""The server's record of a run's clients: names in the order of partition ids, facts, versions of states.
 
 It is saved with each checkpoint, so a run that goes on asks every client for the state of that time.
 """
@@ -21,7 +21,7 @@ FILE = "devices.safetensors"  # in the folder of a checkpoint
 
 @dataclass(frozen=True)
 class Facts:
-    """What a device tells of its data when the roll is called."""
+    """What a device reports about its data in the roll call."""
 
     num_train: int
     num_test: int
@@ -35,7 +35,7 @@ class Facts:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "Facts":
-        """From the plain values of an answer to the roll call; what else it says is left aside."""
+        """From the plain values of an answer to the roll call; other entries are ignored."""
         told: dict[str, Any] = {f.name: said[f.name] for f in fields(cls)}
         told |= {k: tuple(v) for k, v in told.items() if not isinstance(v, int | str)}
         return cls(**told)
@@ -54,12 +54,12 @@ class Ledger:
     _saved: dict[int, Version] = field(default_factory=dict)
 
     def enrol(self, clients: Mapping[str, Facts]) -> None:
-        """Fix who is in the run, sorted by name."""
+        """Fix the clients of the run, sorted by name."""
         self.names = tuple(sorted(clients))
         self.facts = tuple(clients[name] for name in self.names)
 
     def recall(self, k: int) -> Recall:
-        """What to ask of client k."""
+        """The versions of its state that an order to client k names."""
         return Recall(self.since.get(k), self.keep.get(k))
 
     def take(self, k: int, version: Version) -> None:
@@ -85,7 +85,7 @@ class Ledger:
 
     @property
     def untold(self) -> list[str]:
-        """Clients whose owners let no label counts be told."""
+        """Names of clients whose owners do not allow label counts to be sent."""
         return [n for n, f in zip(self.names, self.facts, strict=True) if not f.label_counts]
 
     def save(self, folder: Path) -> None:

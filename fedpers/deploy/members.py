@@ -1,4 +1,4 @@
-"""Who is admitted to a SuperLink: names beside the ids that Flower shows, in a file beside public keys."""
+"""The clients admitted to a SuperLink: their names and Flower's ids of them, in a file beside their keys."""
 
 import json
 import shutil

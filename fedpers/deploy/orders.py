@@ -1,4 +1,4 @@
-"""What travels in the header of an order and of an answer beside the exchange itself: flat, for Flower."""
+"""Fields in the header of an order and of an answer besides the exchange itself; flat, as Flower needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

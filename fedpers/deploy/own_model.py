@@ -1,4 +1,4 @@
-"""What a device's client predicts with: kept at each evaluation beside its private state, for later use."""
+"""The model of a device's client, stored at each evaluation beside its private state."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def remember(folder: Path, about: Mapping[str, Any], shared: Any, when: tuple[in
 
 @dataclass(frozen=True)
 class OwnModel:
-    """Where a client's newest model lies, and what is known of it without its numbers."""
+    """The files of a client's newest model, and its description without the numbers."""
 
     folder: Path  # of the client's states of the run
     about: dict[str, Any]

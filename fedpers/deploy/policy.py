@@ -1,4 +1,4 @@
-"""What the owner of a device lets runs do there: a TOML file of his own, which no server can change.
+"""What a device's owner allows runs to do there: a TOML file on the device, which no server can change.
 
 Checked before anything of a run's configuration is used: no module is imported that is not allowed by name.
 """
@@ -69,7 +69,7 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """Of all values, those left out too: two devices with one digest have one policy."""
+        """The first digits of SHA-256 over all values, defaults included: equal for equal policies."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
 

@@ -1,4 +1,4 @@
-"""What a client remembers, on its own device: one file a version, and nothing is applied twice.
+"""A client's state on its own device: one file per version, and no order is applied twice.
 
 STATE/<client>/<run>/<round>-<exchange>.safetensors. The folders are the owner's alone (mode 0700), a
 file is whole or absent. The run's id is drawn at random when the run begins, so no run finds another's
@@ -87,7 +87,7 @@ class PrivateState(ClientStore):
                 self._path(version).unlink(missing_ok=True)
 
     def versions(self) -> list[Version]:
-        """What is there, oldest first."""
+        """The versions on disk, oldest first."""
         found = (FILE.fullmatch(p.name) for p in self.folder.iterdir())
         return sorted((int(m[1]), int(m[2])) for m in found if m)
 

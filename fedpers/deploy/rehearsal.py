@@ -1,4 +1,4 @@
-"""What a client of a run answers, found on the server by asking one that has made-up data.
+"""The expected form of a client's answers, found on the server by running one client on made-up data.
 
 So a reply is compared with what the method's own client half gives to the same order, in type, dtype and
 shape, and not with what another device happened to send. It costs one training on a few samples for each

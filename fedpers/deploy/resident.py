@@ -56,7 +56,7 @@ Frames = tuple[dict[str, Any], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class Device:
-    """What the device's owner says of it, in the SuperNode's node-config."""
+    """The device's settings, which its owner gives in the SuperNode's node-config."""
 
     client: str = "client"  # names the folder of its states; the server goes by the key
     data: str = ""
@@ -143,7 +143,7 @@ def _allowed(device: Device, config: str, header: Mapping[str, Any]) -> Policy:
 
 
 def _introduced(facts: Mapping[str, Any], device: Device, policy: Policy) -> dict[str, Any]:
-    """What a device says of itself when the roll is called."""
+    """What a device reports about itself in the roll call."""
     hidden: dict[str, Any] = {} if "label_counts" in policy.may_tell else {"label_counts": []}
     return {**facts, **hidden, "client": device.client, "policy": policy.digest, "fedpers": __version__}
 
@@ -164,7 +164,7 @@ def _packed(given: Answer, order: Order, header: Mapping[str, Any], store: Priva
 
 @dataclass(frozen=True)
 class Seat:
-    """What is loaded once for a run: the client half of the method, and this device's data."""
+    """What is loaded once per run: the method's client half and this device's data."""
 
     client: Any
     federation: Federation

@@ -1,4 +1,4 @@
-"""Who is in the federation: every node is asked, once more if its answer was lost or cannot be used."""
+"""Finds the clients of a federation: asks every node, and again if its answer is lost or unusable."""
 
 import logging
 import time
@@ -94,7 +94,7 @@ class RollCall:
             self._asked[number] = node, time.monotonic()
 
     def _hear(self) -> None:
-        """Take in what nodes have answered."""
+        """Read the answers that have arrived."""
         keys = self._keys()
         for message in self._inbox.look(self._asked, LOOK_S):
             node, _ = self._asked.pop(message.metadata.reply_to_message_id)

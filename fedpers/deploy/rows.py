@@ -1,4 +1,4 @@
-"""New rows of data, for a model that is there: they are those of its training, or refused."""
+"""Reads new rows for a trained model; rows that differ in form from its training data are refused."""
 
 import zipfile
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ def device(
 
 
 def _common(state: Path, user: str) -> dict[str, str]:
-    """What all units are told."""
+    """The values that all units need."""
     places = {"HOME": state, "FLWR_HOME": state / "flwr", "FEDPERS_CACHE": state / "kernels"}
     values = {**QUIET, **{n: _word(p) for n, p in places.items()}, "OMP_NUM_THREADS": "1"}
     values["PATH"] = f"{_word(_bin())}:/usr/local/bin:/usr/bin:/bin"
@@ -54,7 +54,7 @@ def _common(state: Path, user: str) -> dict[str, str]:
 
 
 def _bin() -> Path:
-    """Where the commands of this environment are."""
+    """The folder of this environment's commands."""
     return Path(sys.executable).parent
 
 

@@ -25,7 +25,7 @@ class SampleFlops:
     head_step: int  # of a gradient of the head alone, on features
 
     def of(self, gradients: int, forwards: int, head_steps: int) -> int:
-        """Operations of gradients through the body, passes forward (the gradients' own included), head steps."""
+        """Operations of gradients through the body, passes forward (gradients' included) and head steps."""
         return gradients * self.backward + forwards * self.forward + head_steps * self.head_step
 
     def all_passes(self, gradients: float, forwards: float, head_steps: float) -> float:
