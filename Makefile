@@ -2,6 +2,7 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 2
+GROUPS  := --dist loadgroup --no-loadscope-reorder
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 SCRATCH := .scratch
@@ -44,13 +45,13 @@ smoke: $(STAMP)  ## A minute of tests: every method for three rounds, the comman
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/test_golden.py tests/test_cli.py tests/test_house_rules.py
 
 test: $(STAMP)  ## The fast tests: some twenty minutes on two cores
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults"
+	$(BIN)/python -m pytest -n $(WORKERS) $(GROUPS) -m "not ray and not slow and not faults"
 
 test-slow: $(STAMP)  ## The slow tests alone: Ray, deployments, the documentation site; what `make test` leaves out
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "(ray or slow) and not faults"
+	$(BIN)/python -m pytest -n $(WORKERS) $(GROUPS) -m "(ray or slow) and not faults"
 
 test-all: $(STAMP)  ## All tests, those with Ray and the slow ones too; not those of `make faults`
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not faults"
+	$(BIN)/python -m pytest -n $(WORKERS) $(GROUPS) -m "not faults"
 
 CANARY := $(SCRATCH)/canary
 canary:  ## The fast tests with what comes next: Flower's nightly, Hydra's release candidate, the newest torch

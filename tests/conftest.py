@@ -29,6 +29,19 @@ def data_root() -> Path:
     return Path(named)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With --dist loadgroup a file's tests run in one worker, which makes the file's fixtures once; files
+    with slow tests are first, so that none of them is left for the end, when one worker has nothing to do."""
+    slow = set()
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("ray"):
+            slow.add(item.path)
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    items.sort(key=lambda item: item.path not in slow)
+
+
 # What a run spends outside its training is the same for every run and costs more than a tiny run's
 # training: a tenth of a second to read and merge our YAML files, three tenths to draw its pictures.
 
