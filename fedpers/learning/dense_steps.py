@@ -88,11 +88,11 @@ def _steps(
             continue
         gradient = Written(plan, given.w, *batches.at(s))
         now = Now(gradient, lr, number + 1, given.own, stack=1)
-        if not some.all():
+        if steps.instructions == PLAIN:
+            gradient.into(v["w"], -lr)  # which is 0 where there is no sample
+        elif not some.all():
             new = stepped(steps.instructions, v, now)
             v |= {k: {n: _where(some, new[k][n], t) for n, t in v[k].items()} for k in kept}
-        elif steps.instructions == PLAIN:
-            gradient.into(v["w"], -lr)
         else:
             _in_place(steps, v, now)
         number = torch.where(some, number + 1, number)
