@@ -5,7 +5,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
 
@@ -19,6 +19,10 @@ from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.host import told_errors_only
 from fedpers.core.threads import threads
 from fedpers.engines.memory.row_store import RowStore
+
+if TYPE_CHECKING:
+    from fedpers.engines.cohort import Cohort
+    from fedpers.engines.runner import RunnerConfig
 
 log = logging.getLogger("fedpers")
 Body = Callable[[Grid], None]
@@ -35,7 +39,6 @@ def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, giv
     """
     import torch
 
-    from fedpers.engines.cohort import Cohort
     from fedpers.engines.inprocess_grid import InProcessGrid
     from fedpers.engines.runner import RunnerConfig
 
@@ -51,7 +54,7 @@ def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, giv
         precision=engine.precision,
     )
     anew = starter(cfg, devices, runner) if devices != ("cpu",) else None
-    cohort = Cohort(parts.client, parts.federation, store, parts.plan, runner, anew)
+    cohort = cohort_of(parts, store, runner, anew)
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # more only wait for each other, seen up to 25x slower
     try:
@@ -62,6 +65,27 @@ def run_inprocess(cfg: RunConfig, parts: Parts, store: RowStore, body: Body, giv
     finally:
         cohort.close()
         torch.set_num_threads(before)  # the process is its owner's
+
+
+def cohort_of(
+    parts: Parts, store: RowStore, runner: "RunnerConfig | None" = None, starter: Any = None
+) -> "Cohort":
+    """All clients in this process, with the one model or each with its own.
+
+    Raises:
+        ConfigError: workers that make their clients anew, on GPUs, know one model.
+    """
+    from fedpers.engines.cohort import Cohort
+    from fedpers.engines.runner import RunnerConfig
+    from fedpers.engines.unlike_cohort import UnlikeCohort
+
+    runner, given = runner or RunnerConfig(), (parts.federation, store, parts.plan)
+    if parts.unlike is None:
+        return Cohort(parts.client, *given, runner, starter)
+    if starter is not None and runner.workers > 1:
+        text = "workers on GPUs give all clients one model; use device=cpu or engine.workers=1"
+        raise ConfigError(f"model=groups engine.workers={runner.workers}: {text}")
+    return UnlikeCohort(parts.unlike.clients, parts.unlike.places, *given, runner)
 
 
 def _workers(cfg: RunConfig, devices: Sequence[str], given: bool) -> int:

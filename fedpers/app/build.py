@@ -1,9 +1,13 @@
 """From a configuration to the objects of a run; the same on the server and on every client."""
 
 import json
+import logging
 from dataclasses import dataclass
+from typing import Any
 
 from fedpers.app.devices import choose_device
+from fedpers.app.unlike import Unlike, check_unlike
+from fedpers.config.model_config import ModelConfig
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
 from fedpers.core import scores
@@ -18,6 +22,8 @@ from fedpers.learning.model import Model, build_model, check_inputs
 from fedpers.learning.soft_targets import softened
 from fedpers.learning.training_round import trainings
 
+log = logging.getLogger("fedpers")
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -26,12 +32,18 @@ class Parts:
     strategy: PersonalizedStrategy
     client: PersonalizedClient
     federation: Federation
-    model: Model
+    model: Model  # with `unlike` the first of them
     plan: Plan
+    unlike: Unlike | None = None  # where clients have unlike models
 
 
-def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
+def assemble(cfg: RunConfig, federation: Federation | None = None, unlike: bool = False) -> Parts:
     """Load the data, unless `federation` is given, and build model, strategy and client.
+
+    Args:
+        cfg: the run.
+        federation: the data; None: that of the configuration.
+        unlike: whether the caller looks at `Parts.unlike`; else model=groups is refused.
 
     Raises:
         DataError: the data is missing, damaged or cannot be split as asked.
@@ -47,19 +59,10 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
     if r is not None and r > num_clients:
         text = f"there are {num_clients} clients; choose at most that, or null for all"
         raise ConfigError(f"clients_per_round={r}: {text}")
-    model = build_model(
-        cfg.model.name,
-        input_shape=federation.input_shape,
-        num_outputs=federation.num_classes,
-        task=_task(cfg, federation),
-        **cfg.model.options,
-    )
-    for local in trainings(cfg.method).values():
-        softened(model.loss, local)  # refuses softened targets where the loss has none
-    if cfg.data.name != "device":  # whose inputs nobody here has seen
-        check_inputs(model, federation.tokens, federation.input_shape)
-    plan = make_plan(cfg, num_clients)
-    row = method(cfg.method_name)
+    if cfg.model.several and not unlike:
+        raise ConfigError("model=groups: only engine=inprocess gives clients unlike models; choose one model")
+    models = [_model(cfg, one, federation) for one in cfg.model.models]
+    model, plan, row = models[0], make_plan(cfg, num_clients), method(cfg.method_name)
     if row.strategy_class().takes_all:
         _check_that_all_take_part(cfg, num_clients - cfg.new_clients)
     _check_aggregation(cfg, row.strategy_class())
@@ -69,13 +72,51 @@ def assemble(cfg: RunConfig, federation: Federation | None = None) -> Parts:
         raise ConfigError(f"participation={cfg.participation}: {text}")
     _check_asked(cfg, strategy, num_clients)
     strategy.holdout = federation.holdout
-    client = row.client_class()(cfg.method, model)
-    if cfg.eval_train:
-        client.splits = ("train", *client.splits)
     if problems := scores.problems(cfg.metrics, federation.task):
         raise ConfigError(*problems)
+    clients = [_client(cfg, each) for each in models]
+    groups = None
+    if cfg.model.several:
+        check_unlike(cfg, row, models)
+        groups = Unlike(cfg.model.models, models, clients, cfg.model.places(num_clients))
+    return Parts(strategy, clients[0], federation, model, plan, groups)
+
+
+def _model(cfg: RunConfig, chosen: ModelConfig, federation: Federation) -> Model:
+    """One of the run's models, on the data it is for."""
+    model = build_model(
+        chosen.name,
+        input_shape=federation.input_shape,
+        num_outputs=federation.num_classes,
+        task=_task(cfg, federation),
+        **chosen.options,
+    )
+    for local in trainings(cfg.method).values():
+        softened(model.loss, local)  # refuses softened targets where the loss has none
+    if cfg.data.name != "device":  # whose inputs nobody here has seen
+        check_inputs(model, federation.tokens, federation.input_shape)
+    return model
+
+
+def _client(cfg: RunConfig, model: Model) -> PersonalizedClient:
+    """The method's client half, with what it measures."""
+    client: PersonalizedClient = method(cfg.method_name).client_class()(cfg.method, model)
+    if cfg.eval_train:
+        client.splits = ("train", *client.splits)
     client.metrics = scores.of_one(scores.measured(cfg.metrics, model.task))
-    return Parts(strategy, client, federation, model, plan)
+    return client
+
+
+def sizes_of(parts: Parts) -> dict[str, Any]:
+    """What summary.json has of the model's size, or of each model's."""
+    if parts.unlike is not None:
+        return {"models": parts.unlike.facts()}
+    trained, entries = parts.model.trains
+    if trained < entries:
+        log.info(
+            "trains %s of %s parameters; the others are frozen and never sent", f"{trained:,}", f"{entries:,}"
+        )
+    return {"trains": {"entries": trained, "of": entries}}
 
 
 def _task(cfg: RunConfig, federation: Federation) -> str:

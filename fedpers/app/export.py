@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from fedpers.app.backends import cohort_of
 from fedpers.app.build import Parts, assemble
 from fedpers.app.exported import FORMAT, ExportedModel, settings_of
 from fedpers.app.run_folder import CONFIG, stored_config
+from fedpers.config.model_config import ModelConfig
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig
 from fedpers.core.data import Federation
@@ -23,6 +25,7 @@ from fedpers.datasets.split import Seen
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.row_store import RowStore
+from fedpers.flower.client import PersonalizedClient
 from fedpers.results import checkpoint
 
 
@@ -53,8 +56,8 @@ def open_run(run: Path, federation: Federation | None = None) -> StoredRun:
         return _of_devices(cfg, run)
     store = RowStore(run / "memory", cfg.engine.memory_mb)
     t, state = checkpoint.load(run, store)
-    parts = assemble(cfg, federation)
-    cohort = Cohort(parts.client, parts.federation, store, parts.plan)
+    parts = assemble(cfg, federation, unlike=True)
+    cohort = cohort_of(parts, store)
     parts.strategy.state, parts.strategy.rounds_done = state, t
     parts.strategy.connect(InProcessGrid(cohort))
     return StoredRun(cfg, parts, t, checkpoint.exchanges(run), cohort)
@@ -105,9 +108,10 @@ def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
         raise ConfigError("clients of engine=deployment keep their personal models on their devices")
     if not 0 <= client < N:
         raise ConfigError(f"client {client}: the run has clients 0 to {N - 1}")
-    strategy, half, when = stored.parts.strategy, stored.parts.client, (stored.round, stored.exchanges)
+    strategy, when = stored.parts.strategy, (stored.round, stored.exchanges)
     order, kept = strategy.order_to_predict(client), cohort.state(client, when)
-    model, train = stored.parts.model, cohort.data(client).train
+    half, train = _own_half(stored, client)[1], cohort.data(client).train
+    model = half.model
     rng = Stream(stored.cfg.seed, when[0], client, when[1])
     with torch.no_grad(), model.network.turn(train, rng):
         shared, kept = half.ready(order, kept, train, rng)
@@ -129,6 +133,8 @@ def personal_model(run: Path | StoredRun, client: int) -> ExportedModel:
 def whole_models(stored: StoredRun) -> dict[str, ExportedModel]:
     """The server's models by name (global, center_0, ...) and the part that all clients share."""
     strategy = stored.parts.strategy
+    if stored.parts.unlike is not None:
+        return {}  # a part that all share belongs to several models
     found = {n: _model(stored, n, "model", _own(p)) for n, p in strategy.models(strategy.state).items()}
     if not found and stored.cohort is not None:
         part = _shared_part(stored, strategy.evaluation_message(strategy.state, strategy.roster.ids[0]))
@@ -151,14 +157,14 @@ def _shared_part(stored: StoredRun, order: Any) -> dict[str, Params]:
 def _model(
     stored: StoredRun, name: str, kind: str, content: Any, more: dict[str, Any] | None = None
 ) -> ExportedModel:
-    cfg, parts = stored.cfg, stored.parts
-    more = more or {}
+    cfg, parts, more = stored.cfg, stored.parts, more or {}
+    chosen, half = _own_half(stored, more.get("client"))
     about = {
         "format": FORMAT,
         "kind": kind,
-        "model": cfg.model.name,
-        "options": dict(cfg.model.options),
-        "base": parts.model.network.digest,
+        "model": chosen.name,
+        "options": dict(chosen.options),
+        "base": half.model.network.digest,
         "input_shape": list(parts.federation.input_shape),
         "classes": parts.federation.num_classes,
         "task": parts.federation.task,
@@ -171,7 +177,16 @@ def _model(
         "round": stored.round,
         **_rows(cfg.data, parts.federation, more.get("client")),
     }
-    return ExportedModel(about | more, parts.model, content, parts.client if kind == "mixture" else None)
+    return ExportedModel(about | more, half.model, content, half if kind == "mixture" else None)
+
+
+def _own_half(stored: StoredRun, client: int | None) -> tuple[ModelConfig, PersonalizedClient]:
+    """The model that a client has, or all have, and the method's client half with it."""
+    unlike = stored.parts.unlike
+    if unlike is None or client is None:
+        return stored.cfg.model, stored.parts.client
+    place = unlike.places[client]
+    return unlike.configs[place], unlike.clients[place]
 
 
 def _rows(data: DataConfig, federation: Federation, k: int | None) -> dict[str, Any]:

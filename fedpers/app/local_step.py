@@ -17,6 +17,7 @@ from fedpers.core.witness import KERNEL, LOOP, RECORDED, STACK, TORCH
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.row_store import RowStore
+from fedpers.engines.unlike_cohort import UnlikeCohort
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.observer import Observer
 from fedpers.learning.kernels.library import library
@@ -85,7 +86,10 @@ def source_of(client: PersonalizedClient) -> str:
 def facts_of(grid: Grid) -> dict[str, str]:
     """The entries of summary.json about local steps; {} where other processes made all of them."""
     cohort = grid.cohort if isinstance(grid, InProcessGrid) else None
-    return {"local_step": who_took_it(cohort)} if isinstance(cohort, Cohort) else {}
+    if not isinstance(cohort, Cohort):
+        return {}
+    each = cohort.cohorts if isinstance(cohort, UnlikeCohort) else [cohort]
+    return {"local_step": "; ".join(dict.fromkeys(map(who_took_it, each)))}
 
 
 def who_took_it(cohort: Cohort) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpers.app import preemption
-from fedpers.app.build import Parts, assemble
+from fedpers.app.build import Parts, assemble, sizes_of
 from fedpers.app.local_step import facts_of
 from fedpers.app.observers import Observers, UserObservers, user_observers
 from fedpers.app.privacy import check_privacy
@@ -58,10 +58,11 @@ class Prepared:
 class Cost(Observer):
     """Adds to each round's row the operations of its training (GFLOP), from the sizes of the layers."""
 
-    def __init__(self, model: Model, input_shape: tuple[int, ...]) -> None:
+    def __init__(self, model: Model | None, input_shape: tuple[int, ...]) -> None:
+        """Of clients with unlike models, None, the column is left out."""
         self.flops: SampleFlops | None = None
         try:
-            self.flops = flops_of(model, input_shape)
+            self.flops = flops_of(model, input_shape) if model else None
         except Exception as error:  # whatever a network of the user's does: no run is lost by it
             kind = "" if isinstance(error, FedpersError) else f"{type(error).__name__}: "
             log.warning("the column gflops is left out; no sample could be counted: %s%s", kind, error)
@@ -205,7 +206,7 @@ def prepare(
         guests: observers of the caller's; None: those that the configuration names.
         remember: whether clients' states are kept here; else the clients keep them.
     """
-    parts = assemble(cfg, federation)
+    parts = assemble(cfg, federation, unlike=True)
     device, t = parts.plan.device, 0
     store = RowStore(out / "memory", cfg.engine.memory_mb, device) if remember else None
     if cfg.resume:
@@ -243,15 +244,10 @@ def _drive(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
 def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
     strategy = run.parts.strategy
     title = run.cfg.method_name
-    trained, entries = run.parts.model.trains
-    if trained < entries:
-        log.info(
-            "trains %s of %s parameters; the others are frozen and never sent", f"{trained:,}", f"{entries:,}"
-        )
-    run.recorder.facts["trains"] = {"entries": trained, "of": entries}
+    run.recorder.facts |= sizes_of(run.parts)
     run.recorder.listener = run.guests
     with ProgressBar(title, run.cfg.rounds, strategy.rounds_done) as progress:
-        cost = Cost(strategy.model, run.parts.federation.input_shape)
+        cost = Cost(None if run.parts.unlike else strategy.model, run.parts.federation.input_shape)
         early = EarlyStop(run.cfg.stop, run.recorder.rows)
         if run.cfg.systems.on:
             strategy.clock = _clock(run, cost)

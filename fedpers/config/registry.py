@@ -4,7 +4,7 @@ import importlib
 import importlib.metadata
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedpers.core.errors import ConfigError, unknown
 
@@ -25,6 +25,8 @@ class Method:
     # Whether clients may each make fewer epochs of `local` than others (systems.partial): then these settings
     # say all that a client trains, no server counts its steps, and a reply is as large as its order.
     partial_work: bool = False
+    # What clients' models must have in common (model=groups): the method uses nothing else of them together.
+    common: Literal["all", "head", "features", "task"] = "all"
 
     def strategy_class(self) -> Any:
         """The server half."""
@@ -64,7 +66,8 @@ def _row(name: str, stem: str, paper: str, status: str, summary: str, **more: An
 METHODS: dict[str, Method] = {row.name: row for row in (
     Method("local", "fedpers.strategies.local:Local", "fedpers.clients.local:LocalClient",
            "fedpers.clients.local:LocalTrainingConfig",
-           "no federation: what a method must beat", "verified", "each client trains alone"),
+           "no federation: what a method must beat", "verified", "each client trains alone",
+           common="task"),
     _row("central", "Central", "no federation: all data in one place", "runs",
          "one model, trained on all clients' samples; simulations only"),
     _row("fedavg", "FedAvg", "McMahan et al., AISTATS 2017", "verified",
@@ -84,7 +87,7 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("fedem", "FedEM", "Marfoq et al., NeurIPS 2021", "verified",
          "each client a mixture of shared components, fitted by federated EM"),
     _row("lgfedavg", "LGFedAvg", "Liang et al., arXiv 2001.01523", "verified",
-         "private body, shared head", partial_work=True),
+         "private body, shared head", partial_work=True, common="head"),
     _row("fedalt", "FedAlt", "Pillutla et al., ICML 2022", "verified",
          "a personal part, trained before the shared one"),
     _row("fedsim", "FedSim", "Pillutla et al., ICML 2022", "verified",
@@ -143,7 +146,7 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     _row("fedrod", "FedRoD", "Chen, Chao, ICLR 2022", "verified",
          "a generic model on a balanced loss, and a personal head"),
     _row("fedproto", "FedProto", "Tan et al., AAAI 2022", "verified",
-         "clients share the mean features of their classes, and no model"),
+         "clients share the mean features of their classes, and no model", common="features"),
     _row("moon", "Moon", "Li, He, Song, CVPR 2021", "verified",
          "FedAvg whose clients keep their features near the global model's", partial_work=True),
     _row("fedamp", "FedAMP", "Huang et al., AAAI 2021", "verified",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedpers.config import devices, observers, registry, schema, search, slips, task
 from fedpers.config.engine import ENGINES_OF, EngineConfig
+from fedpers.config.model_config import ModelConfig, model_of
 from fedpers.config.stop import StopConfig
 from fedpers.core import scores
 from fedpers.core.aggregation import USED_BY, AggregationConfig
@@ -17,14 +18,6 @@ from fedpers.datasets.config import DataConfig, unused
 
 RESUMABLE = ("rounds", "device", "checkpoint_every", "eval_every", "engine", "observers",
              "devices")  # fmt: skip  # may change later
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """A model's name and the options of its builder."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +81,7 @@ class RunConfig:
             )
             + task.problems(self.task, self.data)
             + self._off_line()
+            + self._unlike()
             + self._idle()
             + self.systems.unfit(self.engine, self.clients_per_round, self.participation, self.privacy.on)
             + devices.problems(self.device, self.devices, self.engine.name)
@@ -114,6 +108,18 @@ class RunConfig:
             "states; choose these or set optimum=false"
         ]
 
+    def _unlike(self) -> list[str]:
+        """Problems of model=groups with keys that suppose one model for all clients."""
+        if not self.model.several:
+            return []
+        here = {
+            f"engine={self.engine.name}": self.engine.name != "inprocess",
+            "optimum=true": self.optimum,
+            f"systems={self.systems.name}": self.systems.on,
+        }
+        text = "supposes that all clients have one model; choose one, or engine=inprocess, optimum=false and "
+        return [f"model=groups: {key} {text}systems=off" for key, holds in here.items() if holds]
+
 
 def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> RunConfig:
     """A run from plain values, as YAML gives them.
@@ -134,7 +140,7 @@ def from_mapping(values: Mapping[str, Any], explicit: Sequence[str] = ()) -> Run
         "method_name": name,
         "method": method,
         "paper": cfg["paper"] or {},
-        "model": _model(cfg.get("model"), problems),
+        "model": model_of(cfg.get("model"), problems),
     }
     known = [f.name for f in fields(RunConfig) if f.name != "method_name"]
     strange = [k for k in values if k not in (*command, *known)]
@@ -246,22 +252,6 @@ def _overlay(
             value = _overlay(result[key], value, here, explicit)
         result[key] = value
     return result
-
-
-def _model(values: Any, problems: list[str]) -> Any:
-    if isinstance(values, ModelConfig):
-        return values
-    if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
-        problems.append(f"model={show(values)}: expected the name of a model")
-        return ModelConfig("")
-    from fedpers.learning.networks import options_of  # it imports torch
-
-    name, options = values["name"], {k: v for k, v in values.items() if k != "name"}
-    try:
-        problems += schema.unknown_keys(options, options_of(name, options.get("library")), "model")
-    except ConfigError as error:
-        problems += error.problems
-    return ModelConfig(name, options)
 
 
 def to_mapping(run: RunConfig) -> dict[str, Any]:
