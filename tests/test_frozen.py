@@ -13,6 +13,9 @@ from fedpers.app.run import execute
 from fedpers.config import compose
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError, FedpersError
+from fedpers.core.plan import Plan
+from fedpers.engines.memory.client_store import RamStore
+from fedpers.engines.population import Population
 from fedpers.learning.model import build_model
 from tests import own_nets
 
@@ -201,3 +204,19 @@ def test_summary_says_how_much_is_trained(tmp_path):
     found = execute(cfg, tmp_path)
     assert found["trains"] == {"entries": 4 * 10 + 10, "of": 4 * 10 + 10 + 64 * 4 + 4}
     assert assemble(cfg).model.trains == (50, 310)
+
+
+def test_what_is_trained_has_memory_only_in_the_models_of_a_run():
+    network = model().network
+    held = {name: p.untyped_storage().nbytes() for name, p in network.skeleton.named_parameters()}
+    frozen = {name for name, p in network.skeleton.named_parameters() if not p.requires_grad}
+    assert frozen and all(held[name] == 4 * network.skeleton.get_parameter(name).numel() for name in frozen)
+    assert max(size for name, size in held.items() if name not in frozen) <= 4
+
+
+def test_the_initial_model_is_not_kept_by_clients_who_need_its_size_alone():
+    net = model()
+    client = METHODS["fedavg"].client_class()(compose.load(["method=fedavg"]).method, net)
+    people = Population(client, federation(), RamStore(), Plan())
+    assert people.nbytes == sum(v.nbytes for v in net.init_trained(0).values()) and not people.convolves
+    assert "params" not in vars(people)

@@ -23,7 +23,7 @@ from fedpers.core.rng import Stream
 from fedpers.engines import processor
 from fedpers.engines import runner as runner_module
 from fedpers.engines.channel import Channel
-from fedpers.engines.chunk_size import CANDIDATES, ChunkSize
+from fedpers.engines.chunk_size import CANDIDATES, ChunkSize, most_clients
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.dealing import LEAST, Speeds, balance
 from fedpers.engines.memory.client_store import RamStore
@@ -871,3 +871,11 @@ def test_an_order_is_taken_apart_once(runner, monkeypatch):
     run(case, case.cohort(runner=RunnerConfig(runner)))
     trained = [order for order in orders if type(order) is Candidates]
     assert trained and list(map(id, apart)) == list(map(id, trained))
+
+
+@pytest.mark.parametrize(
+    ("each_mb", "by_autograd", "clients"),
+    [(1, False, 1024), (1, True, 64), (8, True, 16), (100, True, 10), (100, False, 10), (3000, True, 1)],
+)
+def test_clients_of_one_stack(each_mb, by_autograd, clients):
+    assert most_clients(2**30, each_mb * 2**20, by_autograd=by_autograd) == clients

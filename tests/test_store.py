@@ -218,6 +218,20 @@ def test_a_checkpoint_copies_only_what_changed(tmp_path):
     assert max(file.high for file in store._files.values()) <= 53
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has files with holes")
+def test_disk_space_of_rows_that_no_checkpoint_needs_is_given_back(tmp_path):
+    store, size, clients = RowStore(tmp_path / "rows", memory_mb=100), 10_000, range(12)
+    for t in range(4):
+        for k in clients:
+            store.put(k, W, memory(100 * t + k, size))
+        checkpoint(store, tmp_path / f"at{t}")
+        taken = sum(f.stat().st_blocks * 512 for f in (tmp_path / "rows").iterdir())
+        assert taken <= 1.2 * len(clients) * 8 * size
+        back = RowStore(tmp_path / "rows")
+        back.load(tmp_path / f"at{t}")
+        assert all(same(back.get(k, W), memory(100 * t + k, size)) for k in clients)
+
+
 def test_rows_go_on_after_a_restart(tmp_path):
     store = RowStore(tmp_path / "rows", memory_mb=0)
     for k in range(4):

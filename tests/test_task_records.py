@@ -10,6 +10,9 @@ import torch
 
 import fedpers
 from fedpers.app.build import assemble
+from fedpers.app.export import export
+from fedpers.app.exported import load_exported
+from fedpers.app.predict import predict
 from fedpers.config import compose
 from fedpers.core import scores
 from fedpers.core.data import Federation
@@ -292,3 +295,50 @@ def test_models_and_tasks_that_do_not_fit(tmp_path):
         Federation.from_arrays([(np.ones((4, 2)), np.full((4, 2), 0.5))], task="tokens")
     with pytest.raises(ConfigError, match="task 'ranking' is unknown"):
         Federation.from_arrays([(np.ones((4, 2)), np.ones(4))], task="ranking")
+
+
+def told(folder: Path) -> Path:
+    """A file a client: cycles of five tokens by one, or by two."""
+    folder.mkdir()
+    for k in range(3):
+        run = (np.arange(12)[:, None] + (1 + k % 2) * np.arange(9)) % 5
+        np.savez(folder / f"c{k}.npz", x=run[:, :-1], y=run[:, 1:])
+    return folder
+
+
+@pytest.mark.ray
+def test_tokens_and_rankings_on_ray_are_those_in_process(tmp_path):
+    network = [f"model.{k}={v}" for k, v in SMALL.items() if k != "name"]
+    tasks = {
+        "tokens": [f"data.path={told(tmp_path / 'texts')}", "data.task=tokens", "data.tokens=true", *network],
+        "ranking": [f"data.path={ratings(tmp_path)}", "data.candidates=30", "model.vocabulary=40"],
+    }
+    of = {"tokens": ("files", SMALL["name"], "perplexity"), "ranking": ("ratings", "factors", "ndcg_at_10")}
+    for task, words in tasks.items():
+        data, model, score = of[task]
+        ours, theirs = (
+            trained(
+                tmp_path / f"{task}-{engine}",
+                "fedper",
+                data,
+                *words,
+                f"model={model}",
+                engine=engine,
+                rounds=2,
+            )
+            for engine in ("inprocess", "ray")
+        )
+        for column in ("loss", "accuracy", score):
+            assert theirs[column] == pytest.approx(ours[column], rel=1e-5), (task, column)
+
+
+def test_predictions_of_tokens_are_refused_as_a_table_and_made_in_python(tmp_path):
+    words = [f"data.path={told(tmp_path / 'texts')}", "data.task=tokens", "data.tokens=true"]
+    network = {k: v for k, v in SMALL.items() if k != "name"}
+    words += [f"model.{k}={v}" for k, v in network.items()]
+    trained(tmp_path / "run", "fedper", "files", *words, model="transformer")
+    (file,) = export(tmp_path / "run", out=tmp_path / "model", client="0")
+    with pytest.raises(ConfigError, match=r"task tokens, whose predictions are no table; .*load_exported"):
+        predict(tmp_path / "texts" / "c0.npz", None, None, None, file, None, None)
+    found = load_exported(file)(torch.zeros(2, 8))
+    assert found.shape == (2, 8, 5) and bool(found.isfinite().all())

@@ -1,4 +1,4 @@
-"""Memory of the process."""
+"""Memory of the process, and disk space of its files."""
 
 import ctypes
 import gc
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the command line takes memory as it wants it before it need
 TRIM, LARGE, MAPS = -1, -3, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX
 ROOM = 512 * 2**20  # bytes of the heap that are to have huge pages
 KEPT = ROOM + 256 * 2**20  # bytes of freed memory
+PUNCH = 1 | 2  # fallocate's FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE
 HUGE, ADVICE = 2**21, 14  # bytes of a huge page; madvise's MADV_HUGEPAGE
 OWN_FROZEN = gc.get_freeze_count()  # from Python 3.12 on, objects of the interpreter's own
 YOUNG = 20_000  # objects that are made before Python looks for garbage among them
@@ -60,6 +61,15 @@ def give_back() -> None:
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # musl has none
         libc.malloc_trim(0)
+
+
+def punch(handle: int, start: int, count: int) -> None:
+    """Give back the disk space of so many bytes of an open file, which are zeros then.
+
+    Other systems than Linux and some file systems cannot: there the bytes stay as they are.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "fallocate64"):
+        libc.fallocate64(handle, PUNCH, ctypes.c_int64(start), ctypes.c_int64(count))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ AGAIN = 16  # after so many chunks a neighbouring size is tried
 ANEW = (8, 32, 128)  # chunks after which all is measured again: the first ones meet data and memory cold
 LEAST = 0.7  # of a candidate: a chunk of that size counts for it
 ALIKE = 1.05  # times so near are equal: larger stacks need fewer calls
+CACHED = 64 * 2**20  # bytes of a stack that autograd computes on a CPU; larger ones are in no cache
 RECENT = 4  # measurements that count: the load of a machine changes
 
 
@@ -105,3 +106,14 @@ def without_rest(waiting: int, size: int, limit: int) -> int:
     if waiting != size + 1 or size == 1:
         return size
     return size - 1 if size > 2 else min(waiting, limit)
+
+
+def most_clients(budget: int, each: int, *, by_autograd: bool) -> int:
+    """Clients that a stack may have, of so many bytes `each`.
+
+    Args:
+        budget: bytes that it must not exceed, unless one client does.
+        by_autograd: of a module on a CPU: beyond FIRST clients a stack outside the caches takes memory alone.
+    """
+    most = min(budget, max(CACHED, FIRST * each)) if by_autograd else budget
+    return max(1, most // each)

@@ -110,14 +110,19 @@ class Population:
         return initial_params(self.client.model, self.plan)
 
     @cached_property
+    def _sizes(self) -> list[tuple[int, int]]:
+        """(bytes, dimensions) of the model's parameters, which are not kept for that: they may be large."""
+        return [(v.nbytes, v.dim()) for v in initial_params(self.client.model, self.plan).values()]
+
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of the model's parameters."""
-        return sum(v.nbytes for v in self.params.values())
+        return sum(size for size, _ in self._sizes)
 
     @cached_property
     def convolves(self) -> bool:
         """Whether the model has convolutions."""
-        return any(v.dim() > 3 for v in self.params.values())
+        return any(dims > 3 for _, dims in self._sizes)
 
     @cached_property
     def small_convs(self) -> bool:

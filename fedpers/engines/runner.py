@@ -7,7 +7,7 @@ a chunk) is measured on the run's own first chunks. So two runs of one seed agre
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.witness import STACK, Witness, took
-from fedpers.engines.chunk_size import ChunkSize, without_rest
+from fedpers.engines.chunk_size import ChunkSize, most_clients, without_rest
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.processor import arithmetic, free_mb
 from fedpers.engines.stack import Sizes, run_chunk
@@ -147,9 +147,9 @@ class Runner:
                 if what not in orders:
                     orders[what] = self._asked_safely(population, request)
             pairs = [(request, orders[what]) for what, request in zip(told, part, strict=True)]
-            states = iter(_states(population, [(r.k, r.when) for r, a in pairs if a is not None]))
+            states = deque(_states(population, [(r.k, r.when) for r, a in pairs if a is not None]))
             for request, a in pairs:
-                yield request, a, UNREAD if a is None else next(states)
+                yield request, a, UNREAD if a is None else states.popleft()
 
     def _asked_safely(self, population: Population, request: Request) -> OrderGroup | None:
         try:
@@ -237,7 +237,7 @@ class Runner:
             return
         while jobs:
             size = without_rest(len(jobs), self.config.chunk or tuner.size(len(jobs), limit), limit)
-            chunk, jobs = jobs[:size], jobs[size:]
+            chunk, jobs[:size] = jobs[:size], []  # in place: states that were replaced go chunk by chunk
             began = time.process_time()  # of this process, which others do not disturb; not read on a GPU
             try:
                 with self._arithmetic(population.device), forbid_torch_convolutions(key.bars):
@@ -283,7 +283,8 @@ class Runner:
         row = math.prod(population.federation.input_shape) * 4
         budget = (self.config.memory_mb or free_mb(population.device)) * 2**20
         kept = population.kept_bytes(key.kind[0] == "train", key.sizes)
-        return max(1, int(budget / (6 * weights + 3 * row * sum(key.sizes) + kept + 1)))
+        each = 6 * weights + 3 * row * sum(key.sizes) + kept + 1
+        return most_clients(budget, each, by_autograd=kept > 0 and population.device == "cpu")
 
 
 def _flat(tree: Any) -> tuple[list[Any], TreeSpec]:

@@ -193,7 +193,7 @@ def git_commit() -> str | None:
 def _git(folder: Path, *args: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10, check=True
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from fedpers.core.errors import CheckpointError
+from fedpers.core.memory import punch
 from fedpers.core.pytree import TreeSpec, flatten, neighbours, num_bytes, spec_of
 
 ALIGN = 8
 LATE = 2**25  # bytes that may be on their way to the disk when more come
+HOLE = 2**16  # bytes of neighbouring rows that are worth a call to give back
 
 
 def row_size(spec: TreeSpec) -> int:
@@ -77,13 +79,25 @@ class RowFile:
             self._free.append(row)
 
     def keep(self, used: np.ndarray, safe: np.ndarray) -> None:
-        """Mark rows `safe` as a checkpoint's; rows that are neither in `safe` nor in `used` are free."""
+        """Mark rows `safe` as a checkpoint's; rows that are neither in `safe` nor in `used` are free.
+
+        Disk space of those that belonged to one is given back: where each round changes all clients, that is
+        the whole checkpoint before.
+        """
+        before = self.safe
         self.high = max(self.high, int(max(used.max(initial=-1), safe.max(initial=-1))) + 1)
         self.safe = np.zeros(self.high, dtype=bool)
         self.safe[safe] = True
         taken = self.safe.copy()
         taken[used] = True
         self._free = np.flatnonzero(~taken).tolist()
+        self._give_back(np.flatnonzero(before & ~taken[: len(before)]))
+
+    def _give_back(self, rows: np.ndarray) -> None:
+        """Give their disk space back; they are written anew before they are read."""
+        for some in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+            if len(some) * self.size >= HOLE:
+                punch(self._open(), int(some[0]) * self.size, len(some) * self.size)
 
     def write(self, rows: Sequence[int], columns: Sequence[Sequence[Tensor]]) -> None:
         """Write tensors, [column][row], which nobody may change; neighbouring rows go in one piece.

@@ -50,7 +50,7 @@ def record(setting: Setting) -> dict[str, Any]:
         "changed": changed(runs),
         "paper": {k: setting.paper[k] for k in ("title", "table", "last") if k in setting.paper},
         "commands": commands(runs),
-        "commits": sorted({str(run.summary.get("git_commit")) for run in runs}),
+        "commits": sorted({str(run.summary.get("git_commit") or "unknown") for run in runs}),
         "versions": runs[0].summary.get("versions") or {},
         "notes": list(dict.fromkeys(note for run in runs for note in run.summary.get("notes") or [])),
         "found": {g.name: g.runs[0].search["found"] for g in setting.groups if g.runs[0].search},

@@ -71,7 +71,7 @@ def value(x: float, comparison: Comparison, unit: str = "%") -> str:
 def warnings(runs: Sequence[StoredRun]) -> list[str]:
     """What makes the comparison doubtful."""
     found = []
-    commits = {str(run.summary.get("git_commit")) for run in runs}
+    commits = {str(run.summary.get("git_commit") or "unknown") for run in runs}
     if len(commits) > 1:
         found.append(
             f"Runs of {len(commits)} commits are compared: {listed(sorted(c[:12] for c in commits))}."
