@@ -147,6 +147,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "a generic model on a balanced loss, and a personal head"),
     _row("fedproto", "FedProto", "Tan et al., AAAI 2022", "verified",
          "clients share the mean features of their classes, and no model", common="features"),
+    _row("fedtgp", "FedTGP", "Zhang et al., AAAI 2024", "runs",
+         "FedProto whose server trains prototypes that lie apart", common="features"),
     _row("moon", "Moon", "Li, He, Song, CVPR 2021", "verified",
          "FedAvg whose clients keep their features near the global model's", partial_work=True),
     _row("fedamp", "FedAMP", "Huang et al., AAAI 2021", "verified",
