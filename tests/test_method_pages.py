@@ -89,3 +89,8 @@ def test_rows_of_the_benchmark_are_those_of_its_files(tmp_path: Path) -> None:
         ("c", "80.0", "-", "3 of 3"),
     ]
     assert "Fashion-MNIST: four rotations" in text and "](../docs/benchmark.md)" in text
+
+
+def test_every_method_has_a_row_in_the_matrix_of_architectures() -> None:
+    text = (ROOT / "benchmarks" / "results" / "architectures.json").read_text(encoding="utf-8")
+    assert [row["method"] for row in json.loads(text)["rows"]] == sorted(METHODS)
