@@ -60,7 +60,7 @@ canary:  ## The fast tests with what comes next: Flower's nightly, Hydra's relea
 	$(CANARY)/bin/python -m pip uninstall --quiet --yes flwr
 	$(CANARY)/bin/python -m pip install --quiet --pre --upgrade flwr-nightly hydra-core omegaconf torch torchvision
 	$(CANARY)/bin/python -m pip list | grep -iE '^(flwr|hydra|omegaconf|torch|ray)'
-	$(CANARY)/bin/python -m pytest -n $(WORKERS) -m "not ray and not slow and not faults and not gpu" $(CANARY_TESTS)
+	$(CANARY)/bin/python -m pytest -n $(WORKERS) $(GROUPS) -m "not ray and not slow and not faults and not gpu" $(CANARY_TESTS)
 
 sanitize: $(STAMP)  ## The tests of the C kernels with AddressSanitizer and UndefinedBehaviorSanitizer (gcc): ten minutes
 	FEDPERS_CFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
