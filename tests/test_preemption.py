@@ -97,11 +97,12 @@ def test_a_job_that_slurm_restarts_finds_its_beginning(tmp_path, monkeypatch, un
 
 def test_handlers_of_others_are_left_alone_and_ours_go(monkeypatch):
     theirs = lambda *_: None  # noqa: E731
-    before = signal.signal(signal.SIGUSR1, theirs)
+    before = signal.signal(signal.SIGUSR1, theirs), signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with preemption.heeded():
             assert signal.getsignal(signal.SIGUSR1) is theirs
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not preemption.asked()
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGTERM, before[1])

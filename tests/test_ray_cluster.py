@@ -35,6 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     if os.geteuid() != 0:
         pytest.skip("a node with other folders needs a mount namespace, which needs root")
     utils = pytest.importorskip("ray.cluster_utils")
+    handler = signal.getsignal(signal.SIGTERM)  # a node of Ray's in this process sets its own, and leaves it
     made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     (tmp_path / "run").mkdir()
     hide = f'mount -t tmpfs none {tmp_path}/run && exec "$@"'
@@ -52,6 +53,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     finally:
         kill(node)
         made.shutdown()
+        signal.signal(signal.SIGTERM, handler)
 
 
 def kill(node: "subprocess.Popen[bytes]") -> None:

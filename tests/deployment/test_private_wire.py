@@ -42,6 +42,7 @@ SHARED = {  # fields of states that are not private, and why their numbers may b
     "l2sgd": {"x": "its model, which is its reply"},
     "scaffold": {"c": "its control variate, whose change is sent"},
     "moon": {"previous": "its last model, which was its reply"},
+    "fedas": {"body": "its body, which was its reply", "came": "whether it came"},
     "fedala": {"own": "its model, which was its reply", "visits": "a count", "passes": "a count"},
 }
 MORE: dict[str, Any] = {
