@@ -60,7 +60,7 @@ def installed() -> Mapping[str, list[str]]:
 def providers(module: str) -> set[str]:
     """The distributions that have a module."""
     found = installed().get(module, [MODULES.get(module, module)])
-    return {d.lower().replace("_", "-") for d in found}
+    return {d.lower().replace("_", "-").removesuffix("-nightly") for d in found}
 
 
 def test_what_is_imported_is_declared() -> None:

@@ -1,6 +1,7 @@
 """The run directory: what is in it, after a whole run, after a kill, after resuming."""
 
 import dataclasses
+import importlib.metadata
 import json
 import math
 import re
@@ -153,6 +154,16 @@ def test_arrays_npz_has_the_history_and_the_truth(out):
         assert arrays["big"].shape == (1, 200, 200)  # of a large one only the last
         assert arrays["big_round"].tolist() == [4]
         assert arrays["truth_group"].tolist() == [0, 1]
+
+
+def test_a_nightly_build_stands_for_its_package(monkeypatch):
+    def version(name):
+        if name != "flwr-nightly":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.43.0.dev20261026"
+
+    monkeypatch.setattr(summary.importlib.metadata, "version", version)
+    assert summary.versions()["flwr"] == "1.43.0.dev20261026"
 
 
 def test_summary_json(out):

@@ -174,8 +174,9 @@ def versions() -> dict[str, str]:
     """Versions of the packages that decide the numbers, those of them that are installed."""
     found = {"fedpers": fedpers.__version__, "python": platform.python_version()}
     for name in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+        for distribution in (f"{name}-nightly", name):  # Flower's nightly build stands for flwr
+            with suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(distribution)
     return found
 
 
