@@ -44,7 +44,7 @@ demo: $(STAMP)  ## Four methods on handwritten digits, then a report: under a mi
 smoke: $(STAMP)  ## A minute of tests: every method for three rounds, the command line, the rules of the house
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/test_golden.py tests/test_cli.py tests/test_house_rules.py
 
-test: $(STAMP)  ## The fast tests: some twenty minutes on two cores
+test: $(STAMP)  ## The fast tests: some sixteen minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) $(GROUPS) -m "not ray and not slow and not faults"
 
 test-slow: $(STAMP)  ## The slow tests alone: Ray, deployments, the documentation site; what `make test` leaves out
