@@ -12,7 +12,7 @@ https://arxiv.org/abs/2401.03230.
     [S2] send all P_c (at first: none)         ---->   [C1] R = 1/|B| Σ_B ‖z - P_y‖² / M
                                                        [C2] w_i = local SGD on ℓ + λ R from its w_i
                                                        [C3] C_ic = mean of z over D_ic
-    [S3] Q_c = plain mean of the C_ic,         <----   [C4] send C_ic; keep w_i
+    [S3] Q_c = plain mean of the C_ic,         <----   [C4] send C_ic, |D_ic|; keep w_i
          δ = min(τ, max_c min_c' ‖Q_c - Q_c'‖)
     [S4] S passes of SGD at rate η_S, in e, A, a, B, b, over all C_ic, on
          - log softmax_c(- ‖C_ic - P_c'‖ - δ [c' = c])
@@ -21,6 +21,7 @@ Client i predicts with its own w_i.
 
 Deviations from the paper: its text was not at hand beyond the abstract; this follows the authors' library.
 Clients predict with their own head (there: by the nearest prototype). δ is 0 where one class alone was sent.
+Of |D_ic| the server asks no more than whether it is 0.
 """
 
 from typing import Any
