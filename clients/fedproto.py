@@ -2,20 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from fedpers.families.disclosures import PROTOTYPES
-from fedpers.families.prototypes import Prototypes, Regularised
-from fedpers.learning.classes import class_means
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    Work,
-    bounds,
-    minimise,
-    record,
-)
+from fedpers.families.prototypes import PrototypeClient
+from fedpers.method import LocalConfig, bounds
 
 
 @dataclass(frozen=True)
@@ -30,38 +18,7 @@ class FedProtoConfig:
         return bounds(self, lam=(0, None))
 
 
-@record
-class ClientState:
-    """The client's own model; it never leaves the client."""
-
-    params: Params
-
-
-class FedProtoClient(PersonalizedClient):
-    """Trains its own model near common prototypes, and sends its own prototypes alone."""
+class FedProtoClient(PrototypeClient):
+    """Trains its own model near the mean prototypes of all clients."""
 
     config: FedProtoConfig
-    disclosure = PROTOTYPES
-    private = ("params",)
-
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All clients start from the same initial model."""
-        return ClientState(params)
-
-    def answer(
-        self, order: Prototypes, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Prototypes, ClientState]:
-        """One local training of the own model, then the mean features of its classes."""
-        h = self.config
-        loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss       # [C1]
-        w = minimise(loss, state.params, data, rng, h.local)                             # [C2]
-        C, n = class_means(self.model, w, data, len(order.n))                            # [C3]
-        return Prototypes(C, n), ClientState(w)                                          # [C4]
-
-    def personal(self, shared: Prototypes, state: ClientState) -> Params:
-        """The client's own model."""
-        return state.params
-
-    def work(self, order: Prototypes, n: int) -> Work:
-        """As many sample gradients as the local training takes, and a pass forward for the prototypes."""
-        return Work(self.config.local.work(n), forwards=n)

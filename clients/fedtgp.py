@@ -2,21 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from fedpers.families.disclosures import PROTOTYPES
-from fedpers.families.prototypes import Prototypes, Regularised
-from fedpers.learning.classes import class_means
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    Work,
-    above,
-    bounds,
-    minimise,
-    record,
-)
+from fedpers.families.prototypes import PrototypeClient
+from fedpers.method import LocalConfig, above, bounds
 
 
 @dataclass(frozen=True)
@@ -36,38 +23,7 @@ class FedTGPConfig:
         return [*found, *above(self, server_lr=0)]
 
 
-@record
-class ClientState:
-    """The client's own model; it never leaves the client."""
-
-    params: Params
-
-
-class FedTGPClient(PersonalizedClient):
-    """Trains its own model near the server's prototypes, and sends its own prototypes alone."""
+class FedTGPClient(PrototypeClient):
+    """Trains its own model near prototypes that the server has trained apart."""
 
     config: FedTGPConfig
-    disclosure = PROTOTYPES
-    private = ("params",)
-
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
-        """All clients start from the initial model of their architecture."""
-        return ClientState(params)
-
-    def answer(
-        self, order: Prototypes, state: ClientState, data: Data, rng: Stream
-    ) -> tuple[Prototypes, ClientState]:
-        """One local training of the own model, then the mean features of its classes."""
-        h = self.config
-        loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss       # [C1]
-        w = minimise(loss, state.params, data, rng, h.local)                             # [C2]
-        C, n = class_means(self.model, w, data, len(order.n))                            # [C3]
-        return Prototypes(C, n), ClientState(w)                                          # [C4]
-
-    def personal(self, shared: None, state: ClientState) -> Params:
-        """The client's own model."""
-        return state.params
-
-    def work(self, order: Prototypes, n: int) -> Work:
-        """As many sample gradients as the local training takes, and a pass forward for the prototypes."""
-        return Work(self.config.local.work(n), forwards=n)

@@ -67,7 +67,7 @@ def apart(w: Params, batch: Data, delta: float) -> Tensor:
     """The loss of [S4]."""
     P = made(w)
     ways = (batch.x[:, None] - P).square().sum(2).clamp(min=TINY).sqrt()
-    return F.cross_entropy(-ways - delta * F.one_hot(batch.y, len(P)), batch.y)
+    return F.cross_entropy(-ways - delta * F.one_hot(batch.y, len(P)).to(P), batch.y)
 
 
 class FedTGP(PersonalizedStrategy):

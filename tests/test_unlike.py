@@ -16,12 +16,14 @@ from fedpers.config.model_config import ModelConfig
 from fedpers.config.registry import METHODS
 from fedpers.core.errors import ConfigError
 from fedpers.core.params import split
+from fedpers.core.rng import server_rng
 from fedpers.engines.inprocess_grid import InProcessGrid
 from fedpers.engines.memory.row_store import RowStore
 from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.model import build_model
+from fedpers.method import Roster
 from tests.methods.helpers import chosen, doubles
-from tests.oracles.unlike import features, fedproto_round, lgfedavg_round
+from tests.oracles.unlike import features, fedproto_round, fedtgp_round, lgfedavg_round
 
 GROUPS = "model.groups=[{name: mlp, hidden: [4]}, {name: mlp, hidden: [5, 3, 4]}]"
 PLACES = [0, 1, 1, 0, 1, 1]
@@ -87,6 +89,24 @@ def test_fedproto_on_unlike_models_equals_a_restatement(runner):
         outputs = features(layers, test.x.flatten(1)) @ head[0].T + head[1]
         loss = torch.nn.functional.cross_entropy(outputs, test.y)
         assert server.client_metrics["test_loss"][k] == pytest.approx(float(loss), rel=1e-9)
+
+
+@pytest.mark.parametrize("runner", RUNNERS[:2], ids=["loop", "stack"])
+def test_fedtgp_on_unlike_models_equals_a_restatement(runner):
+    trained = ["method.tau=0.5", "method.server_lr=0.05", "method.server_epochs=3", "method.server_batch=4"]
+    server, cohort, rounds = simulated("fedtgp", runner, *LOCAL, *trained, "method.lam=0.7")
+    first = server.init(Roster((), torch.zeros(0), {}), server.state.maker, np.random.default_rng([1, 0, 0]))
+    names = ("vectors", "inner.weight", "inner.bias", "outer.weight", "outer.bias")
+    models, prototypes, p = started(1), {}, [first.maker[name] for name in names]
+    for t, now in enumerate(rounds, 1):
+        rng = server_rng(1, t)
+        assert server.sample(rng) == now
+        settings = (0.3, 2, 0.7, (0.5, 0.05, 3, 4), rng)
+        models, p, prototypes = fedtgp_round(models, p, prototypes, data(), now, *settings)
+    close([server.state.maker[name] for name in names], p)
+    for k in range(6):
+        params = cohort.cohorts[PLACES[k]].client.personal(None, cohort.state(k, (4, 1)))
+        close(params.values(), [t for pair in [*models[k][0], models[k][1]] for t in pair])
 
 
 def test_a_shared_head_on_unlike_bodies_equals_a_restatement():

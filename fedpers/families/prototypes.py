@@ -1,8 +1,9 @@
-"""Mean features of classes that clients share, and the loss that keeps features near them."""
+"""Mean features of classes that clients share, and clients that train near those of all."""
 
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,12 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.pytree import record
+from fedpers.core.rng import Stream
+from fedpers.core.work import Work
+from fedpers.families.disclosures import PROTOTYPES
+from fedpers.flower.client import PersonalizedClient
+from fedpers.learning.classes import class_means
+from fedpers.learning.local_training import minimise
 from fedpers.learning.losses import Pull
 from fedpers.learning.model import Model
 
@@ -62,3 +69,40 @@ class Regularised:
     def beside(self) -> Pull:
         """For the kernel."""
         return Pull(self.lam, self.of_classes)
+
+
+@record("fedproto.ClientState")
+class ClientState:
+    """The client's own model; it never leaves the client."""
+
+    params: Params
+
+
+class PrototypeClient(PersonalizedClient, ABC):
+    """Trains its own model near common prototypes, and sends its own prototypes alone."""
+
+    config: Any  # `lam`: the pull of the prototypes; `local`
+    disclosure = PROTOTYPES
+    private = ("params",)
+
+    def initial_state(self, params: Params, data: Data, rng: Stream) -> ClientState:
+        """All clients start from the initial model of their architecture."""
+        return ClientState(params)
+
+    def answer(
+        self, order: Prototypes, state: ClientState, data: Data, rng: Stream
+    ) -> tuple[Prototypes, ClientState]:
+        """One local training of the own model, then the mean features of its classes."""
+        h = self.config
+        loss = Regularised(self.model, h.lam, order) if h.lam else self.model.loss  # [C1]
+        w = minimise(loss, state.params, data, rng, h.local)  # [C2]
+        C, n = class_means(self.model, w, data, len(order.n))  # [C3]
+        return Prototypes(C, n), ClientState(w)  # [C4]
+
+    def personal(self, shared: Prototypes | None, state: ClientState) -> Params:
+        """The client's own model."""
+        return state.params
+
+    def work(self, order: Prototypes, n: int) -> Work:
+        """As many sample gradients as the local training takes, and a pass forward for the prototypes."""
+        return Work(self.config.local.work(n), forwards=n)

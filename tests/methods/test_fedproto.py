@@ -5,6 +5,8 @@ import pytest
 
 from fedpers.clients.fedproto import FedProtoConfig
 from fedpers.core.errors import ConfigError
+from fedpers.core.pytree import record_name
+from fedpers.families.prototypes import ClientState
 from fedpers.method import LocalConfig, split
 from tests.methods.helpers import (
     assert_close,
@@ -81,3 +83,7 @@ def test_data_without_classes_are_refused():
 
 def test_runs_on_digits(tmp_path):
     assert smoke("fedproto", tmp_path)["rounds"] == 3
+
+
+def test_a_state_has_the_name_that_it_has_in_older_checkpoints():
+    assert record_name(ClientState) == "fedproto.ClientState"

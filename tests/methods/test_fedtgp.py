@@ -57,9 +57,9 @@ def test_rounds_equal_a_restatement(tau):
         prototypes = {c: prototype(p, c).numpy() for c in range(5)}
     assert strategy.round_log.extra["margin"] == pytest.approx(delta, rel=1e-9)
     for name, value in zip(ORDER, p, strict=True):
-        torch.testing.assert_close(strategy.state.maker[name], value, rtol=0, atol=1e-10)
+        torch.testing.assert_close(strategy.state.maker[name], value, rtol=0, atol=1e-12)
     for i, state in cohort.store.states.items():
-        assert_close({k: v for k, v in state.params.items() if not MODEL.is_head(k)}, models[i][0], 1e-10)
+        assert_close({k: v for k, v in state.params.items() if not MODEL.is_head(k)}, models[i][0], 1e-12)
 
 
 def test_the_margin_is_the_widest_of_the_nearest_ways_and_no_more_than_tau():

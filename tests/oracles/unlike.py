@@ -1,7 +1,9 @@
-"""FedProto and LG-FedAvg on unlike dense networks, restated in plain torch: autograd, full-batch steps."""
+"""FedProto, FedTGP and LG-FedAvg on unlike dense networks, restated in plain torch: full-batch steps."""
 
 import torch
 import torch.nn.functional as F
+
+from tests.oracles import fedtgp
 
 
 def features(layers, x):
@@ -39,6 +41,18 @@ def fedproto_round(models, prototypes, data, chosen, rate, steps, lam):
             sums[label] = sums.get(label, 0) + row
             counts[label] = counts.get(label, 0) + 1
     return models, prototypes | {c: sums[c] / counts[c] for c in sums}
+
+
+def fedtgp_round(models, p, prototypes, data, chosen, rate, steps, lam, served, rng):
+    """One round; `p` makes the prototypes, `served` is how it is trained. Returns (models, p, prototypes)."""
+    models, sent = list(models), []
+    for i in chosen:
+        x, y = data[i]
+        models[i] = train(*models[i], x, y, prototypes, rate, steps, lam)
+        z = features(models[i][0], x)
+        sent += [(c, z[y == c].mean(0)) for c in y.unique().tolist()]
+    p, _ = fedtgp.server(p, sent, *served, rng)
+    return models, p, {c: fedtgp.prototype(p, c) for c in range(len(p[0]))}
 
 
 def lgfedavg_round(bodies, head, data, chosen, rate, steps):
