@@ -1,1 +1,1 @@
-"""What every part speaks: parameters, pytrees, data, random streams, wire format, errors."""
+"""Shared building blocks: parameters, pytrees, data, random streams, wire format, errors."""

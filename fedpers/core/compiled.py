@@ -33,7 +33,7 @@ LEVELS: dict[str, dict[str, frozenset[str]]] = {
 def compiled(sources: Sequence[Path]) -> Any:
     """The library of these sources, headers among them; None without a compiler, or with FEDPERS_NATIVE=0.
 
-    None too while they are still being compiled and `patience` is over: torch takes over meanwhile.
+    Also None if they are still being compiled when `patience` is over; torch computes meanwhile.
     """
     if os.environ.get("FEDPERS_NATIVE", "1") == "0":
         return None
@@ -107,11 +107,11 @@ class Patience:
 
     def __init__(self) -> None:
         self.seconds: float | None = None  # None: as long as it takes
-        self.pending: set[Path] = set()  # libraries that this process went on without
+        self.pending: set[Path] = set()  # libraries that were not ready in time
 
     @property
     def rewarded(self) -> bool:
-        """Whether something is there now that this process had to go on without."""
+        """Whether a library is ready now that was not when this process needed it."""
         return any(path.exists() for path in self.pending)
 
 
@@ -162,17 +162,17 @@ def _sweep(path: Path, age_s: float = 3600.0) -> None:
 
 
 def longs(values: Sequence[int]) -> Any:
-    """An array of whole numbers, as C is given it."""
+    """A C array of 64-bit integers."""
     return (ctypes.c_long * len(values))(*values)
 
 
 def ints(values: Sequence[int]) -> Any:
-    """An array of small whole numbers, as C is given it."""
+    """A C array of 32-bit integers."""
     return (ctypes.c_int * len(values))(*values)
 
 
 def hops(stacks: Sequence[Tensor | None]) -> Any:
-    """Numbers from one client's row to the next; 0 where all share one, or there is none."""
+    """Of each stack the distance between rows, in numbers; 0 if all clients share one row, or for None."""
     return longs([0 if t is None else t.stride(0) for t in stacks])
 
 
@@ -184,25 +184,25 @@ def with_whole_rows(stack: Tensor) -> Tensor:
 
 @lru_cache(256)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of a contiguous tensor: asking for a row takes several times as long."""
+    """Strides of a contiguous tensor of this shape; slicing a row to ask it takes several times as long."""
     return tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
 
 
 def pointers(tensors: Sequence[Tensor | None]) -> Any:
-    """An array of where each tensor's numbers lie."""
+    """A C array of the tensors' memory addresses."""
     return addresses([None if t is None else t.data_ptr() for t in tensors])
 
 
 def addresses(places: Sequence[int | None]) -> Any:
-    """An array of places in memory."""
+    """A C array of memory addresses."""
     return (ctypes.c_void_p * len(places))(*places)
 
 
 def pointer(t: Tensor | None = None) -> ctypes.c_void_p:
-    """Where a tensor's numbers lie; a null pointer without one."""
+    """A tensor's memory address; a null pointer for None."""
     return ctypes.c_void_p(None if t is None else t.data_ptr())
 
 
 def place(stack: Sequence[Tensor]) -> tuple[Any, Any]:
-    """Where the only one of these stacks lies, and numbers from one row to the next; nulls without one."""
+    """(address, distance between rows) of the only stack in the list; nulls if the list is empty."""
     return pointer(*stack), ctypes.c_long(*[t.stride(0) for t in stack])

@@ -14,7 +14,7 @@ from fedpers.core.samples import ClientData, Data
 
 __all__ = ["INCOMPLETE", "ClientData", "Data", "Federation"]
 
-INCOMPLETE = "incomplete copy"  # how the note begins of a data set of which the machine has a part only
+INCOMPLETE = "incomplete copy"  # beginning of the note on a data set of which this machine has only a part
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2
 
 import math
 
-RTOL = 1e-9  # of what is found, which is rounded to the safe side
+RTOL = 1e-9  # precision of the search; its result is rounded towards more privacy
 
 
 def epsilon_of(mu: float, delta: float) -> float:

@@ -51,7 +51,7 @@ class ModelBatch:
 
 
 def weighted_sums(items: ModelBatch, weights: Tensor) -> list[Params]:
-    """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; in float64 so many take half as long again.
+    """Σ_s weights[r, s]·items[s] for each r, in the items' dtype; float64 would take half as long again.
 
     Args:
         items: S of them.
@@ -112,7 +112,7 @@ def sq_dists(items: ModelBatch, a: Sequence[int], b: Sequence[int]) -> Tensor:
     if items.places is not None:
         return distances(items.shapes, items.at(a), items.at(b))
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=items.like.device)
-    most = max(len(a), len(b))  # so that both sides come in pieces of one length
+    most = max(len(a), len(b))  # so that both sides have the same length
     for layer in items.layers.values():
         sides = [in_doubles([layer[i] for i in side], most) for side in (a, b)]
         for x, y in zip(*sides, strict=True):

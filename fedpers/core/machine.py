@@ -25,7 +25,7 @@ def gpus() -> list[int]:
     """The numbers, as torch counts, of the GPUs that this process may use.
 
     Torch itself keeps to CUDA_VISIBLE_DEVICES. Where that is not set but a job of Slurm names its GPUs,
-    and the node shows more than those, the job's are taken. CUDA is not started by the question.
+    and the node shows more than those, the job's are taken. Asking does not initialise CUDA.
     """
     import torch
 
@@ -52,7 +52,7 @@ def only_granted_gpus() -> Iterator[None]:
 
 
 def killed_for_memory() -> int:
-    """Processes that Linux has killed since it started, because memory ran out; 0 where that is not told."""
+    """How many processes Linux has killed since boot because memory ran out; 0 where it does not tell."""
     found = [line.split() for line in _lines(VMSTAT) if line.startswith("oom_kill ")]
     return int(found[0][1]) if found else 0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the command line takes memory as it wants it before it needs NumPy
+if TYPE_CHECKING:  # imported late: the command line sets malloc's policy before it needs NumPy
     import numpy as np
 
 TRIM, LARGE, MAPS = -1, -3, -4  # mallopt's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX
@@ -25,7 +25,7 @@ def keep_freed() -> None:
 
     There is no way back: glibc does not tell its settings, and adapts them no more once one was set.
     A round's stacks are freed at its end. glibc returned them to the system, and each page of the next
-    round's was a fault, which took as long as to write it ten times.
+    round's stacks cost a page fault: ten times what it costs to write the page.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(TRIM, KEPT)
@@ -34,9 +34,9 @@ def keep_freed() -> None:
 
 
 def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
-    """Of the heap's next part, before anybody touches it: Linux gives them to those that ask.
+    """Ask for huge pages in the next part of the heap before it is written: Linux gives them on request only.
 
-    What goes through stacks of large models waits for the processor to find their pages otherwise.
+    With small pages, passes over stacks of large models wait for address translation (TLB misses).
     """
     libc.malloc.restype = ctypes.c_void_p
     if place := libc.malloc(ctypes.c_size_t(ROOM)):
@@ -57,7 +57,7 @@ def return_large() -> None:
 def give_back() -> None:
     """Return freed memory to the system.
 
-    glibc keeps the pages that lie between pieces still in use, so a process grew by each run it made.
+    glibc keeps free pages between blocks that are still in use, so a process grew with each run that it made.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # musl has none
         libc.malloc_trim(0)
@@ -66,7 +66,7 @@ def give_back() -> None:
 def punch(handle: int, start: int, count: int) -> None:
     """Give back the disk space of so many bytes of an open file, which are zeros then.
 
-    Other systems than Linux and some file systems cannot: there the bytes stay as they are.
+    Not possible on systems other than Linux and on some file systems; there the bytes stay as they are.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "fallocate64"):
         libc.fallocate64(handle, PUNCH, ctypes.c_int64(start), ctypes.c_int64(count))
@@ -74,10 +74,11 @@ def punch(handle: int, start: int, count: int) -> None:
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Leave what exists out of Python's garbage collection, and collect rarely.
+    """Exclude existing objects from Python's garbage collection, and collect rarely.
 
-    To look through 10^6 clients takes longer than a round. A round makes and frees thousands of small
-    objects, few of them in cycles: to look for those each 700 objects, as Python does, took up to a tenth.
+    A collection that visits 10^6 clients takes longer than a round. A round makes and frees thousands of
+    small objects, few of them in cycles; Python's default, a collection each 700 objects, took up to a
+    tenth of its time.
     """
     already, (young, *older) = gc.get_freeze_count(), gc.get_threshold()
     gc.freeze()
@@ -94,7 +95,7 @@ def gc_frozen() -> Iterator[None]:
 def sparse_zeros(count: int, dtype: "type[np.generic] | np.dtype") -> "np.ndarray":
     """[count] zeros that take memory page by page, where numbers are written.
 
-    NumPy asks for huge pages: a thousand numbers here and there took as much as all.
+    np.zeros asks for huge pages, with which a thousand scattered numbers took as much memory as all of them.
     """
     import numpy as np
 

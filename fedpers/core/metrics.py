@@ -63,7 +63,7 @@ def of_centers(metric: np.ndarray, smaller_is_better: bool) -> dict[str, float]:
     distance of the best from the worst.
     """
     score = -metric if smaller_is_better else metric
-    score = np.where(np.isnan(score), -np.inf, score)  # a center without numbers is best at nothing
+    score = np.where(np.isnan(score), -np.inf, score)  # a center whose values are nan is best at nothing
     best, places = score.argmax(0), np.arange(metric.shape[1])
     columns = {f"center_best_{j}": float(metric[best[j], j]) for j in places}
     columns |= {f"center_worst_{j}": float(metric[score.argmin(0)[j], j]) for j in places}

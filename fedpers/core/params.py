@@ -1,6 +1,6 @@
 """Parameters are dicts of tensors; this is their algebra. Nothing is written in place.
 
-Every primitive that a paper's formula needs exists once, here, with a test of its value and of its
+Each primitive that a paper's formula needs is here once, with a test of its value and of its
 gradient.
 """
 
@@ -102,7 +102,7 @@ def weighted_sum(items: Iterable[Params], weights: Iterable[float | Tensor]) -> 
 
 
 def rows_of(stacks: Params) -> list[Params]:
-    """The parameters of which the stacks [C, ...] are made."""
+    """The parameters of each client, rows of the stacks [C, ...]."""
     columns = zip(*(v.unbind(0) for v in stacks.values()), strict=True)
     return [dict(zip(stacks, row, strict=True)) for row in columns]
 
@@ -113,7 +113,7 @@ def _layers(items: Sequence[Params]) -> list[list[Tensor]]:
 
 
 def _column_sum(column: list[Tensor], factors: list[float]) -> Tensor:
-    if not column[0].is_cpu:  # an operation for each client would cost more than the sum
+    if not column[0].is_cpu:  # one operation a client would cost more than the sum itself
         return products(torch.tensor([factors], dtype=torch.float64), column)[0]
     total = torch.zeros_like(column[0], dtype=torch.float64)
     for v, factor in zip(column, factors, strict=True):
@@ -121,8 +121,8 @@ def _column_sum(column: list[Tensor], factors: list[float]) -> Tensor:
     return total.to(column[0].dtype)
 
 
-AT_ONCE = 4096  # entries of each item that are in a CPU's cache together
-ON_GPU = 2**24  # entries of all items that a GPU takes together
+AT_ONCE = 4096  # entries of each item at a time, which fit a CPU's cache
+ON_GPU = 2**24  # entries of all items at a time on a GPU
 
 
 def in_doubles(layer: Sequence[Tensor], rows: int = 0) -> Iterator[Tensor]:

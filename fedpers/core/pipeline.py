@@ -1,4 +1,4 @@
-"""Everything between the rows that somebody keeps and the tensors of a model, as one record."""
+"""How stored rows become a model's input tensors, as one record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -10,7 +10,7 @@ WHITES = {8: 255, 16: 65535}  # by bits
 def white(x: np.ndarray) -> int:
     """What x [n, ...] is divided by for a model: 255 for bytes, 65535 for images of 16 bits, else 1.
 
-    Unsigned numbers of 16 bits are pixels in images [n, C, H, W] alone; elsewhere they count something.
+    16-bit unsigned integers are taken for pixels only in images [n, C, H, W]; elsewhere they are counts.
     """
     if x.dtype == np.uint8:
         return WHITES[8]

@@ -1,4 +1,4 @@
-"""What is the same for every method: the plan of a run, what a round cost, who watches."""
+"""The plan of a run, which is the same for every method."""
 
 from dataclasses import dataclass
 from typing import Literal

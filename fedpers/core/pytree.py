@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpers.core.errors import FedpersError
 
 T = TypeVar("T")
-RECORDS: dict[str, type] = {}  # what may be read back from a message or a file
+RECORDS: dict[str, type] = {}  # record types that may be read from a message or a file
 _NAMES: dict[type, str] = {}
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
@@ -24,8 +24,8 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 def record(named: Any) -> Any:
     """Make a class a frozen dataclass, a pytree (for stacking) and a known type on the wire.
 
-    Used as `@record` or `@record("family.Name")`. Messages and files hold the name, so it must outlive
-    every move of the class; without one it is the file's and the class's, such as "fedsoft.Train".
+    Used as `@record` or `@record("family.Name")`. Messages and files hold the name, so it must stay when the
+    class moves to another file; without one it is the file's and the class's, such as "fedsoft.Train".
     Fields hold tensors, dicts of tensors, tuples, other records, None or plain numbers and strings.
 
     Raises:
@@ -90,7 +90,7 @@ def _walk(tree: Any, found: list[Any]) -> Any:
         return LEAF
     inner: list[Any] = []
     for part in parts:
-        if type(part) is Tensor:  # no call for what is there most
+        if type(part) is Tensor:  # the most frequent case, without a function call
             found.append(part)
             inner.append(LEAF)
         else:
@@ -131,19 +131,19 @@ def tree_map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def own_leaves(tree: Any) -> Any:
-    """The tree, with tensors that are parts of larger ones copied, so that those can be freed."""
+    """The tree; tensors that are views of larger ones are copied, so that the larger ones can be freed."""
     return tree_map(own, tree)
 
 
 def own(leaf: Any) -> Any:
-    """The leaf, copied if it is a tensor that is a part of a larger one."""
+    """The leaf, copied if it is a view of a larger tensor."""
     if isinstance(leaf, Tensor) and leaf.untyped_storage().nbytes() > leaf.nbytes:
         return leaf.clone()
     return leaf
 
 
 def neighbours(column: Sequence[Tensor]) -> Tensor | None:
-    """The stack that these, alike, are rows of, one after the other, without a copy; None if they are not."""
+    """The stack [C, ...] whose consecutive rows these tensors are, not copied; None if there is none."""
     first, whole = column[0], column[0]._base
     hop, size = first.numel(), first.nbytes
     if whole is None or not hop:
@@ -240,7 +240,7 @@ def _join(structure: Any, columns: Iterator[Sequence[Any]], count: int) -> list[
 
 
 def changed(tree: T, **fields: Any) -> T:
-    """`dataclasses.replace` of a record, without a call for each of its fields."""
+    """`dataclasses.replace` of a record, without a function call for each field."""
     return _made(type(tree), tree.__dict__ | fields)  # type: ignore[no-any-return]
 
 
@@ -277,7 +277,7 @@ def spec_of(flat: Sequence[Any], structure: Any, numbers: bool = True) -> TreeSp
         ) from None
 
 
-@lru_cache(2**12)  # one object for most that are equal, which makes comparing them quick
+@lru_cache(2**12)  # equal specs are mostly one object, so that comparing them is quick
 def _spec(structure: Any, leaves: tuple[Any, ...]) -> TreeSpec:
     return TreeSpec(structure, leaves)
 

@@ -29,7 +29,7 @@ def server_rng(seed: int, t: int) -> np.random.Generator:
 def first_success(rng: np.random.Generator, odds: Sequence[float], most: int) -> tuple[int, list[bool]]:
     """(flips before, which coins show heads) of the first flip of all coins in which one does.
 
-    Coin by coin as `rng.random() < odds[i]` would flip them, and the generator is left behind the last of
+    Coin by coin as `rng.random() < odds[i]` would flip them, and the generator stands after the last of
     these; after `most` flips without heads (most, no coin).
     """
     for first in range(0, most, COINS):
@@ -53,7 +53,7 @@ class Stream:
 
     @property
     def generator(self) -> np.random.Generator:
-        """The NumPy generator behind this stream."""
+        """This stream's NumPy generator."""
         if self._generator is None:
             if self.place is None:
                 self._generator = np.random.default_rng(_entropy(self.key))
@@ -64,7 +64,7 @@ class Stream:
 
     @property
     def numpys(self) -> bool:
-        """Whether NumPy's generator draws from it by now, so that no kernel may."""
+        """Whether NumPy's generator has drawn from the stream; no kernel may then."""
         return self._generator is not None
 
     @property
@@ -120,7 +120,7 @@ class Stream:
 
 
 def _generator_at(place: list[int]) -> np.random.Generator:
-    """NumPy's generator that goes on where a kernel stopped, at the words of `place`: see seeds.c."""
+    """NumPy's generator, set to where a kernel stopped; `place` is its state in words, see seeds.c."""
     low, high, add_low, add_high, word, half = place
     bits = np.random.PCG64(0)
     bits.state = {
@@ -133,7 +133,7 @@ def _generator_at(place: list[int]) -> np.random.Generator:
 
 
 def _entropy(key: list[int]) -> Any:
-    """The key, as an array if that is the same to NumPy: a third less time."""
+    """The key; as an array where NumPy derives the same stream from it, which takes a third less time."""
     return np.array(key, dtype=np.uint32) if max(key) < 2**32 else key
 
 
@@ -166,8 +166,8 @@ class SameBatches(Stream):
 class MaskedStream(Stream):
     """A stream whose minibatches are empty unless `wanted`, a scalar that may differ among stacked clients.
 
-    The kernels leave out steps without a sample. Elsewhere they cost what they always do, and what they lead
-    to where it is not wanted may be no number: the caller does not use it.
+    The kernels skip steps without a sample. Elsewhere such steps are computed as any other, and their result
+    may be nan: the caller must not use it where `wanted` is 0.
     """
 
     def __init__(self, rng: Stream, wanted: Tensor) -> None:

@@ -51,7 +51,7 @@ class Data:
 
     @property
     def block(self) -> Any:
-        """What training without autograd reads: this client as a block of one (None: cannot)."""
+        """This client as a block of one, which training without autograd reads; None if it cannot be one."""
         return self
 
     @property
@@ -61,7 +61,7 @@ class Data:
 
     @property
     def apart(self) -> Any:
-        """The samples for `one_by_one`."""
+        """The samples as an argument of `one_by_one`."""
         return self
 
     def part(self, rows_of: Callable[[int], np.ndarray]) -> "Data":

@@ -27,7 +27,7 @@ class Score:
     of: Callable[[np.ndarray, np.ndarray], float]
     tasks: Sequence[str] = CLASSES
     range: tuple[float, float] = (0.0, 1.0)
-    may_be_nan: bool = False  # of a client that has samples
+    may_be_nan: bool = False  # each is the metric of one client that has samples
 
 
 def answers(p: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ SCORES = {  # of one client
 }
 
 
-OF_ANSWERS = ("balanced_accuracy", "macro_f1")  # these read no probability but which is the largest
+OF_ANSWERS = ("balanced_accuracy", "macro_f1")  # these need only the class with the largest probability
 
 
 def variance(values: np.ndarray) -> float:
@@ -182,7 +182,7 @@ def own(spec: str) -> Score:
     """
     try:
         function = from_import_path(spec)
-    except Exception as error:  # whatever a foreign module does while it is imported
+    except Exception as error:  # an imported module may raise anything
         raise ConfigError(f"metrics=[{spec}]: cannot import it ({type(error).__name__}: {error})") from error
     if not callable(function):
         raise ConfigError(f"metrics=[{spec}]: is a {type(function).__name__}; name a function of (y, p)")
@@ -236,7 +236,7 @@ def measured(names: Sequence[str], task: str) -> tuple[str, ...]:
 def of_one(names: Sequence[str]) -> tuple[str, ...]:
     """Those of the names that are one client's."""
     for name in (n for n in names if ":" in n):
-        own(name)  # what cannot be imported ends the run before its first round
+        own(name)  # a metric that cannot be imported ends the run before its first round
     return tuple(n for n in names if n in SCORES or ":" in n)
 
 

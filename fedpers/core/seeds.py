@@ -15,7 +15,7 @@ from fedpers.core.sums import library
 
 
 class Streams(NamedTuple):
-    """Streams as a kernel sees them."""
+    """Streams in the form that the kernels read."""
 
     number: int
     keys: Any  # of each so many words, in C's memory
@@ -70,7 +70,7 @@ def _known(streams: Sequence[Stream]) -> Streams | None:
 
 
 def _words(streams: Sequence[Stream]) -> list[int]:
-    """Those of all keys; a number of 32 bits is one, others the kernels don't know."""
+    """The numbers of all keys; the kernels know those of 32 bits only, one word each."""
     return [word for s in streams for word in s.key]
 
 
@@ -111,7 +111,7 @@ def _fractions(kernels: Any, streams: Streams, size: int) -> Tensor:
 
 
 def _told(streams: Streams) -> tuple[Any, ...]:
-    """What all kernels are told first."""
+    """The first arguments of all kernels."""
     number, keys, places = streams
     return keys, ctypes.c_long(number), ctypes.c_long(len(keys) // number), places
 

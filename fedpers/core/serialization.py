@@ -19,7 +19,7 @@ from fedpers.core.errors import CheckpointError, FedpersError
 from fedpers.core.pytree import RECORDS, flatten, record_name
 
 Arrays = list[np.ndarray]
-SMALL = 2**16  # bytes from which copying an array costs more than naming it
+SMALL = 2**16  # bytes above which an array is named by itself, for copying it costs more
 Leaves = Sequence[np.ndarray | Tensor]
 
 
@@ -159,7 +159,7 @@ def read_record(path: Path, device: str = "cpu") -> Any:
         raise CheckpointError(f"{path} is damaged: its content is not what was written")
     try:
         return unpack(skeleton, found, device)
-    except FedpersError as error:  # whole, but of records that have changed since
+    except FedpersError as error:  # a whole file of records whose fields have changed since
         raise CheckpointError(
             f"{path} was written by another version of fedpers than this one ({__version__}), with other "
             f"fields: start the run anew, or go on with the commit in summary.json ({error})"

@@ -14,8 +14,8 @@ from fedpers.core.threads import in_parts
 from fedpers.core.vmap import mapped_once, on_stacks, unwrapped
 
 FINITE = {torch.float32: "fedpers_finite", torch.float64: "fedpers_finite_doubles"}
-FEW = 2**15  # numbers that torch stacks as quickly
-MANY = 2**20  # numbers that are worth a thread
+FEW = 2**15  # below so many numbers torch.stack is as quick
+MANY = 2**20  # numbers above which a further thread pays
 Columns = Sequence[Sequence[Tensor]]  # for each layer its tensor in each of some models
 
 
@@ -199,7 +199,7 @@ def _is_plain(t: Tensor) -> bool:
 
 
 def known(tensors: Sequence[Tensor]) -> bool:
-    """Whether all are plain float32 in the CPU's memory, of one shape, and nobody differentiates."""
+    """Whether all are contiguous float32 tensors on the CPU, of one shape, without a gradient."""
     shape, kind = tensors[0].shape, torch.float32
     plain = all([t.is_cpu and t.dtype is kind and t.shape == shape and t.is_contiguous() for t in tensors])
     differentiates = torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
@@ -207,7 +207,7 @@ def known(tensors: Sequence[Tensor]) -> bool:
 
 
 def _sizes(shapes: Sequence[torch.Size], *rows: int) -> tuple[Any, ...]:
-    """What these functions are told first: how many layers and their sizes, how many items on each side."""
+    """The first arguments of these functions: how many layers, their sizes, and the items on each side."""
     sizes = longs([shape.numel() for shape in shapes])
     return ctypes.c_long(len(shapes)), sizes, *map(ctypes.c_long, rows)
 

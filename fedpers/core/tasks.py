@@ -1,4 +1,4 @@
-"""What the outputs of a model are for: their loss, what is right, what they predict, and what targets are.
+"""Tasks: the loss of a model's outputs, which are right, what they predict, and the form of the targets.
 
 A task of a user's own is a record made of one of these, named "package.module:Name":
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.host import from_import_path
 
-OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # something of the user's; a device's policy reads it alike
+OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # an own one; devices' policies read it, too
 IGNORED = -100  # the target of a token that counts for nothing, as torch's cross entropy has it
 Scoring = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], targets [n, ...]) -> [n]
 
@@ -136,8 +136,8 @@ TASKS: Mapping[str, Task] = {
         Task("ranking", _logistic, _right_sides, "sigmoid", "class", metrics=("hr_at_10", "ndcg_at_10")),
     )
 }
-PLAIN = ("classification", "binary", "regression")  # kernels, algebra and devices know these
-FROM_ARRAYS = (*PLAIN, "multilabel", "tokens")  # what (x, y) of somebody's own can be for
+PLAIN = ("classification", "binary", "regression")  # the tasks that kernels, closed forms and devices know
+FROM_ARRAYS = (*PLAIN, "multilabel", "tokens")  # the tasks that own arrays (x, y) can be for
 WHOLE_NUMBERS = ("class", "tokens")  # targets that are no floating-point numbers
 CLASSED = ("classification", "binary")  # whose targets are classes that samples can be dealt by
 
@@ -155,7 +155,7 @@ def task_of(name: str) -> Task:
         raise ConfigError(unknown("task", name, TASKS) + "; one of yours is written package.module:Name")
     try:
         found = from_import_path(name)
-    except Exception as error:  # whatever a foreign module does while it is imported
+    except Exception as error:  # an imported module may raise anything
         raise ConfigError(f"task={name}: cannot import it ({type(error).__name__}: {error})") from error
     if not isinstance(found, Task):
         raise ConfigError(

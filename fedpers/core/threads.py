@@ -1,4 +1,4 @@
-"""Passes over memory in several threads: in a process whose workers wait for it, their cores are free."""
+"""Passes over memory in several threads: a process whose workers wait for it may use their cores."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +12,17 @@ _threads: ContextVar[int] = ContextVar("threads", default=1)
 
 
 def threads(count: int) -> AbstractContextManager[None]:
-    """While this is open, long passes are made by so many threads."""
+    """While this is open, long passes use so many threads."""
     return holding(_threads, count)
 
 
 def in_parts(run: Callable[[Callable[[int], tuple[int, int]]], None], entries: int, least: int) -> None:
-    """Call `run` once a thread, with what says of n entries which are that thread's: [first, end).
+    """Call `run` once in each thread, with a function that gives the thread's part [first, end) of n entries.
 
     Args:
         run: without Python objects to write to but its own; C code without Python's lock runs side by side.
         entries: of all, in this pass.
-        least: entries that are worth a thread.
+        least: entries above which a further thread pays.
     """
     count = max(1, min(_threads.get(), entries // least))
     if count == 1:

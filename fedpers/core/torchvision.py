@@ -1,4 +1,4 @@
-"""What this machine's packages need before they work together."""
+"""torchvision beside another build of torch."""
 
 from types import ModuleType
 

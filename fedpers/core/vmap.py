@@ -1,4 +1,4 @@
-"""Out of torch.func.vmap and back: what a whole stack of clients does in one call."""
+"""Leaving torch.func.vmap and coming back: one call for a whole stack of clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ from torch._functorch.vmap import lazy_load_decompositions
 from fedpers.core.pytree import flatten, rebuild, tree_map
 
 P = ParamSpec("P")
-_decompositions = lru_cache(maxsize=1)(lazy_load_decompositions)  # which it would look for each time
+_decompositions = lru_cache(maxsize=1)(lazy_load_decompositions)  # found once, not at each call
 
 
 def over_rows(f: Callable[..., Sequence[Tensor]], *stacks: Tensor) -> list[Tensor]:
     """Stacks of what f makes of each row of `stacks` [C, ...]; it gives tensors only, and draws nothing.
 
-    It is torch.vmap without its look at trees and dimensions, which takes as long as a small client does.
+    As torch.vmap, without its handling of trees and dimensions, which takes as long as a small client's step.
     """
     _decompositions()
-    count = stacks[0].shape[0]  # len() of a tensor is Python
+    count = stacks[0].shape[0]  # len() of a tensor is slow Python code
     level = _vmap_increment_nesting(count, "error")
     try:
         found = f(*[_add_batch_dim(s, 0, level) for s in stacks])
@@ -71,9 +71,9 @@ def readable(tensor: Tensor) -> bool:
 
 
 def shared(make: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """A function that keeps what it made: plain tensors, to be read only, for all who ask for the same.
+    """Cache a function's results: plain tensors, read-only, one for each set of arguments.
 
-    For what would be the same in every round: making a small tensor takes far longer than asking for it here.
+    For small tensors that are the same in every round: to make one takes far longer than a cache's lookup.
     """
 
     @lru_cache(256)
@@ -201,4 +201,4 @@ def row_of(client: Tensor, stack: Tensor) -> Tensor:
     """Inside vmap: this client's row of a plain stack [C, ...]; else all rows."""
     if not is_batchedtensor(client):
         return stack
-    return _add_batch_dim(stack, 0, maybe_get_level(client))  # as vmap does with its arguments
+    return _add_batch_dim(stack, 0, maybe_get_level(client))  # vmap does the same with its arguments

@@ -1,4 +1,4 @@
-"""Who takes the steps of local training: noted where they are taken, so that what is said of it is true."""
+"""Which code takes the steps of local training, noted where they are taken, so that reports are true."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ STACK, LOOP = "stack", "loop"  # how clients are run
 
 
 class Witness:
-    """What was noted while this was asked to listen."""
+    """The notes made while `listening` is open."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -22,12 +22,12 @@ class Witness:
 
     @contextmanager
     def listening(self, wanted: bool = True) -> Iterator[None]:
-        """Note what happens while this is open, if it is wanted."""
+        """While this is open notes are made, if `wanted`."""
         with holding(_witness, self if wanted else None):
             yield
 
     def who(self, *names: str) -> list[str]:
-        """Those of the names that were noted, in their order."""
+        """The given names that were noted, in their order."""
         return [name for name in names if self.counts[name]]
 
 
@@ -35,12 +35,12 @@ _witness: ContextVar[Witness | None] = ContextVar("witness", default=None)
 
 
 def took(who: str) -> None:
-    """Note who took steps, or ran a client."""
+    """Note what took steps, or ran a client."""
     if (witness := _witness.get()) is not None:
         witness.counts[who] += 1
 
 
 def stepped_by(program: Any) -> None:
-    """Note a program that steps are of; of many the first few."""
+    """Note the program of a step; only the first few are kept."""
     if (witness := _witness.get()) is not None and len(witness.programs) < MOST:
         witness.programs[id(program)] = program

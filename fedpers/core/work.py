@@ -18,7 +18,7 @@ class Work(NamedTuple):
         return Work(*(n * v for v in self))
 
     def plus(self, other: "Work") -> "Work":
-        """The sum; + would put the tuples behind one another."""
+        """The sum; the operator + would join the tuples."""
         return Work(*(a + b for a, b in zip(self, other, strict=True)))
 
 
