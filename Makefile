@@ -1,7 +1,8 @@
 # Every target that needs Python makes its own environment first; nothing else has to be set up.
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= 2
+# Twice the two cores that we count on: tests of deployments wait most of their time.
+WORKERS ?= 4
 GROUPS  := --dist loadgroup --no-loadscope-reorder
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
@@ -115,7 +116,7 @@ editor: $(STAMP)  ## Check that go-to-definition works in an editor (installs a 
 	$(BIN)/python -m pytest tests/test_editor.py
 
 docs: $(STAMP) site  ## Run the examples in docstrings and check the commands in the documentation
-	$(BIN)/python -m pytest --doctest-modules fedpers tests/test_docs.py
+	$(BIN)/python -m pytest tests/test_docstrings.py tests/test_docs.py
 
 site: $(STAMP)  ## Build the documentation site in site/; warnings are errors, no network is needed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -145,7 +145,7 @@ class Comparison:
     def chosen(self, key: str) -> Any:
         """The value of `key` whose runs have the best mean validation score; test data are not used.
 
-        >>> fedpers.compare(["runs/by_K"]).chosen("method.num_canonical")  # doctest: +SKIP
+        For example `fedpers.compare(["runs/by_K"]).chosen("method.num_canonical")`.
 
         Raises:
             ConfigError: no finished run has the key and a validation score.

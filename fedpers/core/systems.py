@@ -86,7 +86,7 @@ class Systems:
         return values
 
     def available(self, t: int, now: float) -> np.ndarray:
-        """[N] whether each client can be asked in round t: a draw a client, which no other client's changes."""
+        """[N] whether each client can be asked in round t: one draw a client, whoever else is asked."""
         draw = np.random.default_rng([SYSTEMS, 1, self.seed, t]).random(self.num_clients)
         return draw < self.at("available", now)
 
