@@ -3,15 +3,19 @@
 Three clients with eight samples each, two rounds, the method's own settings one epoch in batches of four.
 
     python -m benchmarks.architectures [--jobs 2] [--methods fedavg ifca]     (needs transformers and peft)
+
+--add renews the rows of --methods and keeps those of all other methods.
 """
 
 import argparse
+import json
 import logging
 import math
 import re
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from benchmarks.nets import ARCHITECTURES
 from fedpers.bench.main import keep
@@ -73,27 +77,39 @@ def outcomes(name: str) -> dict[str, str]:
     return found
 
 
+def kept(path: Path) -> list[Result]:
+    """The rows of a file; none where there is no file."""
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+
+
+def joined(old: list[Result], refused: list[Result], new: dict[str, dict[str, str]]) -> tuple[Any, Any]:
+    """(rows by method, reasons by letter) of rows that were there and what was found now."""
+    why = {row["refused"]: row["why"] for row in refused}
+    rows = {row["method"]: {k: why.get(v, v) for k, v in row.items()} for row in old}
+    rows |= {name: {"method": name, **found} for name, found in new.items()}
+    reasons = [text for _, row in sorted(rows.items()) for k, text in row.items() if k != "method"]
+    letters = dict(zip([t for t in dict.fromkeys(reasons) if t != OK], LETTERS, strict=False))
+    cells = [{k: letters.get(v, v) for k, v in rows[name].items()} for name in sorted(rows)]
+    return cells, [{"refused": letter, "why": text} for text, letter in letters.items()]
+
+
 def main() -> None:
     """Try all, write architectures.json and architectures_refused.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="*", default=sorted(METHODS))
+    parser.add_argument("--add", action="store_true", help="keep the rows of other methods")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     given = parser.parse_args()
-    refusals: dict[str, str] = {}  # reason: letter
-    rows: list[Result] = []
+    files = [Path(given.out) / f"architectures{what}.json" for what in ("", "_refused")]
+    new: dict[str, dict[str, str]] = {}
     with ProcessPoolExecutor(given.jobs) as pool:
         for name, found in zip(given.methods, pool.map(outcomes, given.methods), strict=True):
-            cells = {
-                what: OK if text == OK else refusals.setdefault(text, LETTERS[len(refusals)])
-                for what, text in found.items()
-            }
-            rows.append({"method": name, **cells})
-            print(rows[-1], flush=True)
-    out = Path(given.out)
-    keep(rows, COMMAND, out / "architectures.json")
-    refused = [{"refused": letter, "why": text} for text, letter in refusals.items()]
-    keep(refused, COMMAND, out / "architectures_refused.json")
+            new[name] = found
+            print(name, found, flush=True)
+    old = map(kept, files) if given.add else ([], [])
+    for rows, path in zip(joined(*old, new), files, strict=True):
+        keep(rows, COMMAND, path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.architectures import joined
 from fedpers.config.registry import METHODS
 from fedpers.flower.client import PersonalizedClient
 from fedpers.results.method_tables import benchmark
@@ -94,3 +95,17 @@ def test_rows_of_the_benchmark_are_those_of_its_files(tmp_path: Path) -> None:
 def test_every_method_has_a_row_in_the_matrix_of_architectures() -> None:
     text = (ROOT / "benchmarks" / "results" / "architectures.json").read_text(encoding="utf-8")
     assert [row["method"] for row in json.loads(text)["rows"]] == sorted(METHODS)
+
+
+def test_what_was_found_now_is_joined_with_the_other_methods_rows() -> None:
+    """Letters follow the order of the rows, and a reason that nobody has any more goes."""
+    old = [{"method": "a", "mlp": "a", "lstm": "ok"}, {"method": "c", "mlp": "a", "lstm": "b"}]
+    refused = [{"refused": "a", "why": "no classes"}, {"refused": "b", "why": "tokens"}]
+    new = {"a": {"mlp": "ok", "lstm": "ok"}, "b": {"mlp": "ok", "lstm": "tokens"}}
+    rows, reasons = joined(old, refused, new)
+    assert rows == [
+        {"method": "a", "mlp": "ok", "lstm": "ok"},
+        {"method": "b", "mlp": "ok", "lstm": "a"},
+        {"method": "c", "mlp": "b", "lstm": "a"},
+    ]
+    assert reasons == [{"refused": "a", "why": "tokens"}, {"refused": "b", "why": "no classes"}]

@@ -153,6 +153,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "FedAvg whose clients keep their features near the global model's", partial_work=True),
     _row("fedamp", "FedAMP", "Huang et al., AAAI 2021", "verified",
          "own models, pulled towards a mixture of those that are like them"),
+    _row("pfedgraph", "PFedGraph", "Ye et al., ICML 2023", "runs",
+         "own models, each started from a mixture of those that moved in its direction"),
     _row("fedala", "FedALA", "Zhang et al., AAAI 2023", "verified",
          "mixes the global model into the own one, entry by entry, before training"),
     _row("feddbe", "FedDBE", "Zhang et al., NeurIPS 2023", "runs",

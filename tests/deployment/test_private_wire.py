@@ -37,6 +37,7 @@ SHARED = {  # fields of states that are not private, and why their numbers may b
     "fedfomo": {"before": "the model that it was sent", "phi": "its preferences, which choose its peers"},
     "federico": {"phi": "its model, which is its reply", "scores": "its losses", "opt": "an optimiser's"},
     "fedamp": {"w": "its model, which is its reply"},
+    "pfedgraph": {"w": "its model, which is its reply"},
     "fedrecon": {"initial": "the first head, which all clients have"},
     "fedsoft": {"w": "its model, which is its reply", "opt": "kept by its optimiser; never part of a record"},
     "l2sgd": {"x": "its model, which is its reply"},
