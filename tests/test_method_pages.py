@@ -83,7 +83,7 @@ def test_rows_of_the_benchmark_are_those_of_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks" / "results"
     folder.mkdir(parents=True)
     (folder / "benchmark_x.json").write_text(json.dumps(record))
-    text = benchmark(["a", "c", "none"], tmp_path, "..")
+    text = benchmark("a, c, none", tmp_path, "..")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines()[2:4]]
     assert [(method, score, above, place) for _, method, score, above, *_, place in cells] == [
         ("a", "90.0 ± 1.2", "-2.0 ± 0.5", "1 of 3"),

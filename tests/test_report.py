@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fedpers.app.cli import main
-from fedpers.results import files
+from fedpers.results import files, pages
 from fedpers.results.report import document, record
 from fedpers.results.report.paper import paper_value
 from fedpers.results.report.runs import find_runs, group_by_setting, read_run
@@ -422,6 +422,30 @@ def test_the_json_of_an_experiment(tmp_path):
     assert (row["runs"], row["seeds"], row["values"]) == (2, [0, 1], [70.0, 90.0])
     assert row["mean"] == pytest.approx(80.0) and row["std"] == pytest.approx(math.sqrt(200))
     assert (row["paper"], row["paper_std"], row["column"]) == (90.0, 0.5, "High")
+
+
+def test_the_json_has_the_distances_to_local_training_and_a_page_shows_them(tmp_path):
+    """Gaps 5, 10 and 2: mean 17/3, and 4.3027 (t, two degrees of freedom) standard errors of 2.3333."""
+    for seed, (alone, ours) in enumerate(((0.7, 0.75), (0.8, 0.9), (0.6, 0.62))):
+        for method, value in (("local", alone), ("fedavg", ours)):
+            run = make(tmp_path / "runs" / f"{method}{seed}", method, seed, accuracy=(0.1, value), best=value)
+            rows = [{"partition_id": k, "accuracy": value + d} for k, d in ((0, 0.1), (1, -0.1))]
+            files.replace_csv(run / "clients.csv", rows, list(rows[0]))
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    assert main(["report", str(tmp_path / "runs"), "--json", str(folder / "x.json")]) == 0
+    found = json.loads((folder / "x.json").read_text())["differences"]
+    to_local, to_fedavg = (next(r for r in found if r["reference"] == m) for m in ("local", "fedavg"))
+    assert (to_local["method"], to_fedavg["method"]) == ("fedavg", "local")
+    for tested in (to_local["seeds"], to_local["clients"]):  # both clients gain what their seed does
+        assert (tested["gap"], tested["low"], tested["high"]) == pytest.approx(
+            (17 / 3, -4.373, 15.706), abs=1e-3
+        )
+    assert (to_local["clients"]["better"], to_local["clients"]["worse"]) == (1.0, 0.0)
+    assert to_fedavg["seeds"]["gap"] == pytest.approx(-17 / 3) and to_fedavg["clients"] is None
+    text = pages.render("differences of x.json", tmp_path, "..")
+    assert "| fedavg | local training | 3 | +5.67 (-4.37 to +15.71) | 0.14 |" in text
+    assert "| 100% | 0% |" in text and "the round that validation chose" in text
 
 
 def test_a_json_holds_one_experiment(tmp_path, capsys):

@@ -33,8 +33,9 @@ NOTE = (
 Cell = tuple[float, float | None]
 
 
-def benchmark(methods: Sequence[str], root: Path, up: str) -> str:
-    """The rows of `methods` in all files of the benchmark, and what the columns are."""
+def benchmark(names: str, root: Path, up: str) -> str:
+    """The rows of these methods, "a, b", in all files of the benchmark, and what the columns are."""
+    methods = names.split(", ")
     several = len(methods) > 1
     found: dict[tuple[str, str], list[str]] = {}
     for path in sorted((root / RESULTS).glob("benchmark_*.json"), key=_order):

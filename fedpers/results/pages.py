@@ -5,7 +5,8 @@ A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!--
 reproduced, reduced or not run), "<!-- results: cells of PREFIX -->" (every cell of the tables in
 conf/experiment/PREFIX*.yaml: full, reduced or not run), "<!-- results: box of METHOD -->" (the algorithm,
 from the docstring of strategies/METHOD.py), "<!-- results: benchmark of METHOD, ... -->" (their rows of the
-benchmark), "<!-- results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
+benchmark), "<!-- results: differences of FILE.json -->" (to local training and FedAvg, over seeds and over
+clients), "<!-- results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
 """
 
 import ast
@@ -22,6 +23,7 @@ import yaml
 import fedpers
 from fedpers.config.keys import all_keys
 from fedpers.core.documents import PART, Render, fill, table
+from fedpers.results.differences import differences
 from fedpers.results.method_tables import benchmark
 from fedpers.results.report.record import size
 
@@ -58,17 +60,15 @@ def pages(root: Path) -> list[Path]:
 
 def render(name: str, root: Path, up: str) -> str | None:
     """The Markdown that a mark asks for, None for another program's; `up` leads from the page to `root`."""
+    if name.startswith("box of "):
+        return box(root / "strategies" / f"{name.removeprefix('box of ')}.py")
+    kind, of, what = name.partition(" of ")
+    parts = {"map": paper_map, "cells": cells, "benchmark": benchmark, "differences": differences}
+    if of and kind in parts:
+        return parts[kind](what, root, up)
     if name.endswith(".json"):
         record, link = _record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}"
         return experiment(record, link) if "results" in record else measurement(record, link)
-    if name.startswith("map of "):
-        return paper_map(name.removeprefix("map of "), root, up)
-    if name.startswith("cells of "):
-        return cells(name.removeprefix("cells of "), root, up)
-    if name.startswith("box of "):
-        return box(root / "strategies" / f"{name.removeprefix('box of ')}.py")
-    if name.startswith("benchmark of "):
-        return benchmark(name.removeprefix("benchmark of ").split(", "), root, up)
     whole = {"numbers without a file": without_file, "five papers": five_papers, "keys": all_keys}
     return whole[name](root, up) if name in whole else None
 

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from fedpers.config.compose import CONF
 from fedpers.core.data import INCOMPLETE
 from fedpers.core.errors import ConfigError
 from fedpers.results.files import plain
+from fedpers.results.report.paired_tests import Difference
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
-from fedpers.results.report.standings import seed_of
+from fedpers.results.report.standings import Comparison, compare, seed_of
 from fedpers.results.report.statistics import Scores
 from fedpers.results.report.written import MARK
 
@@ -55,7 +56,32 @@ def record(setting: Setting) -> dict[str, Any]:
         "notes": list(dict.fromkeys(note for run in runs for note in run.summary.get("notes") or [])),
         "found": {g.name: g.runs[0].search["found"] for g in setting.groups if g.runs[0].search},
         "results": [row for group in _in_order(setting) for row in _rows(group, floors)],
+        "differences": [row for comparison in compare(setting) for row in _differences(comparison)],
     }
+
+
+def _differences(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """A row a method and reference: its mean distance over the seeds; of clients, to local training."""
+    scale = 100.0 if comparison.metric == "accuracy" else 1.0
+    for s in comparison.rows:
+        for reference, gap in s.to.items():
+            if gap is not None:
+                c = s.clients if reference == "local" else None
+                yield {
+                    "comparison": comparison.name,
+                    "method": s.name,
+                    "reference": reference,
+                    "metric": comparison.metric,
+                    "round": "in the round that validation chose"
+                    if comparison.by_validation
+                    else "after the last round",
+                    "seeds": _difference(gap, scale),
+                    "clients": c and {"better": c.gained, "worse": c.hurt, **_difference(c.gain, scale)},
+                }
+
+
+def _difference(d: Difference, scale: float) -> dict[str, Any]:
+    return {"n": d.n, "gap": scale * d.gap, "low": scale * d.low, "high": scale * d.high, "p": d.p}
 
 
 def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]]:
