@@ -112,8 +112,8 @@ def toy(name: str, privacy: PrivacyConfig, **plan: Any) -> Case:
     return contract_case(name, cfg, plan=Plan(seed=3, privacy=privacy, **plan))
 
 
-def replies(case: Case, runner: str = "loop") -> tuple[Any, dict[int, Any], Any]:
-    """(an order of round 1, each client's reply to it, the clients' side)."""
+def replies(case: Case, runner: str = "loop") -> tuple[dict[int, Any], dict[int, Any], Any]:
+    """(each client's order of round 1, its reply to it, the clients' side)."""
     cohort, seen = case.cohort(runner=RunnerConfig(runner=runner)), {}
     server = case.server()
     from fedpers.engines.inprocess_grid import InProcessGrid
@@ -131,8 +131,8 @@ def replies(case: Case, runner: str = "loop") -> tuple[Any, dict[int, Any], Any]
             return found
 
     server.start(Watching(cohort), num_rounds=1)
-    order = next(iter(seen.values()))[0]
-    return order, {k: body for k, (_, body) in seen.items()}, cohort
+    orders, bodies = ({k: pair[i] for k, pair in seen.items()} for i in (0, 1))
+    return orders, bodies, cohort
 
 
 def delta_of(name: str, order: Any, reply: Any) -> Any:
@@ -149,13 +149,13 @@ def delta_of(name: str, order: Any, reply: Any) -> Any:
 @pytest.mark.parametrize("name", SOUND)
 def test_every_sound_method_sends_a_clipped_delta_and_nothing_else(name: str) -> None:
     """With next to no noise what leaves is the method's own delta, no longer than C; states stay."""
-    order, plain, before = replies(toy(name, PrivacyConfig()))
-    deltas = {k: delta_of(name, order, reply) for k, reply in plain.items()}
+    orders, plain, before = replies(toy(name, PrivacyConfig()))
+    deltas = {k: delta_of(name, orders[k], reply) for k, reply in plain.items()}
     clip = min(map(norm, deltas.values())) / 2
     _, short, after = replies(toy(name, PrivacyConfig("dp", clip=clip, noise_multiplier=1e-9)))
     rounding = 1e-6 * norm(getattr(next(iter(plain.values())), disclosures()[name].delta))
     for k, whole in deltas.items():
-        got = delta_of(name, order, short[k])
+        got = delta_of(name, orders[k], short[k])
         assert norm(got) == pytest.approx(clip, abs=rounding)
         for a, b in zip(leaves(got), leaves(clipped(whole, clip)), strict=True):
             assert torch.allclose(a, b, rtol=0, atol=rounding)
@@ -165,11 +165,12 @@ def test_every_sound_method_sends_a_clipped_delta_and_nothing_else(name: str) ->
 
 def test_pflego_clips_the_gradient_itself_not_its_difference_to_the_parameters() -> None:
     """The body is far from 0, so a clip of gradient minus parameters would leave about minus parameters."""
-    order, plain, _ = replies(toy("pflego", PrivacyConfig()))
+    orders, plain, _ = replies(toy("pflego", PrivacyConfig()))
     _, short, _ = replies(toy("pflego", PrivacyConfig("dp", clip=1e-3, noise_multiplier=1e-9)))
     for k, reply in plain.items():
         flat = [
-            torch.cat([v.flatten() for v in p.values()]) for p in (reply.theta, short[k].theta, order.theta)
+            torch.cat([v.flatten() for v in p.values()])
+            for p in (reply.theta, short[k].theta, orders[k].theta)
         ]
         assert float(torch.cosine_similarity(flat[0], flat[1], 0)) > 0.999
         assert float(flat[1].norm()) < 2e-3 < float(flat[2].norm())

@@ -155,6 +155,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "own models, pulled towards a mixture of those that are like them"),
     _row("pfedgraph", "PFedGraph", "Ye et al., ICML 2023", "runs",
          "own models, each started from a mixture of those that moved in its direction"),
+    _row("pfedhn", "PFedHN", "Shamsian et al., ICML 2021", "runs",
+         "a hypernetwork on the server makes each client's model from an embedding of the client"),
     _row("fedala", "FedALA", "Zhang et al., AAAI 2023", "verified",
          "mixes the global model into the own one, entry by entry, before training"),
     _row("feddbe", "FedDBE", "Zhang et al., NeurIPS 2023", "runs",

@@ -3,6 +3,12 @@
 from fedpers.flower.privacy import Disclosure
 
 MODEL = Disclosure("the global model after local work", delta="params", since="params")
+MADE_MODEL = Disclosure(
+    "the model that was made for it, after local work",
+    delta="params",
+    since="params",
+    no_sum="each change moves the hypernetwork by the Jacobian of its client's own model",
+)
 MODEL_AND_MEAN = Disclosure(
     "the global model after local work; once, before it, the mean of all features",
     no_dp="the mean of a client's features is sent once, beside the models, without a bound on what it tells",
