@@ -62,6 +62,8 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
         valid=np.concatenate([first[:, 3], last[:, 3]]) > 0,
         names=tuple(str(people[k]) for k in kept),
         tokens=len(things),
+        columns=(cfg.target or "item",),
+        words=tuple(things),
     )
 
 

@@ -34,6 +34,7 @@ class Raw:
     columns: tuple[str, ...] = ()  # names of x's columns, of a table
     target: str | None = None  # the column of y, of a table
     classes: tuple[str, ...] = ()  # what classes are called, where somebody named them
+    words: tuple[str, ...] = ()  # what tokens are called, in one column of a table
 
     @property
     def labels(self) -> np.ndarray:

@@ -20,7 +20,7 @@ def make_pipeline(cfg: DataConfig, raw: Raw, splits: Splits) -> Pipeline:
     kind = "tokens" if raw.tokens else "bytes" if white(raw.x) != 1 else "numbers"
     named = raw.task in CLASSED
     classes = raw.classes or tuple(str(i) for i in range(raw.num_classes if named else 0))
-    return Pipeline(kind, raw.columns, raw.target, classes, mean, factor, cfg.unit_norm)
+    return Pipeline(kind, raw.columns, raw.target, classes, mean, factor, cfg.unit_norm, raw.words)
 
 
 def _affine(cfg: DataConfig, raw: Raw, splits: Splits) -> tuple[np.ndarray, np.ndarray] | None:

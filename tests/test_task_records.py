@@ -342,3 +342,60 @@ def test_predictions_of_tokens_are_refused_as_a_table_and_made_in_python(tmp_pat
         predict(tmp_path / "texts" / "c0.npz", None, None, None, file, None, None)
     found = load_exported(file)(torch.zeros(2, 8))
     assert found.shape == (2, 8, 5) and bool(found.isfinite().all())
+
+
+def told_once(table, capsys, name, rows, model):
+    """The table of predictions, and what is said of the answers."""
+    predict(rows, None, None, None, model, None, table / f"{name}.csv")
+    return pd.read_csv(table / f"{name}.csv", dtype={"prediction": str}), capsys.readouterr().err
+
+
+def test_predictions_of_labels_are_a_column_each(tmp_path, capsys):
+    """Two labels: the signs of the inputs, and a model that is that of the data."""
+    (tmp_path / "data").mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(2):
+        x = rng.normal(size=(200, 2)).astype("float32")
+        np.savez(tmp_path / "data" / f"c{k}.npz", x=x, y=(x > 0).astype(int))
+    words = [f"data.path={tmp_path / 'data'}", "data.task=multilabel", "method.local.lr=1.0"]
+    trained(tmp_path / "run", "fedavg", "files", *words, model="logistic", rounds=5)
+    (file,) = export(tmp_path / "run", out=tmp_path / "model", client="1")
+    x = np.array([[5, -5], [5, 5], [-5, -5]], dtype="float32")
+    np.savez(tmp_path / "new.npz", x=x, y=np.array([[1, 0], [1, 1], [0, 1]]))  # one of six is wrong
+    table, said = told_once(tmp_path, capsys, "labels", tmp_path / "new.npz", file)
+    assert list(table) == ["prediction_0", "prediction_1", "p0", "p1"]
+    assert table[["prediction_0", "prediction_1"]].to_numpy().tolist() == [[1, 0], [1, 1], [0, 0]]
+    assert ((table[["p0", "p1"]].to_numpy() > 0.5) == (x > 0)).all()
+    assert said == "83.33% of the labels of 3 rows are right\n"
+    for y in ([0, 1, 1], [[1, 2], [0, 0], [0, 0]], [[1, 0, 0]] * 3):
+        np.savez(tmp_path / "odd.npz", x=x, y=np.array(y))
+        with pytest.raises(DataError, match=r"expected \[n, 2\] of 0 and 1"):
+            predict(tmp_path / "odd.npz", None, None, None, file, None, None)
+
+
+def test_predictions_of_a_ranking_are_places_of_things_by_name(tmp_path, capsys):
+    """Who chose even things is told even things first; things go by their names, not their numbers."""
+    path = ratings(tmp_path)
+    table = pd.read_csv(path)
+    table["item"] = "film " + table["item"].astype(str)
+    table.to_csv(path, index=False)
+    words = [f"data.path={path}", "data.candidates=10", "model.vocabulary=60", "method.local.lr=1.0"]
+    trained(tmp_path / "run", "fedper", "ratings", *words, model="factors", rounds=30)
+    (file,) = export(tmp_path / "run", out=tmp_path / "model", client="p0")
+    new = pd.DataFrame({"note": "x", "item": [f"film {i}" for i in (7, 8, 10, 11, 12, 13)]})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    found, said = told_once(tmp_path, capsys, "ranks", tmp_path / "new.csv", file)
+    assert list(found) == ["rank", "p"] and said == ""
+    assert sorted(found["rank"][[1, 2, 4]]) == [1, 2, 3]
+    assert (found.sort_values("rank")["p"].diff().dropna() <= 0).all()
+    for name, rows, text in (
+        ("unknown", pd.DataFrame({"item": ["film 99"]}), r"item 'film 99' is none of the \d+ of training"),
+        ("column", pd.DataFrame({"film": [1]}), "has no column 'item'; it has film"),
+        ("none", new[:0], "has no rows"),
+    ):
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        with pytest.raises(DataError, match=text):
+            predict(tmp_path / f"{name}.csv", None, None, None, file, None, None)
+    np.save(tmp_path / "numbers.npy", np.array([[1]]))
+    with pytest.raises(DataError, match=r"is no table; give .csv, .tsv, .parquet with the column 'item'"):
+        predict(tmp_path / "numbers.npy", None, None, None, file, None, None)

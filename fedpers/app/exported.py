@@ -16,6 +16,7 @@ from fedpers.core.params import Params
 from fedpers.core.pipeline import Pipeline
 from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.serialization import pack, unpack
+from fedpers.core.tasks import base_of
 from fedpers.deploy.local_data import Expected
 from fedpers.flower.client import PersonalizedClient
 from fedpers.learning.model import Model, build_model
@@ -72,7 +73,7 @@ class ExportedModel(nn.Module):
         about = self.about
         names = self.pipeline.classes
         return Expected(
-            tuple(about["input_shape"]), about["task"], about["classes"], names, self.pipeline.kind,
+            tuple(about["input_shape"]), base_of(about["task"]), about["classes"], names, self.pipeline.kind,
             tuple(about["image_size"]),
         )  # fmt: skip
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedpers.app.exported import ExportedModel, load_exported
 from fedpers.core.errors import ConfigError, DataError
-from fedpers.core.tasks import PLAIN
+from fedpers.core.tasks import TASKS, Task, task_of
 from fedpers.deploy.device import default_state
 from fedpers.deploy.local_data import Expected
 from fedpers.deploy.own_model import find
 from fedpers.deploy.predict import Predictor
-from fedpers.deploy.rows import read_rows
+from fedpers.deploy.rows import read_rows, read_words
 
 AT_ONCE = 1024  # rows
 
@@ -41,17 +41,20 @@ def predict(
             "--model names an exported file, which is complete; leave out --state, --client and --run"
         )
     if model is not None:
-        outputs, y, expected = _exported(load_exported(model), rows, target)
+        exported = load_exported(model)
+        outputs, y, expected = _exported(exported, rows, target)
+        task = task_of(exported.about["task"])
     else:
         own = Predictor(find(state or default_state(), client, run))
         expected = own.expected
         x, y = read_rows(rows, own.columns, target or own.target, expected)
-        outputs = own(x)
+        outputs, task = own(x), TASKS[expected.task]
+    outputs = outputs.double().flatten(1)
     if not bool(outputs.isfinite().all()):
         raise DataError("the model answers with NaN or infinite numbers: its training had diverged")
-    _write(_table(outputs, expected), out)
+    _write(_table(outputs, expected, task), out)
     if y is not None:
-        print(_score(outputs, y, expected), file=sys.stderr)
+        print(_score(outputs, torch.from_numpy(y), task), file=sys.stderr)
 
 
 def _exported(
@@ -63,12 +66,15 @@ def _exported(
         text = "export a whole one: fedpers export RUN --client K"
         raise ConfigError(f"{about['name']} holds only the {about['kind']} of a model; {text}")
     unread = [about["client_column"]] if about["client_column"] else []
-    if expected.task not in PLAIN:
+    if expected.task == "tokens":
         raise ConfigError(
-            f"{about['name']} is for the task {expected.task}, whose predictions are no table; use it from "
+            f"{about['name']} is for the task {about['task']}, whose predictions are no table; use it from "
             "Python: load_exported(FOLDER)"
         )
-    x, y = read_rows(rows, model.pipeline.columns, target or model.pipeline.target, expected, unread)
+    if model.pipeline.words:
+        x, y = read_words(rows, model.pipeline.columns[0], model.pipeline.words), None
+    else:
+        x, y = read_rows(rows, model.pipeline.columns, target or model.pipeline.target, expected, unread)
     try:
         return torch.cat([model(part) for part in model.inputs(x).split(AT_ONCE)]), y, expected
     except IndexError as error:
@@ -76,30 +82,31 @@ def _exported(
         raise DataError(f"{rows}: {text}") from error
 
 
-def _table(outputs: Tensor, expected: Expected) -> dict[str, np.ndarray]:
-    """Columns: the prediction, and each class's probability."""
-    outputs = outputs.double().reshape(len(outputs), -1)
-    if expected.task == "regression":
-        names = (
-            ["prediction"] if outputs.shape[1] == 1 else [f"prediction_{j}" for j in range(outputs.shape[1])]
-        )
-        return dict(zip(names, outputs.T.numpy(), strict=True))
-    guess, called = _guess(outputs, expected), _names(outputs, expected)
-    prediction = {"prediction": np.array(called)[guess]}
-    if expected.task == "binary":
-        return prediction | {_share(called[1]): torch.sigmoid(outputs[:, 0]).numpy()}
-    share = torch.softmax(outputs, 1).numpy()
-    return prediction | {_share(name): share[:, c] for c, name in enumerate(called)}
+def _table(outputs: Tensor, expected: Expected, task: Task) -> dict[str, np.ndarray]:
+    """Columns: the prediction, and each class's probability; of several values or labels one each."""
+    p = task.predictions(outputs).numpy()
+    if task.targets == "values":
+        names = ["prediction"] if p.shape[1] == 1 else [f"prediction_{j}" for j in range(p.shape[1])]
+        return dict(zip(names, p.T, strict=True))
+    if task.targets == "labels":
+        labels = {f"prediction_{j}": (column > 0).astype(int) for j, column in enumerate(outputs.T.numpy())}
+        return labels | {f"p{j}": column for j, column in enumerate(p.T)}
+    if expected.task == "ranking":
+        order = np.argsort(-outputs[:, 0].numpy(), kind="stable")
+        return {"rank": np.argsort(order) + 1, "p": p[:, 1]}
+    called = _names(p.shape[1], expected)
+    prediction = {"prediction": np.array(called)[_guess(outputs, task)]}
+    shown = [] if task.outputs == "values" else [1] if task.one_output else range(len(called))
+    return prediction | {_share(called[c]): p[:, c] for c in shown}
 
 
-def _guess(outputs: Tensor, expected: Expected) -> np.ndarray:
+def _guess(outputs: Tensor, task: Task) -> np.ndarray:
     """[n] numbers of the predicted classes, by the rule of `Model.correct`."""
-    return (outputs[:, 0] > 0).long().numpy() if expected.task == "binary" else outputs.argmax(1).numpy()
+    return (outputs[:, 0] > 0).long().numpy() if task.one_output else outputs.argmax(1).numpy()
 
 
-def _names(outputs: Tensor, expected: Expected) -> list[str]:
+def _names(count: int, expected: Expected) -> list[str]:
     """The name of each class; an output without a class in the data gets its number."""
-    count = 2 if expected.task == "binary" else outputs.shape[1]
     more = [f"no class {i}" for i in range(len(expected.class_names), count)]
     return [*expected.class_names, *more] if expected.class_names else [str(i) for i in range(count)]
 
@@ -119,9 +126,9 @@ def _write(table: dict[str, np.ndarray], out: Path | None) -> None:
             file.close()
 
 
-def _score(outputs: Tensor, y: np.ndarray, expected: Expected) -> str:
-    if expected.task == "regression":
-        error = outputs.double().reshape(len(y), -1).numpy() - y.reshape(len(y), -1)
-        return f"mean squared error {float(np.mean(error**2)):.6g} of {len(y)} rows"
-    right = _guess(outputs.reshape(len(outputs), -1), expected) == y
-    return f"{float(np.mean(right)):.2%} of {len(y)} rows are right"
+def _score(outputs: Tensor, y: Tensor, task: Task) -> str:
+    if task.targets == "values":
+        error = outputs - y.reshape(outputs.shape)
+        return f"mean squared error {float(error.square().mean()):.6g} of {len(y)} rows"
+    what = f"the labels of {len(y)} rows" if task.targets == "labels" else f"{len(y)} rows"
+    return f"{float(task.correct(outputs, y).mean()):.2%} of {what} are right"

@@ -27,6 +27,7 @@ class Pipeline:
     mean: np.ndarray | None = None  # float64, broadcast against a sample; None: nothing is subtracted
     factor: np.ndarray | None = None  # 1 / standard deviation, as `mean`
     unit_norm: bool = False
+    words: tuple[str, ...] = ()  # what token 0, 1, ... of the one column is called; (): tokens are numbers
 
     def inputs(self, x: np.ndarray, dtype: torch.dtype) -> Tensor:
         """What a model takes for stored samples x [n, ...] whose columns are in order; never x's memory."""
@@ -57,7 +58,7 @@ class Pipeline:
             TypeError: a key is not one of a pipeline.
         """
         made: dict[str, Any] = dict(plain)
-        for key in ("columns", "classes"):
+        for key in ("columns", "classes", "words"):
             made[key] = tuple(made.get(key, ()))
         for key in ("mean", "factor"):
             made[key] = None if made.get(key) is None else np.array(made[key], dtype=np.float64)

@@ -25,6 +25,7 @@ from fedpers.core.pipeline import Pipeline
 from fedpers.core.pixels import channels_first, fitted, white
 from fedpers.core.tables import by_name, in_order
 from fedpers.core.targets import class_name, plain
+from fedpers.core.tasks import TASKS
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import own_splits
 from fedpers.datasets.image_folders import Found, find, left_out, read_images
@@ -220,7 +221,12 @@ def targets(y: np.ndarray, cfg: DataConfig | Expected, where: str) -> np.ndarray
         return y
     if y.dtype.kind == "f":
         _check_finite(y, ", its target", where)
-    top = 2 if cfg.task == "binary" else cfg.num_classes
+    if TASKS[cfg.task].targets == "labels":
+        if y.shape[1:] != (cfg.num_classes,) or not np.isin(y, (0, 1)).all():
+            text = f"expected [n, {cfg.num_classes}] of 0 and 1, a column a label"
+            raise DataError(f"{where}: y is {y.shape} of {y.dtype}; {text}")
+        return y
+    top = 2 if TASKS[cfg.task].one_output else cfg.num_classes
     plainly = tuple(map(str, range(top)))
     numbers = {name: i for i, name in enumerate(cfg.class_names or plainly)}
     words = np.array([class_name(value) for value in y.tolist()]) if y.dtype.kind == "O" else y

@@ -9,11 +9,13 @@ import numpy as np
 from fedpers.core.arrays import WHOLE, Part
 from fedpers.core.errors import DataError
 from fedpers.core.pixels import white
+from fedpers.core.targets import class_name
 from fedpers.datasets.image_folders import find, read_images
 from fedpers.datasets.local_files import Columns, from_columns, read_columns
 from fedpers.datasets.pictures import KINDS, Look, colour_for, read
 from fedpers.deploy.local_data import Expected, shaped, targets
 
+TABLES = (".csv", ".tsv", ".parquet")
 NOWHERE = "\0"  # a column that no table has
 
 
@@ -112,6 +114,30 @@ def _table(
         return np.zeros((0, 1)), None  # told by the caller
     part = from_columns(kept | {NOWHERE: np.zeros(count)}, NOWHERE, None, where)
     return part.ordered(tuple(columns), where, "training").x, y
+
+
+def read_words(path: Path, column: str, words: Sequence[str]) -> np.ndarray:
+    """Numbers [n, 1] of what a table's column names; other columns are not read.
+
+    Raises:
+        DataError: no such column, a name that training did not have, or a file that cannot be read.
+    """
+    if path.suffix.lower() not in TABLES:
+        raise DataError(f"{path}: is no table; give {', '.join(TABLES)} with the column '{column}'")
+    try:
+        table = read_columns(path, (column,))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if column not in table:
+        raise DataError(f"{path}: has no column '{column}'; it has {', '.join(table)}")
+    names, number = [class_name(v) for v in table[column].tolist()], {w: i for i, w in enumerate(words)}
+    if not names:
+        raise DataError(f"{path}: has no rows; give it some")
+    odd = next((name for name in names if name not in number), None)
+    if odd is not None:
+        some = ", ".join(words[:5]) + (", ..." if len(words) > 5 else "")
+        raise DataError(f"{path}: {column} '{odd}' is none of the {len(words)} of training: {some}")
+    return np.array([[number[name]] for name in names])
 
 
 def _check_kind(x: np.ndarray, kind: str, where: str) -> None:
