@@ -1,5 +1,6 @@
 """The clients of a federation in one process: the method's client half, data and states."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -147,6 +148,20 @@ class Population:
     def padded_sizes(self, data: ClientData) -> tuple[int, int, int]:
         """The numbers of samples to which the three splits of a client are padded in a stack."""
         return _padded(*self._tops, *data.sizes)
+
+    def lonely(self, sizes: Sequence[int]) -> bool:
+        """Whether the federation has no second client of these padded sizes, for a stack with this one.
+
+        A number of 0 stands for any: training has its own split alone.
+        """
+        return self._alike[sizes[0], sizes[2]] < 2
+
+    @cached_property
+    def _alike(self) -> Counter[tuple[int, int]]:
+        """How many clients have so many training samples, alone and with their test samples, padded."""
+        sizes = zip(self.federation.num_train.tolist(), self.federation.num_test.tolist(), strict=True)
+        padded = [_padded(*self._tops, train, 0, test) for train, test in sizes]
+        return Counter((p[0], n) for p in padded for n in {0, p[2]})
 
     @cached_property
     def _tops(self) -> tuple[int, int]:

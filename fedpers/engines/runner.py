@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +20,10 @@ from fedpers.core.data import ClientData
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.witness import STACK, Witness, took
 from fedpers.engines.chunk_size import ChunkSize, most_clients, without_rest
+from fedpers.engines.jobs import Job, Key, OrderGroup
 from fedpers.engines.population import UNREAD, Population
 from fedpers.engines.processor import arithmetic, free_mb
-from fedpers.engines.stack import Sizes, run_chunk
+from fedpers.engines.stack import run_chunk
 from fedpers.flower.messages import Header, Request
 from fedpers.flower.unseen_clients import UnseenClientOrder
 from fedpers.learning.convolution import ConvolutionForbidden, forbid_torch_convolutions
@@ -31,7 +32,10 @@ from fedpers.learning.kernels.graphs import Recorder
 log = logging.getLogger("fedpers")
 HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
 TOGETHER = 1024  # states that are read in one call
+BUSY = 4 * 2**20  # bytes that a client's step keeps up to which a stack of them is faster on a CPU
 CACHED = 2**18  # bytes of a model up to which steps element by element are faster in stacks
+WIDE = "a client's step alone is work enough, and slower in stacks on a CPU"
+LONELY = "of some no other client has about as many samples: alone in a stack they are computed twice"
 NOTHING = [None], spec_of([None], None)  # leaves and spec of the state of most clients: they have none
 SLOWER = "a stack of convolutions, each client's own, is slower on a CPU"
 HUGE = "a stack of two such models is more than its memory (engine.memory_mb)"
@@ -49,39 +53,6 @@ class RunnerConfig:
     # in a stack; auto: on CUDA products in float32, else by shape; on a CPU grouped
     convolution: Literal["auto", "grouped", "products"] = "auto"
     precision: Literal["float32", "tf32", "bf16"] = "float32"  # of products, on CUDA
-
-
-class Job(NamedTuple):
-    """A request that is to be run."""
-
-    place: int  # among the requests
-    request: Request
-    data: ClientData | None  # the client's; None where it is looped
-    state: Any  # the client's, or UNREAD
-    leaves: list[Any]  # of order and state
-
-
-class Key(NamedTuple):
-    """What must be equal for clients to share a stack."""
-
-    kind: tuple[str, type, bool]
-    header: Header
-    sizes: Sizes
-    order: TreeSpec
-    state: TreeSpec
-    bars: bool
-
-
-class OrderGroup(NamedTuple):
-    """What requests with one order and header have in common, if they are stacked."""
-
-    kind: tuple[str, type, bool]  # of request, type of the order, whether clients are assessed
-    header: Header
-    spec: TreeSpec
-    leaves: list[Any]
-    loops_kernels: bool  # clients whose state has kernels of convolutions are looped
-    bars: bool  # stacked only as long as torch makes no convolution
-    keys: dict[Any, Key]  # of its clients, by sizes and spec of the state
 
 
 class Runner:
@@ -177,7 +148,7 @@ class Runner:
         leaves, structure = request.tree or flatten(request.order)
         spec = spec_of(leaves, structure)
         kind = (header.kind, type(request.order), header.assess)
-        return OrderGroup(kind, header, spec, leaves, auto and evaluates, own, {})
+        return OrderGroup(kind, header, spec, leaves, auto and evaluates, own, auto, {})
 
     def _key(
         self, population: Population, k: int, asked: OrderGroup | None, state: Any
@@ -188,10 +159,15 @@ class Runner:
         try:
             data = population.data(k)
             sizes = population.padded_sizes(data)
+            if asked.kind[0] != "evaluate" and not asked.header.assess:
+                sizes = sizes[0], 0, 0  # training sees its own split alone
             flat, spec = NOTHING if state is None else _flat(state)
         except Exception:  # no data, or a state that cannot be stacked: the loop finds out why
             return None, None, []
         if not sizes[0] or (asked.loops_kernels and spec.max_dim > 3):
+            return None, None, flat
+        if asked.by_work and (reason := _slower_in_stacks(population, asked, sizes)):
+            self._say(reason)
             return None, None, flat
         what = sizes, id(spec)  # which the key keeps
         key = asked.keys.get(what)
@@ -285,6 +261,14 @@ class Runner:
         kept = population.kept_bytes(key.kind[0] == "train", key.sizes)
         each = 6 * weights + 3 * row * sum(key.sizes) + kept + 1
         return most_clients(budget, each, by_autograd=kept > 0 and population.device == "cpu")
+
+
+def _slower_in_stacks(population: Population, asked: OrderGroup, sizes: Sequence[int]) -> str:
+    """Why a client of a module would be slower in a stack on a CPU; "" if it would not."""
+    kept = population.kept_bytes(asked.header.kind == "train", sizes)
+    if kept > BUSY:
+        return WIDE
+    return LONELY if kept and population.lonely(sizes) else ""
 
 
 def _flat(tree: Any) -> tuple[list[Any], TreeSpec]:

@@ -69,7 +69,10 @@ def _fails(module: nn.Module, x: Tensor) -> str:
 
 
 def saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Bytes a sample that a pass in training mode keeps for its gradient, but for parameters."""
+    """Bytes a sample that a pass in training mode keeps for its gradient, but for parameters.
+
+    Attention is written out, as in a stack: it keeps a number for each two tokens.
+    """
     own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
     seen: dict[int, int] = {}
 
@@ -80,7 +83,8 @@ def saved_bytes(module: nn.Module, x: Tensor) -> int:
     kept = {n: b.clone() for n, b in module.named_buffers()}
     module.train()
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t)
-    with drawing([Stream(0, 0, 0)]), torch.random.fork_rng(devices=[]), torch.enable_grad(), hooks:
+    draws = drawing([Stream(0, 0, 0)])
+    with draws, torch.random.fork_rng(devices=[]), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), hooks:
         outputs = module(x)  # noqa: F841  (its graph holds what was saved: no address is used twice)
     module.eval()
     with torch.no_grad():
