@@ -2,8 +2,9 @@
 
     python -m benchmarks.small_gpt small_gpt.safetensors     (LEAF's Shakespeare under $FEDPERS_DATA)
 
-It reads the roles that have too few lines for the experiment's federation (data.min_size there), so that no
-client's text was seen before, whatever the seed; training is AdamW on every next character, seed 0.
+It reads the roles that have too few lines for the experiment's federation (data.min_size there, at twice the
+stride), so that no client's text was seen before, whatever the seed; training is AdamW on every next
+character, seed 0.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from benchmarks.small_vit import Block
 from fedpers.datasets import shakespeare
 from fedpers.datasets.config import DataConfig
 
-ENOUGH = 40  # training samples of a role from which on it may be a client: data.min_size
+ENOUGH = 40  # training samples of a role from which on it may be a client
 
 
 class SmallGPT(nn.Module):
