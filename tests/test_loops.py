@@ -1,8 +1,11 @@
 """Clients that run one by one: none twice, no padded row, in the precision that was asked for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedpers.checks.toy_data import toy_federation
 from fedpers.clients.fedavg import FedAvgClient, FedAvgConfig, Weights
@@ -12,12 +15,14 @@ from fedpers.core.rng import Stream
 from fedpers.engines.chunk_size import without_rest
 from fedpers.engines.cohort import Cohort
 from fedpers.engines.memory.client_store import RamStore
-from fedpers.engines.runner import RunnerConfig
+from fedpers.engines.runner import LONELY, WIDE, RunnerConfig
+from fedpers.engines.stack import run_chunk
 from fedpers.flower.messages import Header, Request
 from fedpers.learning.local_training import minimise
 from fedpers.learning.minibatches import minibatches
 from fedpers.learning.model import build_model
 from fedpers.learning.optimizers import LocalConfig
+from fedpers.learning.stackable import saved_bytes
 
 
 class Counting(FedAvgClient):
@@ -104,3 +109,66 @@ def test_padding_alone_stays_whole():
     index, weight = torch.arange(4).reshape(2, 2), torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     assert [len(b) for b in data.take(index, weight)] == [2, 2]
     assert np.isclose(float(data.take(index, weight)[0].num), 0)
+
+
+# ---- modules that could be stacked, and are faster alone -----------------------------------------------
+
+
+def modules_answers(monkeypatch, fed, runner="auto", assess=False):
+    """(what clients of a module answer, the sizes of their stacks, the runner)."""
+    net = build_model("module", input_shape=(16,), num_outputs=3, task="classification",
+                      path="tests.own_nets:Plain")  # fmt: skip
+    config, Counting.served = FedAvgConfig(local=LocalConfig(lr=0.1, epochs=2, batch_size=5)), 0
+    cohort = Cohort(Counting(config, net), fed, RamStore(), Plan(seed=1), RunnerConfig(runner))
+    stacks = []
+    counted = lambda population, chunk, *rest: (
+        stacks.append(len(chunk)) or run_chunk(population, chunk, *rest)
+    )  # noqa: E731
+    monkeypatch.setattr("fedpers.engines.runner.run_chunk", counted)
+    header = Header("train", 3, 0, assess=assess)
+    answers = cohort.handle([Request(k, Weights(cohort.params), header) for k in range(fed.num_clients)])
+    return [getattr(a.body, "reply", a.body).params for a in answers], stacks, cohort.runner
+
+
+def alike(ours, theirs):
+    return all(torch.allclose(a[k], b[k], atol=1e-6) for a, b in zip(ours, theirs, strict=True) for k in a)
+
+
+def test_a_client_of_sizes_that_no_other_has_is_computed_once(monkeypatch):
+    fed = toy_federation(3, (12, 12, 40), dim=16)
+    found, stacks, runner = modules_answers(monkeypatch, fed)
+    assert stacks == [2] and Counting.served == 3 and LONELY in runner.said
+    assert alike(found, modules_answers(monkeypatch, fed, "loop")[0])
+
+
+def test_clients_whose_test_samples_differ_in_number_train_in_one_stack(monkeypatch):
+    whole, kept = toy_federation(4, (12,), dim=16), [6, 1, 2, 4]
+    parts = [whole.client(k) for k in range(4)]
+    shorter = lambda d, n: Data(d.x[:n], d.y[:n], d.mask[:n])  # noqa: E731
+    cut = [replace(p, test=shorter(p.test, n)) for p, n in zip(parts, kept, strict=True)]
+    fed = replace(whole, client=cut.__getitem__, num_test=np.array(kept))
+    assert modules_answers(monkeypatch, fed)[1] == [4]
+    found, stacks, _ = modules_answers(monkeypatch, fed, assess=True)  # which the test samples are for
+    assert stacks == [] and Counting.served == 4
+    assert alike(found, modules_answers(monkeypatch, fed, "loop")[0])
+
+
+@pytest.mark.parametrize("room, stacked", [(0, [4]), (-1, [])])
+def test_clients_whose_steps_keep_much_run_alone(room, stacked, monkeypatch):
+    fed = toy_federation(4, (12,), dim=16)
+    network = build_model("module", input_shape=(16,), num_outputs=3, task="classification",
+                          path="tests.own_nets:Plain").network  # fmt: skip
+    monkeypatch.setattr("fedpers.engines.runner.BUSY", 5 * network.activations + room)  # a step of 5 samples
+    found, stacks, runner = modules_answers(monkeypatch, fed)
+    assert stacks == stacked and (WIDE in runner.said) == (not stacked)
+    assert alike(found, modules_answers(monkeypatch, fed, "loop")[0])
+    assert modules_answers(monkeypatch, fed, "stack")[1] == [4]  # whoever asks for stacks gets them
+
+
+def test_attention_counts_as_a_stack_computes_it():
+    class Attends(nn.Module):
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    L = 64  # a number for each two tokens, of inputs of one number a token
+    assert saved_bytes(Attends(), torch.rand(2, 1, L, 1, requires_grad=True)) >= 4 * L * L

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpers.engines.runner import HUGE, SLOWER
+from fedpers.engines.runner import HUGE, LONELY, SLOWER, WIDE
 from fedpers.learning.model import build_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "own_models.md"
@@ -18,7 +18,7 @@ NETS = {  # the row's first words, and a module of its kind
     "dropout as a function": ("tests.own_nets:Functional", {}),
     "code that looks": ("tests.own_nets:Branching", {}),
 }
-ENGINES = {"convolutions that": SLOWER, "so many": HUGE}  # what the engine decides, by size and device
+ENGINES = {"convolutions that": SLOWER, "a minibatch": WIDE, "clients of": LONELY, "so many": HUGE}  # what the engine decides, by size and device
 
 
 def rows():
