@@ -121,9 +121,11 @@ def modules_answers(monkeypatch, fed, runner="auto", assess=False):
     config, Counting.served = FedAvgConfig(local=LocalConfig(lr=0.1, epochs=2, batch_size=5)), 0
     cohort = Cohort(Counting(config, net), fed, RamStore(), Plan(seed=1), RunnerConfig(runner))
     stacks = []
-    counted = lambda population, chunk, *rest: (
-        stacks.append(len(chunk)) or run_chunk(population, chunk, *rest)
-    )  # noqa: E731
+
+    def counted(population, chunk, *rest):
+        stacks.append(len(chunk))
+        return run_chunk(population, chunk, *rest)
+
     monkeypatch.setattr("fedpers.engines.runner.run_chunk", counted)
     header = Header("train", 3, 0, assess=assess)
     answers = cohort.handle([Request(k, Weights(cohort.params), header) for k in range(fed.num_clients)])

@@ -18,7 +18,12 @@ NETS = {  # the row's first words, and a module of its kind
     "dropout as a function": ("tests.own_nets:Functional", {}),
     "code that looks": ("tests.own_nets:Branching", {}),
 }
-ENGINES = {"convolutions that": SLOWER, "a minibatch": WIDE, "clients of": LONELY, "so many": HUGE}  # what the engine decides, by size and device
+ENGINES = {  # what the engine decides, by size and device
+    "convolutions that": SLOWER,
+    "a minibatch": WIDE,
+    "clients of": LONELY,
+    "so many": HUGE,
+}
 
 
 def rows():
