@@ -391,3 +391,14 @@ class Wide(nn.Module):
     def forward(self, x):
         h = torch.relu(self.one(x.flatten(1)))
         return self.fc(torch.relu(self.three(torch.relu(self.two(h)))))
+
+
+def missing_operators():
+    """As transformers imports a torchvision of another build; a second time it is there."""
+    missing_operators.asked = asked = getattr(missing_operators, "asked", 0) + 1
+    if asked % 2:
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'Bert'") from error
+    return Plain()

@@ -10,12 +10,14 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from fedpers import Federation, load_exported
 from fedpers.app.cli import main
 from fedpers.app.export import export, open_run, personal_model, whole_models
 from fedpers.app.run import execute
 from fedpers.config import compose
+from tests.own_nets import Plain
 
 FAST = ["rounds=3", "eval_every=0", "observers=[]"]
 MLP = ["method=fedper", "model=mlp", "model.hidden=[16]", "method.local.lr=0.3"]
@@ -269,3 +271,38 @@ def test_arrays_of_a_program_are_exported_too(tmp_path, capsys):
     path = model.write(tmp_path)
     rows[0].to_csv(tmp_path / "new.csv", index=False)
     assert right(capsys, tmp_path / "new.csv", path)[1] == 60
+
+
+@pytest.mark.parametrize("method, model", [("fedper", "--client 0"), ("fedavg", "--model global")])
+@pytest.mark.parametrize("part", ["model.trainable=[out.*]", "model.lora={rank:2}"])
+def test_a_pretrained_base_is_in_the_file(part, method, model, tmp_path, monkeypatch, capsys):
+    """Predicted elsewhere, without the file of weights, as beside it."""
+    rng, elsewhere = np.random.default_rng(0), tmp_path / "elsewhere"
+    (tmp_path / "data").mkdir()
+    elsewhere.mkdir()
+    for name in ("anna", "ben"):
+        x = rng.normal(size=(60, 16)).astype("float32")
+        np.savez(tmp_path / "data" / f"{name}.npz", x=x, y=x[:, :3].argmax(1))
+    monkeypatch.chdir(tmp_path)
+    save_file(Plain().state_dict(), "base.safetensors")
+    words = ["model=module", "model.path=tests.own_nets:Plain", "model.weights=base.safetensors", part]
+    execute(
+        compose.load([f"method={method}", *words, *FAST, "data=files", f"data.path={tmp_path / 'data'}"]),
+        Path("run"),
+    )
+    assert main(["export", "run", *model.split()]) == 0
+    (file,) = (tmp_path / "run" / "export").glob("*.json")
+    rows = tmp_path / "data" / "anna.npz"
+    (tmp_path / "base.safetensors").rename(tmp_path / "moved.safetensors")
+    monkeypatch.chdir(elsewhere)
+    found = right(capsys, rows, file)
+    held = load_exported(file)
+    with np.load(rows) as given:
+        x, y = torch.from_numpy(given["x"]), given["y"]
+    base = load_file(tmp_path / "moved.safetensors")
+    assert any(torch.equal(v, base["hidden.weight"]) for v in held.content.values())  # frozen, in the file
+    plain = Plain()
+    plain.load_state_dict(held.model.network.plain_state(held.content))
+    assert found == (int((plain(x).argmax(1).numpy() == y).sum()), 60)
+    assert main(["export", str(tmp_path / "run"), *model.split(), "--out", "again"]) == 2  # needs the base
+    assert f"there is no such file in {elsewhere}, where you are" in capsys.readouterr().err

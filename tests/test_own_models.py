@@ -261,3 +261,9 @@ def test_an_exported_model_predicts_as_its_client_does(tmp_path):
     assert row["partition_id"] == "1"
     loss = nn.functional.cross_entropy(exported(part.x), part.y)  # one call, nothing of the run
     assert float(row["loss"]) == pytest.approx(float(loss), rel=1e-4)
+
+
+def test_a_library_that_imports_a_torchvision_of_another_build_works():
+    made = build_model("module", input_shape=(16,), num_outputs=3, task="classification",
+                       path="tests.own_nets:missing_operators")  # fmt: skip
+    assert own_nets.missing_operators.asked == 2 and len(made.init(0)) == 4

@@ -176,15 +176,18 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _put_together(about: dict[str, Any], tensors: Params) -> ExportedModel:
+    if about["kind"] not in KINDS:
+        raise ValueError(f"kind {about['kind']}")
+    options = dict(about["options"])
+    if "weights" in options and about["kind"] != "mixture":
+        options["weights"] = None  # the file holds all numbers
     model = build_model(
         about["model"],
         input_shape=tuple(about["input_shape"]),
         num_outputs=about["classes"],
         task=about["task"],
-        **about["options"],
+        **options,
     )
-    if about["kind"] not in KINDS:
-        raise ValueError(f"kind {about['kind']}")
     if about["kind"] != "mixture":
         _check_names(about["kind"], model, tensors)
         return ExportedModel(about, model, tensors)

@@ -101,7 +101,8 @@ def read_weights(path: str) -> Mapping[str, Tensor]:
     if file.suffix not in SAFE + TORCH:
         raise ConfigError(f"model.weights={path}: a file of weights ends in {', '.join(SAFE + TORCH)}")
     if not file.is_file():
-        raise ConfigError(f"model.weights={path}: there is no such file")
+        where = "" if file.is_absolute() else f" in {Path.cwd()}, where you are"
+        raise ConfigError(f"model.weights={path}: there is no such file{where}")
     try:
         found = _read(file)
     except Exception as error:  # damaged in one of many ways

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.host import from_import_path
 from fedpers.core.hub import asked_once
+from fedpers.core.torchvision import with_torchvision
 from fedpers.learning.calls import plainly
 from fedpers.learning.draws import own_draws
 from fedpers.learning.hidden_state import refuse_hidden_state
@@ -77,6 +79,9 @@ class Recipe:
         Raises:
             ConfigError: its code raises, or gives no module.
         """
+        return with_torchvision(self._made)
+
+    def _made(self) -> nn.Module:
         function = self.maker(*self.args)
         with asked_once() as reach:
             try:
@@ -251,5 +256,8 @@ def imported(path: str) -> Callable[..., Any]:
     except AttributeError as error:
         raise ConfigError(f"{what}: {module} has no {name}") from error
     except Exception as error:  # whatever somebody's code raises while it is imported
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            text = f"there is no module {error.name} in {Path.cwd()}, where you are, nor installed"
+            raise ConfigError(f"{what}: {text}") from error
         raise ConfigError(f"{what}: cannot be imported: {type(error).__name__}: {error}") from error
     return found
