@@ -51,6 +51,8 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
             "say which column does with data.client=..., or deal the samples: data.partition=iid "
             "data.num_clients=10"
         )
+    if raw.owner is None and cfg.client != DataConfig.client:
+        raise DataError(f"data.client={cfg.client}: {path} has no such column; choose one, or leave it out")
     others = _beside(path, [p for _, p in tables]) if tables else found.others
     arrays = _arrays_left([p for _, p in tables], cfg)
     return replace(raw, notes=(*left_out(path, others), *arrays, *raw.notes))

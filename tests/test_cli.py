@@ -11,7 +11,9 @@ import yaml
 
 import fedpers.app.run
 from fedpers import __version__
+from fedpers.app import launch
 from fedpers.app.cli import main
+from fedpers.config import compose
 from fedpers.core.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,6 +68,14 @@ def test_a_run_in_its_default_folder(runs, capsys):
     assert "fedavg on digits: loss 0.2500, accuracy 0.5000" in said.out
     assert str(out) in said.out
     assert said.err == ""
+
+
+def test_the_last_line_tells_the_last_round_from_the_one_that_reports_rank_by():
+    cfg = compose.load(["method=fedavg"])
+    summary = {"final": {"round": 20, "accuracy": 0.83}, "best": {"round": 7, "accuracy": 0.79}}
+    said = "accuracy 0.8300 after the last round; accuracy 0.7900 in round 7, which validation chose"
+    assert launch._sentence(cfg, summary).endswith(said)
+    assert launch._sentence(cfg, summary | {"best": summary["final"]}).endswith("digits: accuracy 0.8300")
 
 
 def test_out_names_the_folder_and_hydra_the_resolved_config(runs):

@@ -35,8 +35,8 @@ def cases(program: str) -> list[pytest.param]:
 
 @pytest.mark.parametrize("args", cases("fedpers"))
 def test_a_fedpers_command_in_the_documentation_is_accepted(args: list[str]) -> None:
-    if any("<" in word for word in args):
-        pytest.skip("has a placeholder")
+    if any("<" in word or "my_method" in word for word in args):
+        pytest.skip("has a placeholder, or a method that the page writes")
     if args[0] == "bench":  # its arguments are read by a parser of its own
         bench_parser().parse_args(args[1:])
         return

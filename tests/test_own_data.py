@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 import fedpers
+from fedpers.app.cli import main
 from fedpers.config import compose
 from fedpers.core.data import Federation
 from fedpers.datasets.config import DataConfig
@@ -132,6 +133,22 @@ def test_one_file_without_clients_is_dealt(tmp_path):
     federation = load(tmp_path / "all.csv", partition="dirichlet", num_clients=2, alpha=10.0)
     assert federation.num_clients == 2
     assert rows(federation, 0) | rows(federation, 1) == set.union(*map(expected, TABLES.values()))
+    with pytest.raises(fedpers.FedpersError, match=r"data.client=hospitl: .*all.csv has no such column"):
+        load(tmp_path / "all.csv", client="hospitl", partition="dirichlet", num_clients=2, alpha=10.0)
+
+
+def test_an_export_from_another_folder_says_where_to_go(tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    many = {name: pd.concat([table] * 3) for name, table in TABLES.items()}
+    pd.concat([t.assign(client=name) for name, t in many.items()]).to_csv("all.csv", index=False)
+    words = ["data=files", "data.path=all.csv", "method=fedavg", "rounds=1"]
+    assert main(["run", *words, "out=run"]) == 0 and main(["export", "run", "--client", "ben"]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["export", "../here/run", "--client", "ben"]) == 2
+    said = capsys.readouterr().err
+    assert "data.path=all.csv: the run's data are not here" in said and "call this command there" in said
 
 
 def test_a_regression_keeps_its_values(tmp_path):

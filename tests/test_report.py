@@ -309,7 +309,7 @@ def test_the_documents(tmp_path):
     assert tex.index("\\toprule") < tex.index("\\midrule") < tex.index("\\bottomrule")
 
 
-def test_the_table_of_a_paper(tmp_path):
+def test_the_table_of_a_paper(tmp_path, capsys):
     """Two data sets: on one both are open, on the other one is best; worst_decile is half the accuracy."""
     best = {
         "digits": {"a_b": (0.9, 0.8, 0.85), "local": (0.8, 0.9, 0.88)},
@@ -322,12 +322,15 @@ def test_the_table_of_a_paper(tmp_path):
                 folder = tmp_path / data / f"{method}{seed}"
                 make(folder, method, seed, (0.1, value), best=value, data={"name": data})
     assert main(["report", str(tmp_path), "--columns", "score,worst_decile,loss"]) == 0
+    said = capsys.readouterr().out
+    assert "digits · mlp: 3 seeds are too few" in said and "mnist · mlp: a_b is best" in said
     text = (tmp_path / "report" / "paper.tex").read_text()
     head, second, *rows = [line for line in text.splitlines() if "&" in line]
     assert r"\multicolumn{3}{c}{digits $\cdot$ mlp} & \multicolumn{3}{c}{mnist $\cdot$ mlp}" in head
     assert second.count(r"{worst decile \%}") == 2 and second.count("{loss}") == 2
     assert r"a\_b & 85.00 $\pm$ 5.00$^\dagger$ & 42.50 $\pm$ 2.50$^\dagger$ & " in rows[1]
     assert r"local & \textbf{86.00} $\pm$ 5.29 & \textbf{43.00} $\pm$ 2.65 & " in rows[0]
+    assert r"\multicolumn{7}{l}{\footnotesize $^\dagger$ not significantly different" in text
     assert r"& \textbf{91.00} $\pm$ 1.00 &" in rows[1] and r"& 51.00 $\pm$ 1.00 & 25.50" in rows[0]
     assert main(["report", str(tmp_path), "--columns", "f1"]) == 2
 

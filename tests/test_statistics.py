@@ -127,6 +127,22 @@ def test_equal_differences_are_no_certainty():
     assert six.p == pytest.approx(2 / 64) and (six.low, six.high) == (1.0, 1.0)
 
 
+def test_one_sample_in_each_seed_is_no_certainty_although_float32_rounds_it():
+    """42, 43 and 44 of 53 beside 43, 44 and 45: as float32 the gaps differ in the eighth digit."""
+    ours = {s: float(np.float32(n / 53)) for s, n in enumerate((42, 43, 44))}
+    theirs = {s: float(np.float32((n + 1) / 53)) for s, n in enumerate((42, 43, 44))}
+    assert len({theirs[s] - ours[s] for s in range(3)}) > 1
+    found = paired(ours, theirs)
+    assert (found.test, found.p) == ("signs", 0.25) and found.gap == pytest.approx(-1 / 53, rel=1e-5)
+    same = paired(ours, {s: v + 1e-8 for s, v in ours.items()})
+    assert (same.gap, same.p) == (0.0, 1.0)
+    by_client = clients(
+        {s: {0: v, 1: v} for s, v in ours.items()}, {s: {0: v, 1: v} for s, v in theirs.items()}
+    )
+    assert (by_client.gain.test, by_client.gain.p) == ("signs", 0.25)
+    assert paired({s: 1e-9 * v for s, v in enumerate((1, 2, 4))}, {0: 0.0, 1: 0.0, 2: 0.0}).test == "t"
+
+
 def test_a_run_that_diverged_has_a_sign():
     """Losses: theirs infinite in one of six seeds, larger in all; both infinite is no difference."""
     d = paired(seeds(1, 1, 1, 1, 1, 1), seeds(2, 3, math.inf, 2, 4, 2))

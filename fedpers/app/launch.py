@@ -193,7 +193,17 @@ def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
     ]
     ended = "diverged: " if summary.get("diverged") else ""
     numbers = ", ".join(parts) or "done"
-    return f"{cfg.method_name} on {cfg.data.name}: {ended}{numbers}{_of_new_clients(summary)}"
+    said = f"{cfg.method_name} on {cfg.data.name}: {ended}{numbers}{_chosen(summary)}"
+    return said + _of_new_clients(summary)
+
+
+def _chosen(summary: dict[str, Any]) -> str:
+    """The accuracy in the round that validation chose, which reports rank by, if it is not the last."""
+    best, final = summary.get("best") or {}, summary.get("final") or {}
+    if "accuracy" not in best or best.get("round") in (None, final.get("round")):
+        return ""
+    chosen = f"accuracy {best['accuracy']:.4f} in round {best['round']}, which validation chose"
+    return f" after the last round; {chosen}"
 
 
 def _of_new_clients(summary: dict[str, Any]) -> str:

@@ -105,7 +105,8 @@ def warnings(rows: Sequence[CsvRow], lost: Sequence[int] = (), chance: float | N
     named = ", ".join(map(str, lost[:NAMED])) + more
     return [
         f"training diverged{f' (clients {named})' if lost else ''}: test loss {first:.3g} in round "
-        f"{tests[0]['round']}, {last:.3g} in the last; lower the learning rate"
+        f"{tests[0]['round']}, {last:.3g} in the last; lower the learning rate, or "
+        "bring columns of unlike scales to one (data.standardise=federated)"
     ]
 
 

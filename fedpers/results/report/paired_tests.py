@@ -81,7 +81,7 @@ def seeds_needed(gaps: np.ndarray, family: int = 1) -> int | None:
     None: more than MOST_SEEDS, or no spread is known. Source: the noncentral t distribution, as in Cohen,
     Statistical Power Analysis for the Behavioral Sciences, 2nd edition, chapter 2.
     """
-    if len(gaps) < 2 or not np.isfinite(gaps).all() or not gaps.std():
+    if len(gaps) < 2 or not np.isfinite(gaps).all() or not np.ptp(gaps):
         return None
     effect = abs(float(gaps.mean())) / float(gaps.std(ddof=1))
     n = np.arange(len(gaps) + 1, MOST_SEEDS + 1)

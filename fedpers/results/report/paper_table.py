@@ -22,6 +22,8 @@ NOTE = (
     "% 5 % together by Bonferroni)."
 )
 
+DAGGER = r"$^\dagger$ not significantly different from the best of the column"
+
 
 @dataclass(frozen=True)
 class Column:
@@ -54,9 +56,14 @@ def paper_table(settings: Sequence[Setting], metrics: Sequence[str] = (SCORE,)) 
         r"\midrule",
         *(" & ".join([_tex(name), *(_cell(column, name) for column in found)]) + r" \\" for name in methods),
         r"\bottomrule",
+        *([rf"\multicolumn{{{len(found) + 1}}}{{l}}{{\footnotesize {DAGGER}}} \\"] if _marked(found) else []),
         r"\end{tabular}",
     ]
     return "\n".join([f"% {MARK}", r"% Needs \usepackage{booktabs}.", NOTE, *lines]) + "\n"
+
+
+def _marked(columns: Sequence[Column]) -> bool:
+    return any(len(column.verdict.alike) > 1 for column in columns)
 
 
 def _column(comparison: Comparison, metric: str) -> Column:

@@ -29,7 +29,8 @@ def show(comparisons: Sequence[Mapping[str, Any]], left_out: ReportTable) -> Non
     if not console.is_terminal:
         console = Console(width=WIDE)  # a file has no edge
     for c in comparisons:
-        console.print(f"[bold]{escape(c['verdict'])}[/]", escape(c["reason"]), "", sep="\n", highlight=False)
+        said = f"{c['name']}: {c['verdict']}" if len(comparisons) > 1 else c["verdict"]
+        console.print(f"[bold]{escape(said)}[/]", escape(c["reason"]), "", sep="\n", highlight=False)
         for warning in c["warnings"]:
             console.print(f"[yellow]{escape(warning)}[/]", "", sep="\n", highlight=False)
         for table in [c["ranking"], *c["tables"]]:

@@ -11,13 +11,14 @@ Practitioner's Guide to Cluster-Robust Inference, JHR 50, 2015.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedpers.results.report.paired_tests import Difference, signs, student
 
+ROUNDING = 1e-6  # of the largest score: some units in the last place of a float32
 Scores = Mapping[int, float]  # seed -> value
 Of = Mapping[int, Scores]  # seed -> {partition id: value}
 
@@ -50,7 +51,27 @@ class Verdict:
 def gaps(ours: Scores, theirs: Scores) -> np.ndarray:
     """ours - theirs on the seeds that both have, in their order; 0 where both are infinite."""
     seeds = sorted(ours.keys() & theirs.keys())
-    return np.array([0.0 if ours[s] == theirs[s] else ours[s] - theirs[s] for s in seeds])
+    found = np.array([0.0 if ours[s] == theirs[s] else ours[s] - theirs[s] for s in seeds])
+    return _without_rounding(found, _largest([ours, theirs]))
+
+
+def _largest(scores: Iterable[Scores]) -> float:
+    return max((abs(v) for table in scores for v in table.values() if math.isfinite(v)), default=0.0)
+
+
+def _without_rounding(found: np.ndarray, largest: float) -> np.ndarray:
+    """Gaps that rounding alone tells from 0, or from the first of them, are that.
+
+    A method that has one sample more right in each seed has equal gaps; as float32 they differ in their last
+    digits, and t would take that for their spread.
+    """
+    unit = ROUNDING * largest
+    found = np.where(np.abs(found) <= unit, 0.0, found)
+    return (
+        np.where(np.abs(found - found[:1]) <= 2 * unit, found[:1], found)
+        if np.isfinite(found).all()
+        else found
+    )
 
 
 def paired(ours: Scores, theirs: Scores, family: int = 1) -> Difference | None:
@@ -93,6 +114,7 @@ def clients(ours: Of, theirs: Of, family: int = 1) -> Clients | None:
         return None
     every = np.concatenate(list(pairs.values()))
     means = np.array([found.mean() for found in pairs.values()])
+    means = _without_rounding(means, _largest([*ours.values(), *theirs.values()]))
     return Clients(
         float((every > 0).mean()), float((every < 0).mean()), len(every), difference_of(means, family)
     )
