@@ -14,8 +14,8 @@ class PFedHNConfig:
     embed_dim: int = 0                    # length of a client's embedding; 0: 1 + a quarter of the clients
     hidden: int = 100                     # width of the hypernetwork
     depth: int = 3                        # its hidden layers after the first
-    server_lr: float = 0.01               # η of the hypernetwork
-    embed_lr: float = 0.01                # η_e of the embeddings
+    server_lr: float = 0.1                # η of the hypernetwork
+    embed_lr: float = 0.1                 # η_e of the embeddings
     momentum: float = 0.9                 # β of the server's steps
     weight_decay: float = 0.001           # ω of the server's steps
     local: LocalConfig = field(default_factory=LocalConfig)
