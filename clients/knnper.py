@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedpers.families.global_model.client import GlobalModelClient, Weights
+from fedpers.learning.classes import distances
 from fedpers.method import Data, LocalConfig, Model, Params, Stream, above, bounds, minimise, record
 
 FAR = 1e30                                # the distance of what is nobody's neighbour
@@ -55,7 +56,7 @@ class Neighbours:
         return torch.cat([self._votes(part, place if own else None) for part, place in parts])
 
     def _votes(self, z: Tensor, place: Tensor | None) -> Tensor:
-        far = torch.where(self.mask > 0, torch.cdist(z, self.z), FAR)
+        far = torch.where(self.mask > 0, distances(z, self.z), FAR)
         if place is not None:
             far = torch.where(place[:, None] == torch.arange(len(self.z), device=z.device), FAR, far)
         near, who = far.topk(min(self.h.k, len(self.z)), 1, largest=False)               # [C3]

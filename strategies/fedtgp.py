@@ -33,7 +33,7 @@ from torch import Tensor
 
 from fedpers.clients.fedtgp import FedTGPConfig
 from fedpers.families.prototypes import Prototypes
-from fedpers.learning.classes import check_classes
+from fedpers.learning.classes import check_classes, distances
 from fedpers.learning.layers import linear_start
 from fedpers.method import Data, Params, PersonalizedStrategy, Roster, Round, grad, record
 
@@ -59,7 +59,7 @@ def margin(C: Tensor, c: Tensor, tau: float) -> float:
     Q = torch.stack([C[c == label].mean(0) for label in c.unique()])
     if len(Q) == 1:
         return 0.0
-    away = torch.cdist(Q, Q) + torch.diag(torch.full((len(Q),), torch.inf, dtype=C.dtype, device=C.device))
+    away = distances(Q, Q).fill_diagonal_(torch.inf)
     return min(tau, float(away.min(1).values.max()))                                     # [S3]
 
 

@@ -41,6 +41,14 @@ def check_features(model: Model, why: str) -> None:
         raise ConfigError(f"{text}; take one row of outputs a sample, or another method")
 
 
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """[n, m] of rows [n, M] and [m, M], difference by difference.
+
+    From 26 rows on torch takes them from squares, of which rounding leaves little where rows are far from 0.
+    """
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 def class_means(model: Model, w: Params, data: Data, K: int) -> tuple[Tensor, Tensor]:
     """([K, M] mean features of a client's samples of each class, 0 where it has none; [K] how many it has).
 

@@ -70,6 +70,13 @@ def test_the_margin_is_the_widest_of_the_nearest_ways_and_no_more_than_tau():
     assert margin(C[:2], c[:2], 5.0) == 0.0
 
 
+def test_the_margin_of_many_classes_far_from_0_is_exact():
+    """Thirty on a line, 1/8 apart and 1000 from 0, where squares in float32 lose what is between them."""
+    C = torch.full((30, 8), 1000.25)
+    C[:, 0] += torch.arange(30) / 8
+    assert margin(C, torch.arange(30), 100.0) == 0.125
+
+
 def test_trained_prototypes_lie_further_apart_than_the_first():
     cfg = FedTGPConfig(server_lr=0.1, server_epochs=50, local=FULL)
     strategy, _ = simulated("fedtgp", cfg, FED, MODEL, 2, seed=3)

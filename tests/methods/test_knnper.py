@@ -86,6 +86,14 @@ def test_samples_looked_up_in_parts_have_the_same_neighbours(rows, monkeypatch):
     torch.testing.assert_close(client.predict(parts, None, data.x), outputs, rtol=0, atol=1e-13)
 
 
+def test_the_nearest_of_many_samples_far_from_0_is_found():
+    """Thirty features 1/8 apart and 1000 from 0, where squares in float32 lose what is between them."""
+    z = torch.full((30, 8), 1000.25)
+    z[:, 0] += torch.arange(30) / 8
+    known = knnper.Neighbours(None, KNNPerConfig(k=1), z, torch.eye(30), torch.ones(30))
+    assert torch.equal(known.votes(z + 1 / 32), torch.eye(30))
+
+
 def test_padding_is_nobodys_neighbour():
     """Two samples and three rows of padding that lie nearer, of another class."""
     x = torch.tensor([[3.0] * 5, [4.0] * 5, [0.0] * 5, [0.0] * 5, [0.0] * 5], dtype=torch.float64)
