@@ -125,6 +125,15 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, capsys):
     assert numbers(out).equals(want)
 
 
+def test_a_mistake_that_the_method_finds_leaves_the_folder_free(tmp_path, capsys):
+    """The server half refuses it when the run begins, with a folder made."""
+    words = ["run", *QUICK, "method=fedper", f"out={tmp_path / 'd'}"]
+    assert main([*words, "method.personal=[odd.*]"]) == 2
+    assert "'odd.*' fits no parameter" in capsys.readouterr().err
+    assert main([*words, "method.personal=head"]) == 0
+    assert read_summary(tmp_path / "d")["status"] == "finished" and len(numbers(tmp_path / "d")) >= 2
+
+
 def test_python_follows_the_same_rules(tmp_path):
     cfg = compose.load([*QUICK, "method=fedavg"])
     execute(cfg, tmp_path / "a")

@@ -93,8 +93,10 @@ def admitted_run(cfg: RunConfig, out: Path, repeat: bool) -> RunConfig | None:
 
 def _failed_before_round_1(out: Path) -> bool:
     """Whether the folder holds a failed run without a finished round, which may be replaced."""
-    failed = read_summary(out).get("status") == "failed"
-    return failed and not (out / "metrics.csv").exists() and checkpoint.last_round(out) is None
+    if read_summary(out).get("status") != "failed" or checkpoint.last_round(out) is not None:
+        return False
+    table = out / "metrics.csv"
+    return not table.exists() or len(table.read_text(encoding="utf-8").splitlines()) < 2  # its names alone
 
 
 def _going_on(cfg: RunConfig, out: Path) -> RunConfig:

@@ -78,7 +78,9 @@ def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
     tied = {id(own[n]) for n in found if n in own}  # of parameters with two names a file may hold one
     missing = {n for n in own.keys() - found.keys() - ours - counted if id(own[n]) not in tied}
     more = found.keys() - own.keys()
-    faults = ((missing, "is missing"), (more, "is not in the module"), (other, "has another shape"))
+    shapes = [tuple(of[n].shape) for n in sorted(other)[:1] for of in (found, own)]
+    unlike = "has shape {} there and {} in the module".format(*shapes) if shapes else ""
+    faults = ((missing, "is missing"), (more, "is not in the module"), (other, unlike))
     for names, is_wrong in faults:
         if names:
             beside = f"; the file has '{min(more)}'" if names is missing and more else ""
