@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -65,6 +66,11 @@ def test_tasks_of_labels_rankings_and_your_own(empty: Path, monkeypatch: pytest.
     Path("my_tasks.py").write_text(own, encoding="utf-8")
     do("tasks.md", 1, "rounds=2")
     do("own_loss.md", 0)
+    assert list(pd.read_csv("order.csv")) == ["rank", "p"]
+    assert main(["export", "runs/focal", "--client", "0"]) == 0  # a task of one's own has its base's tables
+    np.savez("new.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=[0, 1])
+    assert main(["predict", "new.npz", "--model", "runs/focal/export/client_0", "--out", "said.csv"]) == 0
+    assert list(pd.read_csv("said.csv")) == ["prediction", *[f"p{c}" for c in range(10)]]
     del sys.modules["my_tasks"]
     measured = {"labels": "label_auc", "ranking": "hr_at_10", "focal": "sure"}
     for run, name in measured.items():
