@@ -161,7 +161,10 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
             {f"module.{k}": v for k, v in states.items()},
             "'base.bias' is missing .* the file has 'module.base.bias'",
         ),
-        "shape": (states | {"base.bias": torch.zeros(3)}, r"'base.bias' has shape \(3,\) there and \(\d+,\) in the module"),
+        "shape": (
+            states | {"base.bias": torch.zeros(3)},
+            r"'base.bias' has shape \(3,\) there and \(\d+,\) in the module",
+        ),
     }
     for name, (content, text) in files.items():
         torch.save(content, tmp_path / f"{name}.pt")

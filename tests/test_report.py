@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -241,6 +242,18 @@ def test_a_file_holds_the_metrics_that_the_experiment_names(tmp_path):
     (setting,) = group_by_setting(find_runs([tmp_path]))
     rows = record.record(setting)["results"]
     assert {r["column"]: r["values"] for r in rows} == {"accuracy": [0.5, 0.7], "s": [0.5, 0.5]}
+
+
+def test_a_file_holds_the_metrics_that_a_run_asked_for(tmp_path):
+    """`metrics=` of a run, by the names of their columns and as they are, beside the usual ones."""
+    run = make(tmp_path / "a", accuracy=(0.1, 0.5), metrics=["perplexity", "my_scores:sure", "accuracy"])
+    table = pd.read_csv(run / "metrics.csv")
+    table.assign(perplexity=[2.0] * (len(table) - 1) + [7.5], sure=0.25).to_csv(
+        run / "metrics.csv", index=False
+    )
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    found = {r["column"]: r["values"] for r in record.record(setting)["results"]}
+    assert (found["perplexity"], found["sure"], found["accuracy"]) == ([7.5], [0.25], [50.0])
 
 
 def test_forms_of_a_papers_value():

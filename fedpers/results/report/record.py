@@ -98,6 +98,8 @@ def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]
     else:
         accurate = not math.isnan(sum(group.values(METRICS[0])))  # a regression has a loss only
         found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS if accurate or m == "loss"}
+        asked = [spec.rpartition(":")[2] for spec in group.runs[0].config.get("metrics") or ()]
+        found |= {m: group.values(m) for m in asked if m not in found}
         metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
         found[f"{metric}, {CHOSEN}"] = [_scale(metric) * r.best(metric) for r in group.runs]
         found |= _of_new_clients(group)
