@@ -16,18 +16,23 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import fedpers
 from fedpers.bench.checkouts import MAIN, START, PFLlib
 from fedpers.bench.main import keep
+from fedpers.clients.fedala import FedALAClient, mix
 from fedpers.config import compose
 from fedpers.core.data import Federation
 from fedpers.datasets.federation import load_federation
 from fedpers.results.report.tables import spread
+from fedpers.strategies.fedala import FedALA
 
 MODEL = """
 models.DNN = lambda *sizes, **classes: nn.Sequential(OrderedDict([
@@ -44,6 +49,7 @@ DATA = {
     "limit": 6000,
     "valid_fraction": 0.0,
 }
+MIXED = "fedala, evaluated before training"
 # by our name: PFLlib's words, and ours for the same hyper-parameters
 METHODS: dict[str, tuple[list[str], list[str]]] = {
     "local": (["Local"], []),
@@ -55,6 +61,7 @@ METHODS: dict[str, tuple[list[str], list[str]]] = {
     "ditto": (["Ditto", "-mu", "0.1", "-pls", "1"], ["method.lam=0.1"]),
     "fedproto": (["FedProto", "-lam", "1"], ["method.lam=1"]),
     "fedala": (["FedALA", "-et", "1", "-s", "80", "-p", "2"], ["method.share=0.8"]),
+    MIXED: (["FedALA", "-et", "1", "-s", "80", "-p", "2"], ["method.share=0.8"]),
     "fedrod": (["FedROD"], []),
     "moon": (["MOON", "-mu", "1", "-tau", "0.5"], ["method.mu=1", "method.tau=0.5"]),
     "scaffold": (["SCAFFOLD", "-slr", "1"], []),
@@ -73,13 +80,27 @@ torch.manual_seed = lambda _: seed({})
 SAYS = re.compile(r"Averaged Test Accuracy: ([\d.]+)")
 
 
+@contextmanager
+def evaluated_before_training() -> Iterator[None]:
+    """FedALA as PFLlib evaluates it: what a client mixed, before it trains on."""
+
+    def mixture(self: FedALAClient, shared: Any, state: Any) -> Any:
+        return mix(state.own, shared.params, state.W)
+
+    with (
+        patch.object(FedALA, "evaluation_message", lambda self, s, k: s),
+        patch.object(FedALAClient, "personal", mixture),
+    ):
+        yield
+
+
 def ours(name: str, federation: Federation, seed: int) -> float:
     """The accuracy of our method."""
     words = [*METHODS[name][1], "model=mlp", "model.hidden=[100]"]
-    with tempfile.TemporaryDirectory() as folder:
-        run = fedpers.run(
-            name, *words, data=federation, seeds=[seed], rounds=ROUNDS, eval_every=ROUNDS, out=f"{folder}/run"
-        )
+    settings = {"rounds": ROUNDS, "eval_every": ROUNDS, "data": federation, "seeds": [seed]}
+    as_theirs = evaluated_before_training() if name == MIXED else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, as_theirs:
+        run = fedpers.run(name.partition(",")[0], *words, out=f"{folder}/run", **settings)
         return float(100 * run.summaries[0]["final"]["accuracy"])
 
 
