@@ -1,8 +1,7 @@
 # Every target that needs Python makes its own environment first; nothing else has to be set up.
 PYTHON  ?= python3
 VENV    ?= .venv
-# Twice the two cores that we count on: tests of deployments wait most of their time.
-WORKERS ?= 4
+WORKERS ?= 2
 GROUPS  := --dist loadgroup --no-loadscope-reorder
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
@@ -45,7 +44,7 @@ demo: $(STAMP)  ## Four methods on handwritten digits, then a report: under a mi
 smoke: $(STAMP)  ## A minute of tests: every method for three rounds, the command line, the rules of the house
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/test_golden.py tests/test_cli.py tests/test_house_rules.py
 
-test: $(STAMP)  ## The fast tests: some sixteen minutes on two cores
+test: $(STAMP)  ## The fast tests: some twenty minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) $(GROUPS) -m "not ray and not slow and not faults"
 
 test-slow: $(STAMP)  ## The slow tests alone: Ray, deployments, the documentation site; what `make test` leaves out

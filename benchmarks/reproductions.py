@@ -39,7 +39,7 @@ models.DNN = lambda *sizes, **classes: nn.Sequential(OrderedDict([
     ("flat", nn.Flatten()), ("fc1", nn.Linear(784, 100)), ("relu", nn.ReLU()), ("fc", nn.Linear(100, 10))]))
 """  # their own DNN, divided into body and head, has its log-softmax between the two
 FILE = Path(__file__).parent / "results" / "reproductions.json"
-ROUNDS, RATE, CLIENTS = 30, 0.05, 20
+ROUNDS, RATE, BATCH, CLIENTS = 30, 0.05, 10, 20
 DATA = {
     "name": "fashion_mnist",
     "partition": "dirichlet",
@@ -104,6 +104,19 @@ def ours(name: str, federation: Federation, seed: int) -> float:
         return float(100 * run.summaries[0]["final"]["accuracy"])
 
 
+def in_whole_batches(federation: Federation) -> Federation:
+    """Training samples up to a multiple of the batch: PFLlib leaves out what is less than one."""
+    clients = [federation.client(k) for k in range(federation.num_clients)]
+    sizes = [len(c.train) // BATCH * BATCH for c in clients]
+    return Federation.from_arrays(
+        [
+            {"train": (c.train.x[:n], c.train.y[:n]), "test": (c.test.x, c.test.y)}
+            for c, n in zip(clients, sizes, strict=True)
+        ],
+        valid_fraction=0.0,
+    )
+
+
 def write(federation: Federation, folder: Path) -> None:
     """The samples as PFLlib reads them: an archive a client, with a dict of x and y."""
     for split in ("train", "test"):
@@ -122,7 +135,7 @@ def theirs(name: str, checkout: Path, folder: Path, seed: int) -> float:
         "-nc": CLIENTS,
         "-gr": ROUNDS,
         "-ls": 1,
-        "-lbs": 10,
+        "-lbs": BATCH,
         "-lr": RATE,
         "-eg": ROUNDS,
         "-dev": "cpu",
@@ -149,7 +162,7 @@ def main() -> None:
     logging.getLogger("fedpers").setLevel(logging.ERROR)
     words = [f"data.{key}={value}" for key, value in DATA.items() if key != "name"]
     cfg = compose.load([f"data={DATA['name']}", *words])
-    federation = load_federation(cfg.data, seed=0)
+    federation = in_whole_batches(load_federation(cfg.data, seed=0))
     rows = json.loads(FILE.read_text(encoding="utf-8"))["rows"] if FILE.exists() else []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

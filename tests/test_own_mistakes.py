@@ -231,7 +231,7 @@ def test_a_mistake_in_the_keys_of_own_data(overrides, parts):
 MODELS = [
     ([], ["model.path=package.module:Net"]),
     (["model.path=Net"], ["model.path=Net", "package.module:Net"]),
-    (["model.path=no_such_nets:Net"], ["no_such_nets", "cannot be imported"]),
+    (["model.path=no_such_nets:Net"], ["there is no module no_such_nets", "nor installed"]),
     (["model.path=tests.own_nets:Nett"], ["has no Nett"]),
     (["model.path=tests.own_nets:not_a_module"], ["gives a int", "torch.nn.Module"]),
     (["model.path=tests.own_nets:Broken"], ["RuntimeError: no such layer", "model.kwargs"]),

@@ -137,9 +137,9 @@ def test_the_run_says_that_it_loops_and_why(caplog):
     ]
     caplog.clear()
     train(module("Plain"), rounds=1)
-    assert reason(caplog) == []  # stacked
+    assert all("that no other has" in text for text in reason(caplog))  # the others are stacked
     train(module("Functional"), rounds=1)
-    assert "random draws beside nn.Dropout" in reason(caplog)[0]  # no layer tells of its Dropout
+    assert "random draws beside nn.Dropout" in reason(caplog)[-1]  # no layer tells of its Dropout
 
 
 @pytest.mark.parametrize("name", ["CNN", "Functional"])
