@@ -346,6 +346,7 @@ def test_predictions_of_tokens_are_refused_as_a_table_and_made_in_python(tmp_pat
 
 def told_once(table, capsys, name, rows, model):
     """The table of predictions, and what is said of the answers."""
+    capsys.readouterr()  # what training said
     predict(rows, None, None, None, model, None, table / f"{name}.csv")
     return pd.read_csv(table / f"{name}.csv", dtype={"prediction": str}), capsys.readouterr().err
 
