@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpers.core.documents import table
+from fedpers.results.method_tables import RESULTS
 
-RESULTS = "benchmarks/results"
 NAMES = {"local": "local training", "fedavg": "FedAvg"}
 UNITS = {"accuracy": "test accuracy in points", "loss": "test loss"}
 NOTE = (

@@ -24,11 +24,11 @@ import fedpers
 from fedpers.config.keys import all_keys
 from fedpers.core.documents import PART, Render, fill, table
 from fedpers.results.differences import differences
-from fedpers.results.method_tables import benchmark
+from fedpers.results.method_tables import RESULTS, benchmark
 from fedpers.results.report.record import size
 
 ROOT = Path(fedpers.__file__).resolve().parents[1]  # of a source tree
-RESULTS, MAP = "benchmarks/results", "docs/results.yaml"
+MAP = "docs/results.yaml"
 PAPERS = {
     "pflego": "[PFLEGO](methods/pflego.md)",
     "ppfl": "[PPFL](methods/ppfl.md)",

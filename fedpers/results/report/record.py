@@ -14,6 +14,7 @@ import yaml
 from fedpers.config.compose import CONF
 from fedpers.core.data import INCOMPLETE
 from fedpers.core.errors import ConfigError
+from fedpers.core.scores import short
 from fedpers.results.files import plain
 from fedpers.results.report.paired_tests import Difference
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
@@ -98,7 +99,7 @@ def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]
     else:
         accurate = not math.isnan(sum(group.values(METRICS[0])))  # a regression has a loss only
         found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS if accurate or m == "loss"}
-        asked = [spec.rpartition(":")[2] for spec in group.runs[0].config.get("metrics") or ()]
+        asked = [short(name) for name in group.runs[0].config.get("metrics") or ()]
         found |= {m: group.values(m) for m in asked if m not in found}
         metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
         found[f"{metric}, {CHOSEN}"] = [_scale(metric) * r.best(metric) for r in group.runs]
