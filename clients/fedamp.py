@@ -1,21 +1,9 @@
 """FedAMP, client half. The algorithm box is in strategies/fedamp.py."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from fedpers.families.disclosures import OWN_MODEL
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    above,
-    bounds,
-    minimise,
-    proximal,
-    record,
-)
+from fedpers.families.peers.own_model import OwnModel, OwnModelClient
+from fedpers.method import Data, LocalConfig, Params, Stream, above, bounds, minimise, proximal, record
 
 
 @dataclass(frozen=True)
@@ -39,22 +27,10 @@ class CloudModel:
     w: Params
 
 
-@record
-class OwnModel:
-    """The client's model w_i: its state, and its reply."""
-
-    w: Params
-
-
-class FedAMPClient(PersonalizedClient):
+class FedAMPClient(OwnModelClient):
     """Trains its own model near the one that the server mixed for it."""
 
     config: FedAMPConfig
-    disclosure = OWN_MODEL
-
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnModel:
-        """All clients start from the same initial model."""
-        return OwnModel(params)
 
     def answer(
         self, order: CloudModel, state: OwnModel, data: Data, rng: Stream
@@ -64,11 +40,3 @@ class FedAMPClient(PersonalizedClient):
         near = proximal(self.model.loss, h.lam / h.alpha, order.w)
         new = OwnModel(minimise(near, state.w, data, rng, h.local))                      # [C1]
         return new, new                                                                  # [C2]
-
-    def personal(self, shared: Any, state: OwnModel) -> Params:
-        """The client's own model."""
-        return state.w
-
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes."""
-        return self.config.local.work(n)

@@ -1,24 +1,13 @@
 """pFedGraph, client half. The algorithm box is in strategies/pfedgraph.py."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
 from fedpers.core.params import dot, sq_norm
-from fedpers.families.disclosures import OWN_MODEL
+from fedpers.families.peers.own_model import OwnModel, OwnModelClient
 from fedpers.learning.losses import Loss
-from fedpers.method import (
-    Data,
-    LocalConfig,
-    Params,
-    PersonalizedClient,
-    Stream,
-    above,
-    bounds,
-    minimise,
-    record,
-)
+from fedpers.method import Data, LocalConfig, Params, Stream, above, bounds, minimise, record
 
 
 @dataclass(frozen=True)
@@ -43,13 +32,6 @@ class Mixture:
     c: Params                             # empty: none, as before the first visit
 
 
-@record
-class OwnModel:
-    """The client's model w_i: its state, and its reply."""
-
-    w: Params
-
-
 @dataclass(frozen=True)
 class Aligned:
     """The loss, less λ times the mean cosine of w and the models that were mixed."""
@@ -64,15 +46,10 @@ class Aligned:
         return self.loss(w, batch) - self.lam * dot(self.c, w) / length                  # [C1]
 
 
-class PFedGraphClient(PersonalizedClient):
+class PFedGraphClient(OwnModelClient):
     """Trains the model that the server mixed for it, and keeps its direction near those of the mixture."""
 
     config: PFedGraphConfig
-    disclosure = OWN_MODEL
-
-    def initial_state(self, params: Params, data: Data, rng: Stream) -> OwnModel:
-        """All clients start from the same initial model."""
-        return OwnModel(params)
 
     def answer(
         self, order: Mixture, state: OwnModel, data: Data, rng: Stream
@@ -82,11 +59,3 @@ class PFedGraphClient(PersonalizedClient):
         loss: Loss = Aligned(self.model.loss, h.lam, order.c) if order.c else self.model.loss
         new = OwnModel(minimise(loss, order.w, data, rng, h.local))                      # [C2]
         return new, new                                                                  # [C3]
-
-    def personal(self, shared: Any, state: OwnModel) -> Params:
-        """The client's own model."""
-        return state.w
-
-    def work(self, order: Any, n: int) -> int:
-        """As many sample gradients as the local training takes."""
-        return self.config.local.work(n)

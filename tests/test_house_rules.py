@@ -22,6 +22,7 @@ HALVES = {  # the abstract bases, also those of a family in fedpers/families
         "CoinClient",
         "GlobalModelClient",
         "MixtureClient",
+        "OwnModelClient",
         "PrototypeClient",
         "SplitClient",
     },
