@@ -18,7 +18,8 @@ from fedpers.core.compiled import Patience, compiled
 from fedpers.learning.kernels import library
 from tests.deployment.matrix import fault
 
-SLOW = '#!/bin/sh\nsleep {seconds}\nexec {cc} "$@"\n'
+# -O0: what is asked is who compiles when and what is left, not how fast the code is
+SLOW = '#!/bin/sh\nsleep {seconds}\nexec {cc} "$@" -O0\n'
 
 
 @pytest.fixture
@@ -155,12 +156,15 @@ TARGETS = [("cc", "x86_64", "-march=x86-64"), ("aarch64-linux-gnu-gcc", "", "-ma
 def test_other_processors_are_compiled_for(
     compiler: str, machine: str, march: str, sources: str, tmp_path: Path
 ) -> None:
-    """Without AVX2, and for another family; what this machine has is compiled for by every other test."""
+    """Without AVX2, and for another family; what this machine has is compiled for by every other test.
+
+    -O0: a compiler refuses instructions that a processor lacks before it optimises.
+    """
     if shutil.which(compiler) is None or machine not in ("", platform.machine()):
         pytest.skip(f"no {compiler} for {march}")
     flags = [march if f == "-march=native" else f for f in module.FLAGS]
     code = [str(s) for s in SOURCES[sources] if s.suffix == ".c"]
-    command = [compiler, *flags, "-Wall", "-Werror=implicit-function-declaration", *code]
+    command = [compiler, *flags, "-O0", "-Wall", "-Werror=implicit-function-declaration", *code]
     done = subprocess.run(
         [*command, "-o", str(tmp_path / "out.so"), "-lm"], capture_output=True, text=True, check=False
     )

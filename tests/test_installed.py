@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedpers.checks.contract import CHECKS
+from tests.test_compiled import slow_compiler
 from tests.test_notebook import executed
 from tests.test_observers import records
 from tests.wheels import ROOT, build, copy_tree
@@ -217,9 +218,12 @@ def test_weights_and_biases_offline(python: Path, tmp_path: Path) -> None:
     assert [float(step["test/accuracy"]) > 0 for step in records(log)["history"]] == [True, True]
 
 
-def test_an_image_uses_the_kernels_that_it_was_built_with(python: Path, tmp_path: Path) -> None:
+def test_an_image_uses_the_kernels_that_it_was_built_with(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The steps of docker/Dockerfile: compiled in its first stage, used in the second without a compiler."""
     assert "/bin/fedpers kernels --portable" in (ROOT / "docker" / "Dockerfile").read_text()
+    slow_compiler(tmp_path, monkeypatch, 0.0)
     made = called(tmp_path, str(python), "-P", "-m", "fedpers", "kernels", "--portable").split()
     code = """
     import os
