@@ -48,20 +48,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def files_are_read_once() -> Iterator[None]:
-    """Hydra reads each YAML file of the package once a session; folders of a test's own each time."""
+    """Hydra reads and lists the package's YAML files once a session; folders of a test's own each time."""
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()  # which executes the module below anew: a class from before would not be Hydra's
     from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
 
-    read: dict[tuple[str, str], Any] = {}
-    load = ImportlibResourcesConfigSource.load_config
+    def once(method: Any, found: dict[tuple[Any, ...], Any]) -> Any:
+        def ask(self: Any, *args: Any, **options: Any) -> Any:
+            key = (self.path, args, tuple(options.items()))
+            if key not in found:
+                found[key] = method(self, *args, **options)
+            return copy.deepcopy(found[key])
 
-    def load_once(self: Any, config_path: str) -> Any:
-        key = (self.path, config_path)
-        if key not in read:
-            read[key] = load(self, config_path)
-        return copy.deepcopy(read[key])
+        return ask
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImportlibResourcesConfigSource, "load_config", load_once)
+        for name in ("load_config", "list", "is_group", "is_config"):
+            ask = once(getattr(ImportlibResourcesConfigSource, name), {})
+            patch.setattr(ImportlibResourcesConfigSource, name, ask)
         yield
 
 

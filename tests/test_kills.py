@@ -6,11 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedpers.app.run_folder import stored_config
 from fedpers.results.report.write import write_report
+from fedpers.results.summary import read_summary
 
 SWEEP = [
     *("run", "-m", "method=fedavg,local", "seed=0,1,2", "data.num_clients=3", "data.limit=90"),
@@ -86,6 +89,12 @@ def without_times(run: Path) -> None:
     (run / "summary.json").write_text(json.dumps(summary))
 
 
+def numbers(run: Path) -> list[dict[str, str]]:
+    """metrics.csv without times."""
+    rows = csv.DictReader(io.StringIO((run / "metrics.csv").read_text()))
+    return [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in rows]
+
+
 def reported(folder: Path) -> dict[str, bytes]:
     """The report of a sweep's folder, file by file."""
     for summary in folder.glob("*/summary.json"):
@@ -103,6 +112,11 @@ def test_a_sweep_killed_ten_times_reports_as_an_undisturbed_one(tmp_path: Path) 
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[-1]) >= 8  # a sweep may end just before its kill
     assert len(list(part.glob("*/summary.json"))) == 6
+    for run in whole.glob("*/summary.json"):
+        same = part / run.parent.name
+        assert stored_config(same) == replace(stored_config(run.parent), out=str(same))
+        assert read_summary(same)["best"] == read_summary(run.parent)["best"]
+        assert numbers(same) == numbers(run.parent)
     want, found = reported(whole), reported(part)
     assert want.keys() == found.keys()
     for name, content in want.items():

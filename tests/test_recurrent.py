@@ -38,6 +38,7 @@ METHODS = ("acd", "scd", "ascd", "svrcd", "asvrcd")
 COPIES = (MX2Settings(lam=2.0), APFL2Settings(Lambda=0.0, l2=0.1), Settings(name="full", mu=0.1))
 FEW = {"p_w": 0.3, "max_local": 8}  # ACD's momentum takes rounding further, by autograd as well
 ROUNDS = 3
+KNOWN = {"mu": 0.1, "L": 5.0, "cL": 5.0}  # else they are estimated, which takes as long as the rounds
 SOON = {"p_w": 0.04, "max_local": 40}  # rounds of about 20 iterations, more than are made at once
 
 
@@ -71,7 +72,8 @@ def run(name, network, fed=FED, runner="stack", dtype="float32", **options):
     """The server's variables and the clients' states after some rounds."""
     halves, plan = method(name), Plan(seed=3, eval_every=0, dtype=dtype)
     own = {"lsgd": {}, "scd": SOON, "acd": FEW}.get(name, {**SOON, "rho": 0.02})
-    cfg = halves.config_class()(**{**own, **options})
+    objective = replace(options.pop("objective", MX2Settings()), **KNOWN)
+    cfg = halves.config_class()(objective=objective, **{**own, **options})
     strategy, client = halves.strategy_class()(cfg, network, plan), halves.client_class()(cfg, network)
     cohort = Cohort(client, fed, RamStore(), plan, RunnerConfig(runner))
     strategy.start(InProcessGrid(cohort), num_rounds=ROUNDS)
@@ -196,17 +198,24 @@ def by_hand(network, how, models, data, index, weight):
     return [mix(row, now) for row in ENDS]
 
 
-@pytest.mark.parametrize(
-    "steps, points", [(0, 2), (1, 2), (5, 1), (5, 2), (16, 2), (20, 1), (64, 2), (70, 2), (131, 1)]
-)
+BY_HAND = {
+    "logistic": model("logistic"),
+    "mlp": model(),
+    "without bias": model(bias=False, hidden=[7, 6]),
+    "wide": model(inputs=16, hidden=[70]),
+}
+FEW_STEPS = [(0, 2), (5, 1), (70, 2)]  # how steps are divided depends on the first layer's width alone
+MANY_STEPS = [*FEW_STEPS, (1, 2), (5, 2), (16, 2), (20, 1), (64, 2), (131, 1)]
+
+
 @pytest.mark.parametrize("size, fast", [(1, False), (1, True), (7, False)])
 @pytest.mark.parametrize(
-    "network",
-    [model("logistic"), model(), model(bias=False, hidden=[7, 6]), model(inputs=16, hidden=[70])],
-    ids=["logistic", "mlp", "without bias", "wide"],
+    "name, steps, points",
+    [(n, *s) for n in BY_HAND for s in (FEW_STEPS if n == "without bias" else MANY_STEPS)],
 )
 @torch.no_grad()
-def test_steps_are_those_by_hand(network, size, fast, steps, points):
+def test_steps_are_those_by_hand(name, size, fast, steps, points):
+    network = BY_HAND[name]
     rng = torch.Generator().manual_seed(steps)
     inputs = next(iter(network.init(0).values())).shape[1]
     parts = [

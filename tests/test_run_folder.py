@@ -1,11 +1,8 @@
 """A run directory is inviolable: refused runs change nothing in it, repeated sweeps go on with it."""
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,27 +88,6 @@ def test_another_run_in_a_sweeps_folder_is_refused(tmp_path):
     execute(cfg, tmp_path / "a")
     with pytest.raises(ConfigError, match=r"another run is there \(seed: 0 there, 1 here\)"):
         execute(replace(cfg, seed=1), tmp_path / "a", repeat=True)
-
-
-@pytest.mark.slow
-def test_a_sweep_killed_and_repeated_ends_like_an_undisturbed_one(tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    program = [sys.executable, "-m", "fedpers", *SWEEP, "rounds=6"]
-    subprocess.run([*program, f"out={whole}"], check=True, capture_output=True)
-    with subprocess.Popen([*program, f"out={part}"], stdout=subprocess.DEVNULL) as sweep:
-        while len(list(part.glob("*/metrics.csv"))) < 2:
-            time.sleep(0.02)
-        os.kill(sweep.pid, signal.SIGKILL)
-    done = subprocess.run([*program, f"out={part}"], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    names = sorted(p.name for p in whole.iterdir() if p.is_dir())
-    assert len(names) == 3
-    for name in names:
-        assert numbers(part / name).equals(numbers(whole / name))
-        assert read_summary(part / name)["best"] == read_summary(whole / name)["best"]
-        assert stored_config(part / name) == replace(
-            stored_config(whole / name), out=stored_config(part / name).out
-        )
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, capsys):
