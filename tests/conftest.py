@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import copy
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=lambda item: item.path not in slow)
+
+
+def _handlers() -> list[logging.Handler]:
+    loggers = logging.root, logging.getLogger("fedpers")
+    return [h for x in loggers for h in x.handlers if not type(h).__module__.startswith("_pytest.")]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A test that leaves a log handler fails: what later tests log would go there."""
+    yield
+    left = _handlers()
+    for handler in left:
+        logging.root.removeHandler(handler)
+        logging.getLogger("fedpers").removeHandler(handler)
+    assert not left, f"log handlers that the test left: {left}"
 
 
 # What a run spends outside its training is the same for every run and costs more than a tiny run's

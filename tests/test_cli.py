@@ -1,6 +1,7 @@
 """The command line: statuses, exact messages, run directories. `fedpers.app.run` is a fake here."""
 
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -96,6 +97,33 @@ def test_a_sweep_gives_each_run_a_folder_that_says_what_it_is(runs, capfd):
         ("local", 0),
         ("local", 1),
     ]
+
+
+def handlers():
+    """Of each logger that has some, with their levels."""
+    known = [logging.root, *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    return {x.name: (x.level, [(h, h.level) for h in x.handlers]) for x in known if x.handlers or x.level}
+
+
+@pytest.mark.parametrize("mode", ["text", "json"])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["out=a"], 0), (["-m", "seed=0,1", "out=b"], 0), (["rounds=ten"], 2), (["--cfg", "job"], 0),
+     (["resume=old", "rounds=30"], 0)],
+)  # fmt: skip
+def test_a_command_leaves_the_loggers_of_its_process_as_they_were(runs, words, status, mode, monkeypatch):
+    """Hydra takes all handlers away and sets up its own; those of a host are back afterwards."""
+    assert main(["run", "method=fedavg", "out=old"]) == 0
+    monkeypatch.setenv("FEDPERS_LOG", mode)
+    theirs = logging.StreamHandler()
+    theirs.setLevel(logging.ERROR)
+    logging.root.addHandler(theirs)
+    try:
+        before = handlers()
+        assert main(["run", *words]) == status
+        assert handlers() == before and theirs in logging.root.handlers
+    finally:
+        logging.root.removeHandler(theirs)
 
 
 def test_cfg_job_prints_the_config(runs, capsys):

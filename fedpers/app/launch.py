@@ -20,7 +20,7 @@ from fedpers.app.run_folder import CONFIG, check_nesting, check_writable
 from fedpers.config import compose, hydra_internals, search, slips
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
-from fedpers.core.logs import formatter, wants_json
+from fedpers.core.logs import formatter, restored, wants_json
 
 if TYPE_CHECKING:
     from fedpers.app.many import ManyRuns
@@ -51,7 +51,7 @@ def run_command(argv: Sequence[str]) -> int:
     args = hydra_internals.parse_arguments(argv, PROGRAM)
     folder = _value(args.overrides, "resume")
     try:
-        with preemption.heeded():
+        with restored(), preemption.heeded():
             try:
                 if folder is not None:
                     _resume(Path(folder).expanduser(), args, session)
@@ -72,7 +72,7 @@ def _resume(folder: Path, args: Any, session: Session) -> None:
     screen = logging.StreamHandler(sys.stdout)
     screen.setLevel(logging.WARNING)  # details go to the run's fedpers.log
     screen.setFormatter(formatter("%(message)s"))
-    logging.basicConfig(handlers=[screen])
+    logging.getLogger().addHandler(screen)  # until the end of the command
     _execute(cfg, folder, session, words=args.overrides)
 
 

@@ -6,6 +6,8 @@ affair, on a server and on each device, and two runs that differ in it are the s
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fedpers.core.errors import ConfigError
 
@@ -44,6 +46,27 @@ def formatter(text: str = TEXT) -> logging.Formatter:
         ) from error
     names = {"levelname": "level", "name": "logger"}
     return JsonFormatter("%(levelname)s %(name)s %(message)s", rename_fields=names, timestamp=True)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """A block after which loggers have the handlers and levels from before it; new handlers are closed.
+
+    Hydra puts handlers of its own in place of all others, and a command may be a call in a longer process.
+    """
+    loggers = [logging.getLogger(name) for name in (None, "fedpers", "hydra")]
+    before = [(x, x.level, [(h, h.level) for h in x.handlers]) for x in loggers]
+    try:
+        yield
+    finally:
+        for logger, level, known in before:
+            ours = [h for h in logger.handlers if h not in dict(known)]
+            logger.handlers[:] = [h for h, _ in known]
+            logger.setLevel(level)
+            for handler in ours:
+                handler.close()
+            for handler, own in known:
+                handler.setLevel(own)
 
 
 def to_stderr(text: str = TEXT, level: int = logging.INFO) -> None:
