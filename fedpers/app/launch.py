@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedpers.config.search import SweepConfig
 
 PROGRAM = "fedpers run"
+FOREIGN = "jobs=, tune=: these runs are started by fedpers; leave out hydra/launcher="
 log = logging.getLogger("fedpers")
 
 
@@ -81,7 +82,7 @@ def _start(args: Any, session: Session) -> None:
     named = _value(args.overrides, "out")
     overrides = [o for o in args.overrides if _key(o) != "out"]
     args.overrides, settings = compose.prepare(overrides, bool(args.multirun), args.config_dir)
-    many = _together(settings) if settings.jobs != 1 or settings.tune else None
+    many = _together(settings, args) if settings.jobs != 1 or settings.tune else None
     if named is not None:
         out = Path(named).expanduser()
         check_writable(out)
@@ -125,7 +126,9 @@ def _start(args: Any, session: Session) -> None:
     _raise_failures(session)
 
 
-def _together(settings: "SweepConfig") -> "ManyRuns":
+def _together(settings: "SweepConfig", args: Any) -> "ManyRuns":
+    if _value(args.overrides, "hydra/launcher") not in (None, "basic"):
+        raise ConfigError(FOREIGN)  # before it starts a process for each run
     from fedpers.app.many import ManyRuns  # brings all of Flower, which a mistyped word should not wait for
 
     return ManyRuns(settings)
@@ -154,7 +157,7 @@ def _root(hydra: Any) -> Path:
 
 def _check_launcher(hydra: Any) -> None:
     if hydra.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra.launcher._target_:
-        raise ConfigError("jobs=, tune=: these runs are started by fedpers; leave out hydra/launcher=")
+        raise ConfigError(FOREIGN)
 
 
 def _execute(
