@@ -154,7 +154,8 @@ def test_private_modules_of_hydra_are_used_in_one_file() -> None:
 def test_a_run_in_process_loads_only_what_its_first_round_needs() -> None:
     """Scikit-learn, matplotlib and Flower's SuperLink took longer than all else before that round."""
     methods = [f"fedpers.{m}" for m in FILES if m.startswith(("strategies.", "clients."))]
-    engine = ["fedpers.app.run", "fedpers.engines.inprocess_grid", "fedpers.datasets.digits"]
+    app, more = ["fedpers.app.run", "fedpers.app.python_api"], ["fedpers.datasets.digits"]
+    engine = [*app, "fedpers.engines.inprocess_grid", *more]
     wanted = ", ".join([*engine, *methods])
     load = "fedpers.datasets.digits.load(None, None)"
     code = f"import sys, {wanted}; {load}; print(*{{m.partition('.')[0] for m in sys.modules}})"

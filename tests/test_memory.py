@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import fedpers
 from fedpers.core.memory import YOUNG, gc_frozen
 
 HELD = """
@@ -140,3 +142,17 @@ print(gc.get_freeze_count() > 0)
 def test_what_the_interpreter_froze_is_not_the_users():
     """Else what a run left in cycles stayed for ever."""
     assert _lines(FROZEN) == ["0", "True"]
+
+
+@pytest.mark.parametrize(
+    ("model", "given_back"), [({"name": "module", "path": "tests.own_nets:Plain"}, True), ("mlp", False)]
+)
+def test_what_stacks_by_autograd_free_goes_back_during_a_round(model, given_back, monkeypatch, tmp_path):
+    """Clients' states lie between; a stack by a kernel of ours uses the same memory again."""
+    freed = []
+    monkeypatch.setattr("fedpers.engines.runner.CHURN", 0)
+    monkeypatch.setattr("fedpers.engines.runner.give_back", lambda: freed.append(1))
+    rows = [(torch.randn(8, 16), torch.arange(8) % 3) for _ in range(4)]
+    data = fedpers.Federation.from_arrays(rows)
+    fedpers.run("ditto", "engine.runner=stack", data=data, model=model, rounds=1, out=tmp_path)
+    assert bool(freed) == given_back

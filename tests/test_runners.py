@@ -875,7 +875,16 @@ def test_an_order_is_taken_apart_once(runner, monkeypatch):
 
 @pytest.mark.parametrize(
     ("each_mb", "by_autograd", "clients"),
-    [(1, False, 1024), (1, True, 256), (32, True, 16), (100, True, 10), (100, False, 10), (3000, True, 1)],
+    [
+        (1, False, 1024),
+        (1, True, 64),
+        (4, True, 32),
+        (10, True, 25),
+        (32, True, 16),
+        (100, True, 10),
+        (100, False, 10),
+        (3000, True, 1),
+    ],
 )
 def test_clients_of_one_stack(each_mb, by_autograd, clients):
     assert most_clients(2**30, each_mb * 2**20, by_autograd=by_autograd) == clients

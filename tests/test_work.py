@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedpers.checks.toy_data import toy_federation
 from fedpers.config.registry import METHODS
@@ -231,3 +233,16 @@ def test_flops_of_a_module_with_batch_norm_are_those_of_its_products():
     convolution, head = 2 * 9 * 4 * 64, 2 * 256 * 3
     found = flops.flops_of(model, (1, 16, 16))
     assert found == flops.SampleFlops(convolution, convolution + 3 * head, 2 * head)
+
+
+def test_operations_are_counted_as_torch_counts_them():
+    """FlopCounterMode, which takes composite operations apart first: a recurrent layer and attention."""
+    embed, cell = torch.nn.Embedding(9, 8), torch.nn.LSTM(8, 4, batch_first=True)
+    block = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def run() -> None:
+        block(cell(embed(torch.arange(6).view(2, 3)))[0].repeat(1, 1, 2)).sum().backward()
+
+    with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+        run()
+    assert flops._counted(run) == counter.get_total_flops() // flops.PAIR > 1000

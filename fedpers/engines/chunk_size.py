@@ -13,7 +13,10 @@ AGAIN = 16  # after so many chunks a neighbouring size is tried
 ANEW = (8, 32, 128)  # chunks after which all is measured again: the first ones meet data and memory cold
 LEAST = 0.7  # of a candidate: a chunk of that size counts for it
 ALIKE = 1.05  # times so near are equal: larger stacks need fewer calls
-ROOMY = 256 * 2**20  # bytes of a stack that autograd computes on a CPU beyond FIRST clients
+ROOMY, LARGEST = (
+    2**26,
+    2**28,
+)  # bytes of a stack that autograd computes on a CPU: of small and of large models
 RECENT = 4  # measurements that count: the load of a machine changes
 
 
@@ -113,7 +116,7 @@ def most_clients(budget: int, each: int, *, by_autograd: bool) -> int:
 
     Args:
         budget: bytes that it must not exceed, unless one client does.
-        by_autograd: of a module on a CPU: beyond FIRST clients more take memory, and hardly less time.
+        by_autograd: of a module on a CPU: beyond 2 FIRST clients more take memory, and hardly less time.
     """
-    most = min(budget, max(ROOMY, FIRST * each)) if by_autograd else budget
-    return max(1, most // each)
+    wanted = max(ROOMY, min(LARGEST, 2 * FIRST * each), FIRST * each)
+    return max(1, (min(budget, wanted) if by_autograd else budget) // each)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpers.core.data import ClientData
+from fedpers.core.memory import give_back
 from fedpers.core.pytree import TreeSpec, flatten, spec_of
 from fedpers.core.witness import STACK, Witness, took
 from fedpers.engines.chunk_size import ChunkSize, most_clients, without_rest
@@ -30,7 +31,8 @@ from fedpers.learning.convolution import ConvolutionForbidden, forbid_torch_conv
 from fedpers.learning.kernels.graphs import Recorder
 
 log = logging.getLogger("fedpers")
-HELD = 256 * 2**20  # bytes of clients' states that are read before their clients run
+HELD = 2**26  # bytes of clients' states that are read before their clients run
+CHURN = 2**26  # bytes of stacks by autograd after which what they freed is given back to the system
 TOGETHER = 1024  # states that are read in one call
 BUSY = 4 * 2**20  # bytes that a client's step keeps up to which a stack of them is faster on a CPU
 CACHED = 2**18  # bytes of a model up to which steps element by element are faster in stacks
@@ -66,6 +68,7 @@ class Runner:
         self.said: set[str] = set()  # reasons for the loop that were logged
         self.looped: set[Any] = set()  # kinds of request that vmap could not take
         self.witness = Witness()  # of local training
+        self.churned = 0  # bytes of such stacks since then
 
     def run(self, population: Population, requests: Sequence[Request]) -> list[Any]:
         """The answers, in the order of the requests; of a client that failed its exception."""
@@ -206,7 +209,9 @@ class Runner:
         if tuner is None:
             name = f"{kind[0]} {kind[1].__name__}"
             tuner = self._tuners[kind] = ChunkSize(name, measures=population.device == "cpu")
-        limit = self._limit(population, key)
+        by_autograd, each = self._bytes_each(population, key)
+        budget = (self.config.memory_mb or free_mb(population.device)) * 2**20
+        limit = most_clients(budget, each, by_autograd=by_autograd)
         if limit == 1:
             self._say(HUGE)
             yield from self._loop(population, key, jobs, shared)
@@ -235,7 +240,16 @@ class Runner:
                 seconds = time.process_time() - began
                 tuner.add(len(chunk), seconds / len(chunk) / max(work, *sizes))
                 population.keep([job.request for job in chunk], states)  # no matter of a chunk's size
+            if by_autograd:
+                self._give_back(each * len(chunk))
             yield from zip((job.place for job in chunk), found, strict=True)
+
+    def _give_back(self, freed: int) -> None:
+        """Now and then: the clients' new states lie between what was freed, and no other stack fits there."""
+        self.churned += freed
+        if self.churned > CHURN:
+            self.churned = 0
+            give_back()
 
     def _one_by_one(self, population: Population, jobs: Sequence[Job]) -> list[Any]:
         """The answers of clients that run alone."""
@@ -253,14 +267,12 @@ class Runner:
             log.warning("clients with a %s order run one by one; vmap says: %r", name, error)
             log.debug("why a stack failed", exc_info=error)
 
-    def _limit(self, population: Population, key: Key) -> int:
-        """Clients that a stack has memory for: weights, gradients, optimiser, data, activations."""
+    def _bytes_each(self, population: Population, key: Key) -> tuple[bool, int]:
+        """(whether autograd computes on a CPU, bytes of a client: weights, gradients, data, activations)."""
         weights = key.order.nbytes + key.state.nbytes
         row = math.prod(population.federation.input_shape) * 4
-        budget = (self.config.memory_mb or free_mb(population.device)) * 2**20
         kept = population.kept_bytes(key.kind[0] == "train", key.sizes)
-        each = 6 * weights + 3 * row * sum(key.sizes) + kept + 1
-        return most_clients(budget, each, by_autograd=kept > 0 and population.device == "cpu")
+        return kept > 0 and population.device == "cpu", 6 * weights + 3 * row * sum(key.sizes) + kept + 1
 
 
 def _slower_in_stacks(population: Population, asked: OrderGroup, sizes: Sequence[int]) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fedpers.core.data import Data
 from fedpers.core.params import Params, split
@@ -95,11 +97,29 @@ def _differentiate(loss: Callable[[Any], Any], params: Any) -> None:
 
 
 def _counted(run: Callable[[], Any]) -> int:
-    from torch.utils.flop_counter import FlopCounterMode
-
     # Without mkldnn a recurrent layer is products, which are counted, and not one operator, which is not.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="TF32")  # of a switch that `flags` sets back
-        with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+        with torch.backends.mkldnn.flags(enabled=False), _Counter() as counter:
             run()
-    return int(counter.get_total_flops()) // PAIR
+    return counter.total // PAIR
+
+
+class _Counter(TorchDispatchMode):
+    """Counts operations by torch's formulas, as its FlopCounterMode does, which loads torch's compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would load its compiler to switch it off
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **kwargs or {})
+        formula = flop_registry.get(func._overloadpacket)
+        self.total += int(formula(*args, **kwargs or {}, out_val=found)) if formula else 0
+        return found

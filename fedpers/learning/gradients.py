@@ -1,4 +1,4 @@
-"""Gradients: by autograd for one client, by torch.func for a stack, by algebra where it is known."""
+"""Gradients: by autograd for one client and under vmap for a stack, by algebra where it is known."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from fedpers.core import derivatives
 from fedpers.core.data import Data
 from fedpers.core.params import Params
 from fedpers.core.rng import Stream
@@ -54,7 +55,7 @@ def knows_training(loss: Any) -> TypeGuard[OwnTraining]:
 
 
 def stacked() -> AbstractContextManager[None]:
-    """While this is open, `grad` is torch.func's: the caller runs a stack of clients under vmap."""
+    """While this is open, `grad` is one that vmap can take: the caller runs a stack of clients under it."""
     return holding(_stacked, True)
 
 
@@ -74,7 +75,7 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
     Returns:
         A function of the same arguments; it gives a tree like the argument, or a tuple of trees.
     """
-    differentiated = torch.func.grad(f, argnums=argnums) if in_stack() else _grad(f, argnums)
+    differentiated = derivatives.grad(f, argnums) if in_stack() else _grad(f, argnums)
 
     def by_autograd(*args: Any) -> Any:
         took(TORCH)
@@ -117,7 +118,7 @@ def _grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[
     def gradient(*args: Any) -> Any:
         if torch.is_grad_enabled():  # this gradient may be differentiated in turn
             with differentiated_once(False):
-                return torch.func.grad(f, argnums=argnums)(*args)
+                return derivatives.grad(f, argnums)(*args)
         full, leaves, forms = list(args), [], []
         for i in wanted:
             flat, form = pytree.tree_flatten(args[i])

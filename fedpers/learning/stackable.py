@@ -4,9 +4,10 @@ import logging
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedpers.core.derivatives import grad
 from fedpers.core.rng import Stream
 from fedpers.learning.draws import drawing
 from fedpers.learning.module import tracking

@@ -137,3 +137,9 @@ def flush_files() -> None:
     """Have the operating system write out what any process wrote, where it has `sync`."""
     if hasattr(os, "sync"):
         os.sync()
+
+
+def series(rows: Sequence[CsvRow], split: str, name: str) -> tuple[list[int], list[float]]:
+    """(rounds, values) of a column of one split, where it has values."""
+    found = {r["round"]: float(r[name]) for r in rows if r["split"] == split and name in r}
+    return list(found), list(found.values())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpers.core import derivatives
 from fedpers.core.bounds import above, bounds
 from fedpers.core.data import Data
 from fedpers.core.params import Params, add, sq_dist, sub
@@ -135,7 +136,7 @@ class MAML(Adapted):
         return add(w, self._slope(w, data), -self.config.alpha)
 
     def _slope(self, params: Params, data: Data) -> Params:
-        found: Params = torch.func.grad(self.loss)(params, data)  # differentiable, unlike `loss_gradient`
+        found: Params = derivatives.grad(self.loss)(params, data)  # differentiable, unlike `loss_gradient`
         return found
 
     def constants(self, base: Base) -> Constants:

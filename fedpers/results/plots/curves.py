@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from fedpers.core.data import Federation
 from fedpers.results import files
-from fedpers.results.files import CsvRow
+from fedpers.results.files import CsvRow, series
 from fedpers.results.plots import (
     centers,
     collaboration,
@@ -102,12 +102,6 @@ def _band(ax: Axes, curves: Sequence[Mapping[int, float]], label: str, ink: str)
     if len(values) > 1:
         std = values.std(0, ddof=1)
         ax.fill_between(rounds, mean - std, mean + std, color=ink, alpha=0.16, linewidth=0)
-
-
-def series(rows: Sequence[CsvRow], split: str, name: str) -> tuple[list[int], list[float]]:
-    """(rounds, values) of a column of one split, where it has values."""
-    found = {r["round"]: float(r[name]) for r in rows if r["split"] == split and name in r}
-    return list(found), list(found.values())
 
 
 def _finish(ax: Axes, title: str, share: bool) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpers.results.files import series
 from fedpers.results.plots import style
-from fedpers.results.plots.curves import series
 from fedpers.results.report.runs import SeedGroup, StoredRun
 from fedpers.results.report.standings import Comparison, Standing, client_names, seed_of
 

@@ -15,8 +15,7 @@ from fedpers.config.run_config import ModelConfig, RunConfig, flatten
 from fedpers.core.errors import ConfigError
 from fedpers.datasets.config import DataConfig
 from fedpers.results import files
-from fedpers.results.files import CsvRow
-from fedpers.results.plots.curves import series
+from fedpers.results.files import CsvRow, series
 from fedpers.results.summary import read_summary
 
 IGNORED = (
