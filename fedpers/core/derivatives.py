@@ -29,15 +29,15 @@ def grad(f: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callab
             inner = _wrap_all_tensors(args, level)
             flat, form = pytree.tree_flatten([inner[i] for i in wanted])
             _create_differentiable(flat, level)
-            slopes = _slopes(f(*inner), flat)
+            slopes = _slopes(f(*inner), tuple(flat))
             trees = pytree.tree_unflatten(_undo_create_differentiable(slopes, level), form)
         return trees[0] if isinstance(argnums, int) else tuple(trees)
 
     return gradient
 
 
-def _slopes(value: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+def _slopes(value: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The derivatives of `value`, which may be differentiated in turn; zeros where it does not depend."""
     if not value.requires_grad:
-        return [torch.zeros_like(t) for t in inputs]
-    return list(torch.autograd.grad(value, inputs, create_graph=True, materialize_grads=True))
+        return tuple([torch.zeros_like(t) for t in inputs])
+    return torch.autograd.grad(value, inputs, create_graph=True, materialize_grads=True)
