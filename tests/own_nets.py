@@ -368,9 +368,10 @@ class OddTypes(nn.Module):
 class Rows(nn.Module):
     """Rows of pixels in turn."""
 
-    def __init__(self, num_classes=3):
+    def __init__(self, num_classes=3, between=0.0):
         super().__init__()
-        self.rnn, self.fc = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, num_classes)
+        self.rnn = nn.LSTM(4, 8, 1 + (between > 0), batch_first=True, dropout=between)
+        self.fc = nn.Linear(8, num_classes)
 
     def forward(self, x):
         return self.fc(self.rnn(x[:, 0])[0][:, -1])

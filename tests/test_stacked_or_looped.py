@@ -15,6 +15,7 @@ NETS = {  # the row's first words, and a module of its kind
     "`nn.Dropout`": ("tests.own_nets:Dropping", {}),
     "BatchNorm": ("tests.own_nets:CNN", {"kwargs": {"p": 0.0}}),
     "LSTM": ("tests.own_nets:Rows", {}),
+    "such layers": ("tests.own_nets:Rows", {"kwargs": {"between": 0.5}}),
     "dropout as a function": ("tests.own_nets:Functional", {}),
     "code that looks": ("tests.own_nets:Branching", {}),
 }

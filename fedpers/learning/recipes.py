@@ -13,6 +13,7 @@ from fedpers.core.host import from_import_path
 from fedpers.core.hub import asked_once
 from fedpers.core.torchvision import with_torchvision
 from fedpers.learning.calls import plainly
+from fedpers.learning.cells import write_out
 from fedpers.learning.draws import own_draws
 from fedpers.learning.hidden_state import refuse_hidden_state
 from fedpers.learning.layers import Shape
@@ -123,6 +124,7 @@ def _tried(recipe: Recipe) -> ModuleNetwork:
     head = _head_of(module, recipe)
     refuse_hidden_state(module, x, recipe.what)
     draws = own_draws(module)
+    write_out(module)
     alone, activations = why_alone(module, x), saved_bytes(module, x)
     cut_head(module, recipe.head)
     if not _ends_in(head, module, x, outputs):

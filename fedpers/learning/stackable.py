@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpers.core.derivatives import grad
 from fedpers.core.rng import Stream
+from fedpers.learning.cells import runs_alone
 from fedpers.learning.draws import drawing
 from fedpers.learning.module import tracking
 
@@ -25,8 +26,8 @@ def why_alone(module: nn.Module, x: Tensor) -> str:
     reasons = [
         (bool(tracking(module)), "BatchNorm, whose statistics are each client's own"),
         (
-            any(isinstance(m, nn.RNNBase) for m in module.modules()),
-            "a recurrent layer, which vmap cannot take",
+            any(map(runs_alone, module.modules())),
+            "a recurrent layer with Dropout, a projection or code of its own, which vmap cannot take",
         ),
     ]
     known = " and ".join(text for there, text in reasons if there)
