@@ -43,7 +43,8 @@ class _Written(nn.RNNBase):
     def _one(self, depth: int, back: int, x: Tensor, given: States | None) -> tuple[Tensor, States]:
         """One layer in one direction over x [T, n, inputs]: its outputs [T, n, width] and last states."""
         names = [f"weight_ih_l{depth}", f"weight_hh_l{depth}", f"bias_ih_l{depth}", f"bias_hh_l{depth}"]
-        w, u, b, c = [getattr(self, name + "_reverse" * back, None) for name in names]
+        w, u, b, c = [getattr(self, n + "_reverse" * back, None) for n in names]  # without biases None
+        assert w is not None and u is not None
         count, place = 1 + (self.mode == "LSTM"), depth * (1 + self.bidirectional) + back
         start = x.new_zeros(x.shape[1], self.hidden_size)
         states = (start,) * count if given is None else tuple([t[place] for t in given])
