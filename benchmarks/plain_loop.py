@@ -7,10 +7,12 @@ Twenty clients, an epoch a round, SGD, in turns; numbers above 1 say how many ti
 
 import argparse
 import copy
+import json
 import logging
 import statistics
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,15 @@ def times(name: str, n: int, batch: int, pairs: int) -> float:
     return statistics.median(a / b for a, b in zip(loop, mine, strict=True))
 
 
+def _measured(file: Path) -> dict[str, Result]:
+    """{architecture: row} of what was measured before, which stays if it is not measured again."""
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
+    return {
+        r["architecture"]: {**r, "measured": r.get("measured", known["machine"]["date"])}
+        for r in known["rows"]
+    }
+
+
 def main() -> None:
     """Measure, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -121,14 +132,18 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("fedpers").setLevel(logging.ERROR)
-    rows = []
+    rows = _measured(Path(given.out))
     for name in given.only:
         row: Result = {"architecture": name}
         for n, batch in SIZES:
             row[f"{n} samples, batch {batch}"] = round(times(name, n, batch, given.pairs), 2)
-        rows.append(row)
-        print(row, flush=True)
-    keep(rows, "python -m benchmarks.plain_loop", Path(given.out))
+        rows[name] = row | {"measured": str(date.today())}
+        print(rows[name], flush=True)
+    keep(
+        [rows[name] for name in ARCHITECTURES if name in rows],
+        "python -m benchmarks.plain_loop",
+        Path(given.out),
+    )
 
 
 if __name__ == "__main__":
