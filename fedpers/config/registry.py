@@ -169,6 +169,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "the shared body is first moved to the features that a client's head knows"),
     _row("gpfl", "GPFL", "Zhang et al., ICCV 2023", "runs",
          "class embeddings and a valve for all, that turn features to a client's own classes"),
+    _row("fedcp", "FedCP", "Zhang et al., KDD 2023", "runs",
+         "a policy tells for each sample which features a personal and a shared head see", partial_work=True),
 )}
 # fmt: on
 

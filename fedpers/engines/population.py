@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedpers.engines.stacked_data import padded_size
 from fedpers.flower.client import PersonalizedClient
 from fedpers.flower.messages import Answer, Assessed, Request
 from fedpers.flower.privacy import Mechanism
+from fedpers.learning.draws import drawing
 from fedpers.learning.kernels.plan import small_convs
 from fedpers.learning.model import initial_params
 from fedpers.learning.training_round import answer, doing, own_state, trainings
@@ -173,7 +175,8 @@ class Population:
         rng = Stream(self.plan.seed, when[0], k, when[1])
         if state is UNREAD:
             state = self.state(k, when)
-        with self.client.model.network.turn(data.train, rng):
+        own = drawing([rng]) if self.client.draws else nullcontext()
+        with self.client.model.network.turn(data.train, rng), own:
             return self._served(request, state, data, rng)
 
     def _served(self, request: Request, state: Any, data: ClientData, rng: Stream) -> Answer:

@@ -179,12 +179,15 @@ class Runner:
         return key, data, asked.leaves + flat
 
     def _alone(self, population: Population) -> bool:
-        """Whether the model keeps its clients out of stacks."""
-        network = population.client.model.network
-        reason = network.alone or ("Dropout" if network.draws and population.device != "cpu" else "")
+        """Whether the model, or what the loss draws, keeps clients out of stacks."""
+        network, on_cpu = population.client.model.network, population.device == "cpu"
+        reason = network.alone or ("Dropout" if network.draws and not on_cpu else "")
         if reason:
             self._say(f"the model has {reason}")
-        return bool(reason)
+            return True
+        if drawn := population.client.draws and not on_cpu:
+            self._say("the method's loss draws random numbers, which a GPU does not draw for each of a stack")
+        return drawn
 
     def _say(self, reason: str) -> None:
         """Log once why clients run one by one."""

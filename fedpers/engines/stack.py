@@ -169,7 +169,8 @@ class _Work:
         order, state = self.given.row(rows)
         train = self.blocks[0]
         rng = StackedStream(i, self.streams, train.sizes, train.size)
-        with drawing(self.streams, i) if self.client.model.network.draws else nullcontext():
+        draws = self.client.draws or self.client.model.network.draws
+        with drawing(self.streams, i) if draws else nullcontext():
             found = self._one(i, order, state, rng)
         flats = [flatten(part) for part in found]
         self.specs = [spec_of(*each, numbers=False) for each in flats]

@@ -19,6 +19,11 @@ WEIGHED_PART = Disclosure(
     no_dp="the trace is sent beside the shared part, without a bound on what it tells",
     no_sum="the server weighs each part by the trace beside it; parts that clients weigh could be summed",
 )
+PART_AND_HEAD = Disclosure(
+    "the shared part after local work, in which the head is the mean of the received and its own one",
+    delta="part",
+    since="part",
+)
 BODY = Disclosure("the body after local work", delta="theta", since="theta")
 BODY_GRADIENT = Disclosure("the gradient of the body", delta="theta")
 BODY_CHANGE = Disclosure("the change of the body", delta="part")

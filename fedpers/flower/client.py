@@ -35,6 +35,7 @@ class PersonalizedClient(NumPyClient, ABC):
     vectorized: ClassVar[bool] = True  # False: `answer` cannot run under vmap
     apart: ClassVar[bool] = False  # True: under vmap `answer` gets order and state as `core.vmap.PerClient`
     elementwise: ClassVar[bool] = False  # True: on a CPU large models are trained one after another
+    draws: ClassVar[bool] = False  # True: losses draw numbers of the client (`learning.draws.uniform`)
     private: ClassVar[tuple[str, ...]] = ()  # fields of the state that must never be sent
     reply_is_shared: ClassVar[bool] = False  # True: a reply is what its sender then predicts with
     read_only_orders: ClassVar[tuple[type, ...]] = ()  # they change no model: no assessment after them

@@ -1,4 +1,4 @@
-"""Dropout's random numbers: each client has its own, the same alone and in a stack.
+"""Random numbers of Dropout and of losses: each client has its own, the same alone and in a stack.
 
 A mask depends on the client's stream, on which local training and which of its steps this is, and on how many
 masks the step has drawn before: not on who else is in the stack, nor on its padding. Numbers are drawn row by
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream
 from fedpers.core.scope import holding
 from fedpers.core.vmap import outside, row_of
@@ -64,6 +65,20 @@ def drawing(rngs: Sequence[Stream], client: Tensor | None = None) -> AbstractCon
         client: where it is a stack, a row of it inside vmap.
     """
     return holding(_draws, Draws([seed_of(rng) for rng in rngs], client))
+
+
+def uniform(like: Tensor) -> Tensor:
+    """Numbers in [0, 1) of the training client, float32, of the shape and on the device of `like`.
+
+    For losses of a method whose client half has `draws = True`.
+
+    Raises:
+        FedpersError: nobody draws: no client trains, or its class does not say that its losses draw.
+    """
+    draws = _draws.get()
+    if draws is None:
+        raise FedpersError("a loss draws random numbers; set `draws = True` in the method's client class")
+    return draws.uniform(like.shape).to(like.device)
 
 
 def steps_of(batches: Iterator[T]) -> Iterator[T]:
