@@ -34,6 +34,7 @@ from fedpers.learning.optimizers import LocalConfig
 from tests.deployment.fake_link import Link
 
 SHARED = {  # fields of states that are not private, and why their numbers may be on the wire
+    "fedcp": {"own": "its head, which is in the mean of heads that it sends"},
     "fedfomo": {"before": "the model that it was sent", "phi": "its preferences, which choose its peers"},
     "federico": {"phi": "its model, which is its reply", "scores": "its losses", "opt": "an optimiser's"},
     "fedamp": {"w": "its model, which is its reply"},
