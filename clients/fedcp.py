@@ -37,8 +37,9 @@ class FedCPConfig:
     def check(self) -> list[str]:
         """The problems with these values, one line each."""
         split_up = self.lam and self.local.micro_batch
-        why = f"local.micro_batch={self.local.micro_batch}: MMD compares the samples of a minibatch; set it to 0"
-        return bounds(self, lam=(0, None)) + [why] * bool(split_up)
+        why = "MMD compares the samples of a minibatch; set it to 0"
+        found = [f"local.micro_batch={self.local.micro_batch}: {why}"] if split_up else []
+        return bounds(self, lam=(0, None)) + found
 
 
 @record

@@ -7,7 +7,7 @@ import torch
 from fedpers.clients.fedcp import ClientState, FedCPClient, FedCPConfig, SharedPart
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.families.split_models.policy import POLICY, mmd
-from fedpers.learning.draws import seed_of, uniform
+from fedpers.learning.draws import drawing, seed_of, uniform
 from fedpers.method import LocalConfig, Plan, Roster, Stream
 from fedpers.strategies.fedcp import FedCP
 from tests.methods.helpers import batches, chosen, doubles, network, simulated, smoke
@@ -68,6 +68,24 @@ def test_rounds_equal_a_restatement():
         assert server.client_metrics["test_loss"][k] == pytest.approx(loss, abs=1e-6)
 
 
+def test_the_condition_is_of_the_personal_head():
+    """Plain SGD on cross entropy keeps the sum of a head's rows: rounds alone do not show whose it is."""
+    shared, params = start(4)
+    generator = torch.Generator().manual_seed(5)
+    heads = {k: v for k, v in params.items() if MODEL.is_head(k)}
+    own = {k: torch.randn(v.shape, generator=generator).double() for k, v in heads.items()}
+    client, part, rng = FedCPClient(FedCPConfig(0.7, LOCAL), MODEL), FED.client(0), Stream(1, 1, 0)
+    with torch.no_grad(), drawing([rng]):
+        reply, state = client.answer(shared, ClientState(own), part.train, rng)
+    wanted, head = oracle.train(flat(shared.part), flat(own), steps(1, 0), 0.4, 0.7)
+    for found, expected in ((flat(reply.part), wanted), (flat(state.own), head)):
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
+    given, v = flat(shared.part), flat(own)["H"].sum(0)
+    _, out = oracle.outputs(given, flat(own), given, part.test.x.flatten(1), v, torch.zeros(2, 1))
+    torch.testing.assert_close(client.predict(shared, ClientState(own), part.test.x), out)
+
+
 def test_where_heads_are_alike_the_policy_changes_no_prediction():
     """s + r = 1, so that only the biases count twice."""
     shared, params = start(2)
@@ -78,7 +96,7 @@ def test_where_heads_are_alike_the_policy_changes_no_prediction():
 
 
 def test_right_after_training_a_client_predicts_with_the_head_that_it_received():
-    shared, params = start(3)
+    shared, _ = start(3)
     reply = SharedPart({k: v + 1 for k, v in shared.part.items()})
     found = FedCPClient(FedCPConfig(), MODEL).local_model(shared, reply).part
     for name, value in found.items():

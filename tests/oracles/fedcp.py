@@ -1,8 +1,11 @@
-"""FedCP restated in plain torch: one hidden ReLU layer, batches as given, the noise of each as Gumbel pairs."""
+"""FedCP restated in plain torch: one hidden ReLU layer, batches as given, noise as Gumbel pairs."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+
+WIDTHS = (10, 15, 20, 50)
 
 
 def outputs(p, own, shared, x, v, noise):
@@ -20,9 +23,7 @@ def mmd(a, b):
     """The mean of kernels of all pairs, pair by pair."""
 
     def mean(u, v):
-        found = [
-            torch.exp(-(r - s).square().sum() / (2 * width)) for r in u for s in v for width in (10, 15, 20, 50)
-        ]
+        found = [torch.exp(-(r - s).square().sum() / (2 * width)) for r in u for s in v for width in WIDTHS]
         return sum(found) / len(u) / len(v)
 
     return mean(a, a) + mean(b, b) - 2 * mean(a, b)

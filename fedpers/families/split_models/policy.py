@@ -37,7 +37,7 @@ def parted(z: Tensor, s: Tensor) -> Tensor:
 def mmd(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     """Squared maximum mean discrepancy of rows a and b [n, M]; rows of mask [n] 0 are not there."""
     p = mask / mask.sum()
-    centre = p @ b                        # far from 0 rounding would leave little of small distances
+    centre = p @ b  # far from 0 rounding would leave little of small distances
     a, b = a - centre, b - centre
     return p @ (_kernel(a, a) + _kernel(b, b) - 2 * _kernel(a, b)) @ p
 
