@@ -87,7 +87,8 @@ class FedCPClient(PersonalizedClient):
         loss = Policed(self.model, self.config.lam, order.part, direction(state.own))
         w = minimise(loss, merge(rest, state.own), data, rng, self.config.local)         # [C5]
         own, rest = split(w, self.model.is_head)
-        return SharedPart(merge(rest, blend(head, own, 0.5))), ClientState(own)          # [C6]
+        sent = merge(rest, blend(head, own, 0.5))                                        # [C6]
+        return SharedPart({k: sent[k] for k in order.part}), ClientState(own)
 
     def local_model(self, order: SharedPart, reply: SharedPart) -> SharedPart:
         """What was trained, beside the head that was received."""

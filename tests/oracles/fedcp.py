@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
 WIDTHS = (10, 15, 20, 50)
 
 
