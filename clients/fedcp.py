@@ -60,12 +60,12 @@ class Policed:
 
     def __call__(self, w: Params, batch: Data) -> Tensor:
         own, z = split(w, self.model.is_head)[0], self.model.body(w, batch.x)
-        s = (log_odds(w, z, self.v) + torch.logit(uniform(z)).to(z)).sigmoid()
+        s = (log_odds(w, z, self.v) + torch.logit(uniform(z)).to(z)).sigmoid()           # [C2]
         loss = self.model.head_loss(joint(own, self.given), parted(z, s), batch)         # [C3]
         if not self.lam:
             return loss
         before = self.model.body(self.given, batch.x).detach()
-        return loss + self.lam * mmd(z, before, batch.mask)
+        return loss + self.lam * mmd(z, before, batch.mask)                              # [C4]
 
 
 class FedCPClient(PersonalizedClient):
@@ -84,7 +84,7 @@ class FedCPClient(PersonalizedClient):
     ) -> tuple[SharedPart, ClientState]:
         """One local training of body, policy and personal head together."""
         head, rest = split(order.part, self.model.is_head)
-        loss = Policed(self.model, self.config.lam, order.part, direction(state.own))
+        loss = Policed(self.model, self.config.lam, order.part, direction(state.own))    # [C1]
         w = minimise(loss, merge(rest, state.own), data, rng, self.config.local)         # [C5]
         own, rest = split(w, self.model.is_head)
         sent = merge(rest, blend(head, own, 0.5))                                        # [C6]
