@@ -25,6 +25,7 @@ from fedpers.core.rng import Stream, noise_stream
 from fedpers.engines.runner import RunnerConfig
 from fedpers.flower.accounting import epsilon
 from fedpers.flower.messages import Answer, Header, Request
+from fedpers.flower.privacy import Disclosure, Mechanism
 from fedpers.flower.strategy import Plan
 from tests.methods.helpers import config, contract_case
 
@@ -290,3 +291,14 @@ def test_the_page_says_of_every_method_what_its_personal_part_tells() -> None:
     rows = text.partition("<!-- personal parts -->")[2].partition("<!-- end")[0].splitlines()[3:]
     named = [name.strip() for row in rows for name in row.split("|")[2].split(",")]
     assert sorted(named) == sorted(METHODS)
+
+
+def test_a_reply_is_compared_with_its_order_by_name() -> None:
+    """Tensors of equal shapes, in another order: below the clip and without noise they stay the same."""
+    order, reply = (
+        Weights({"a": torch.ones(2), "b": torch.zeros(2)}),
+        Weights({"b": torch.ones(2), "a": torch.ones(2)}),
+    )
+    settings = PrivacyConfig("dp", noise_multiplier=0.0, clip=2.0)
+    mechanism = Mechanism(settings, Disclosure("", "params", "params"), lambda *_: Stream(0, 1, 0))
+    assert same(mechanism.release(Request(0, order, Header("train", 1, 0)), reply), reply)

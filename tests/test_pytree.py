@@ -89,6 +89,14 @@ def test_a_function_of_leaves():
     assert same(rebuild(structure, flat), a)
 
 
+@pytest.mark.parametrize(
+    "other", [{"y": 1, "x": 2}, {"x": 1, "z": 2}, {"x": 1}, (1, 2), {"x": 1, "y": (2,)}, 3]
+)
+def test_leaves_of_unlike_trees_are_not_paired(other):
+    with pytest.raises(ValueError, match="trees are unlike"):
+        tree_map(max, {"x": 1, "y": 2}, other)
+
+
 def test_a_row_keeps_the_types_of_plain_values():
     for value in (True, 1, 1.0):
         kind, tensors = take_apart({"w": torch.ones(3), "n": value})

@@ -125,9 +125,11 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def tree_map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree with leaves f(leaf, *leaves of `others` at the same place)."""
-    flat, structure = flatten(tree)
-    return rebuild(structure, list(map(f, flat, *(leaves(t) for t in others))))
+    """The tree with leaves f(leaf, *leaves of `others`), which must have the same structure (ValueError)."""
+    (flat, structure), *more = map(flatten, (tree, *others))
+    if any(form != structure for _, form in more):
+        raise ValueError(f"trees are unlike: {structure} beside {[form for _, form in more]}")
+    return rebuild(structure, list(map(f, flat, *(values for values, _ in more))))
 
 
 def own_leaves(tree: Any) -> Any:

@@ -99,9 +99,17 @@ class Mechanism:
             )
         change, origin = getattr(reply, name), getattr(request.order, since) if since else None
         if origin is not None:
+            origin = _in_order(origin, change)
             change = tree_map(torch.sub, change, origin)
         rng = self.stream(request, change)
         noisy = gaussian_mechanism(change, self.config.clip, self.config.noise, rng)
         if origin is not None:
             noisy = tree_map(torch.add, origin, noisy)
         return replace(reply, **{name: noisy})
+
+
+def _in_order(tree: Any, of: Any) -> Any:
+    """The tree with its names in the order of another's: a client may make its reply in its own order."""
+    if isinstance(tree, dict) and isinstance(of, dict) and tree.keys() == of.keys():
+        return {k: _in_order(tree[k], v) for k, v in of.items()}
+    return tree
