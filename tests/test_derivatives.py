@@ -92,10 +92,11 @@ import sys, tempfile, torch, fedpers
 
 rows = [(torch.randn(8, 16), torch.arange(8) % 3) for _ in range(4)]
 data = fedpers.Federation.from_arrays(rows)
-for method, model in [("lsgd", "logistic"), ("gpfl", "mlp"), ("ditto", {"name": "module", "path": PATH})]:
+module = {"name": "module", "path": "tests.own_nets:Plain"}
+for method, model in [("lsgd", "logistic"), ("gpfl", "mlp"), ("ditto", module)]:
     fedpers.run(method, data=data, model=model, rounds=2, out=tempfile.mkdtemp())
 print("torch._dynamo" in sys.modules)
-""".replace("PATH", "'tests.own_nets:Plain'")
+"""
 
 
 def test_runs_do_not_import_torchs_compiler():

@@ -13,10 +13,8 @@ AGAIN = 16  # after so many chunks a neighbouring size is tried
 ANEW = (8, 32, 128)  # chunks after which all is measured again: the first ones meet data and memory cold
 LEAST = 0.7  # of a candidate: a chunk of that size counts for it
 ALIKE = 1.05  # times so near are equal: larger stacks need fewer calls
-ROOMY, LARGEST = (
-    2**26,
-    2**28,
-)  # bytes of a stack that autograd computes on a CPU: of small and of large models
+ROOMY = 2**26  # bytes of a stack that autograd computes on a CPU: more than 2 FIRST clients have no more
+LARGEST = 2**28  # ... more than FIRST have no more
 RECENT = 4  # measurements that count: the load of a machine changes
 
 

@@ -53,7 +53,7 @@ def flops_of(model: Model, input_shape: tuple[int, ...]) -> SampleFlops:
     """
     params = model.init_trained(0)
     layers = layers_of(model)
-    if layers is not None:  # torch's counter takes more than a second to load
+    if layers is not None:  # known from their sizes, without a pass
         return dense([params[f"{name}.weight"].numel() for name in layers])
     return counted(model, params, input_shape)
 
