@@ -99,6 +99,33 @@ def test_a_sweep_gives_each_run_a_folder_that_says_what_it_is(runs, capfd):
     ]
 
 
+PATH = "data.path={}/t.csv"
+KEYS = "lr=0.1 epochs=2 batch_size=10 momentum=0.5 weight_decay=0.1 optimizer=sgd steps=0"
+MANY = [f"method.local.{key}" for key in KEYS.split()]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([PATH, "data=files", "data.target=y", "data.client=h", "seed=0,1"],
+         ["data.client=h,data.target=y,data=files,seed=0", "data.client=h,data.target=y,data=files,seed=1"]),
+        ([*MANY, "data.num_clients=10", "data.classes_per_client=5", "method=fedavg", "rounds=1,2"],
+         ["rounds=1", "rounds=2"]),
+        ([*MANY, "rounds=2"], [f"{','.join(sorted([*MANY, 'method=fedavg']))},rounds=2"]),
+        (["rounds=2", "eval_every=1,2", "hydra.job.config.override_dirname.exclude_keys=[rounds,method]"],
+         ["eval_every=1", "eval_every=2"]),
+    ],
+    ids=["a path", "too long", "nearly too long", "the user's choice"],
+)  # fmt: skip
+def test_a_folders_name_has_no_path_and_is_never_too_long(runs, tmp_path, words, names):
+    """What all runs have in common is left out first: only what differs has to be in a name."""
+    (tmp_path / "t.csv").write_text("a,y,h\n" + "1,0,x\n2,1,x\n3,0,y\n4,1,y\n" * 9)
+    words = [w.format(tmp_path) for w in words]
+    method = [] if "method=fedavg" in words or "data=files" in words else ["method=fedavg"]
+    assert main(["run", "-m", "out=s", *method, *words]) == 0
+    assert sorted(p.name for p in Path("s").iterdir() if p.is_dir()) == names
+
+
 def handlers():
     """Of each logger that has some, with their levels."""
     known = [logging.root, *map(logging.getLogger, list(logging.root.manager.loggerDict))]

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedpers.config import hydra_internals, registry, search, slips
+from fedpers.config import hydra_internals, registry, run_names, search, slips
 from fedpers.config.hydra_internals import Composer
 from fedpers.config.run_config import RESUMABLE, RunConfig, from_mapping
 from fedpers.core.errors import ConfigError, unknown
@@ -69,7 +69,7 @@ def prepare(
     settings = search.sweep_config(values, [])
     assert settings is not None  # its values were checked with the first run's
     _check_settings(settings, parsed, sweep, jobs)
-    return lines, settings
+    return [*lines, *(run_names.settings(parsed, jobs) if sweep else ())], settings
 
 
 def _unlike(jobs: Iterable[list[str]]) -> Iterator[list[str]]:
