@@ -22,6 +22,8 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
+# Else each process that the tests start compiles all our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo constraints docker-image docker-demo smoke test test-slow test-all canary sanitize faults fuzz fmt lint types editor docs site check tables bench clean
