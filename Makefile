@@ -35,7 +35,7 @@ install: $(STAMP)  ## Make .venv with the package (editable) and the tools to wo
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --editable ".[dev]"
 	touch $@
 
 demo: $(STAMP)  ## Four methods on handwritten digits, then a report: under a minute
