@@ -22,7 +22,7 @@ class FedSoftConfig:
     """Hyper-parameters of FedSoft, with the paper's letters."""
 
     S: int = 2                                           # S: number of clusters
-    K: int | None = None                                 # K: drawn for each cluster; null: 60% of N
+    K: int | None = None                                 # K: drawn for each; null: clients_per_round, or 60%
     tau: int = 2                                         # τ: rounds between two estimations of u
     sigma: float = 1e-4                                  # σ: least importance weight
     lam: float = 0.1                                     # λ: pull of the centers

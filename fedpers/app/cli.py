@@ -118,13 +118,13 @@ def parser() -> argparse.ArgumentParser:
     out = "folder of NAME.safetensors and NAME.json; default: RUN/export"
     export.add_argument("--out", type=Path, help=out)
 
-    use = _add(commands, "predict", _predict, "a client's own model, on its device, for new rows of data")
-    use.add_argument("rows", type=Path, help=".csv, .tsv, .parquet, or .npz with x")
+    use = _add(commands, "predict", _predict, "for new rows of data: an exported model, or a device's own")
+    use.add_argument("rows", type=Path, help="a table, .npz or .npy with x, an image or a folder of images")
     use.add_argument("--state", type=Path, help="the device's state folder; default: its default")
     use.add_argument("--client", help="folder in it; may be left out if there is one")
     use.add_argument("--run", help="id of the run; default: the newest")
     use.add_argument("--model", type=Path, help="instead of a device's: a file of fedpers export")
-    use.add_argument("--target", help="column of the known answers; default: the device's")
+    use.add_argument("--target", help="column of the known answers; default: that of training")
     use.add_argument("--out", type=Path, help="a .csv file; default: the screen")
     new = _add(commands, "new-method", _new_method, "a package with a method of your own, tests included")
     new.add_argument("name", help="small letters, digits and underscores")

@@ -120,8 +120,8 @@ class Policy:
         least, largest = self.least_noise, self.largest_norm
         if not least and largest is None:
             return []
-        if privacy.get("name") != "dp":
-            return ["privacy=off; it wants privacy=dp"]
+        if (name := privacy.get("name")) != "dp":
+            return [f"privacy={name}; it wants privacy=dp"]
         noise, clip = privacy.get("noise_multiplier"), privacy.get("clip")
         found = []
         if not _is_number(noise) or not noise >= least:  # nan is no noise

@@ -72,6 +72,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"models": ["cnn"]}, {}, "model=mlp; it allows cnn"),
     ({"least_noise": 1.0}, {}, "privacy=off"),
     ({"largest_norm": 1.0}, {}, "privacy=off"),
+    ({"least_noise": 1.0}, {"privacy": {"name": "central", "noise_multiplier": 9.0}}, "privacy=central"),
     ({"least_noise": 1.1}, {"privacy": DP}, "privacy.noise_multiplier=1.0; it wants at least 1.1"),
     ({"least_noise": 1.0}, {"privacy": DP | {"noise_multiplier": "9"}}, "privacy.noise_multiplier=9"),
     ({"least_noise": 1.0}, {"privacy": DP | {"noise_multiplier": float("nan")}}, "noise_multiplier=nan"),
