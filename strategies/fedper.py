@@ -8,7 +8,8 @@ Arivazhagan, Aggarwal, Singh, Choudhary, 2019, https://arxiv.org/abs/1912.00818,
                                                        [C2] keep the head W_k
     [S3] θ = Σ_k n_k θ_k / Σ_k n_k             <----   [C3] send θ_k
 
-Deviations from the paper: clients are sampled; the personal part is the last layer.
+Deviations from the paper: clients are sampled; the personal part is the last layer,
+or what `personal` names.
 Reductions: without a personal part it is FedAvg.
 """
 

@@ -12,8 +12,8 @@ Personalization", ICML 2022, https://arxiv.org/abs/2204.03809, Algorithm 3 (Loca
                                                        [C2] keep v_i
     [S3] u = Σ_i α_i u_i / Σ_i α_i             <----   [C3] send u_i
 
-Deviations from the paper: α_i = n_i (the paper's weights are free); the personal part is the last
-layer or everything else, adapters are left out.
+Deviations from the paper: α_i = n_i (the paper's weights are free); the personal part is
+named by `personal`: the last layer, adapters, norms, everything else or patterns of names.
 Reductions, for γ_v = γ_u: personal=head is FedPer, personal=body is LG-FedAvg.
 """
 

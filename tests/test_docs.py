@@ -77,6 +77,20 @@ def test_the_index_lists_every_method_as_the_registry_has_it():
     }
 
 
+def test_a_methods_page_has_the_status_of_the_registry():
+    """Where a page says one; FedOpt's three methods have a page together."""
+    from fedpers.config.registry import METHODS
+
+    together = {"fedopt": ("fedavgm", "fedadam", "fedyogi")}
+    found = 0
+    for page in sorted((ROOT / "docs" / "methods").glob("*.md")):
+        for said in re.findall(r"Status:\s+(\w+)", page.read_text(encoding="utf-8")):
+            for name in together.get(page.stem, (page.stem,)):
+                found += 1
+                assert said == METHODS[name].status, page.name
+    assert found > 20
+
+
 def test_the_readme_shows_lines_of_the_template():
     """The method in the README is code that runs: tests/test_template.py."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ COMPONENTS = Disclosure("all components after local work", delta="thetas", since
 BLOCK = Disclosure("the shared block after local steps", delta="w", since="w")
 
 NOTHING = Disclosure(
-    "nothing of use: a copy of what it was sent",
+    "nothing: its replies are empty",
     no_dp="method=local sends nothing that was learned, so there is nothing to hide",
     no_sum="nothing is summed",
 )
