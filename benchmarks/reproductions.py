@@ -1,10 +1,10 @@
-"""Our methods beside PFLlib's of the same name: the same samples, layers, rates and rounds, both run here.
+"""Our methods beside those of the same name in PFLlib and HtFLlib: same samples, layers, rates and rounds.
 
 Twenty clients share 6,000 pictures of Fashion-MNIST by Dirichlet's law (0.1); 30 rounds in which everybody
 trains for an epoch. Accuracy in % on all test samples after the last round, over seeds; each library draws
-its own start. Rows that the file already has are kept: what was killed goes on.
+its own start. Rows that the file already has are kept: what was killed goes on, and two may share the work.
 
-    python -m benchmarks.reproductions --pflib CHECKOUT [--seeds 0 1 2] [--only ditto ...]
+    python -m benchmarks.reproductions --pflib CHECKOUT --htfllib CHECKOUT [--seeds 0 1 2] [--only ditto ...]
 """
 
 import argparse
@@ -16,28 +16,35 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-
-import numpy as np
 
 import fedpers
-from fedpers.bench.checkouts import MAIN, START, PFLlib
+from benchmarks.as_theirs import global_model, mixed_model, nearest_prototype
+from fedpers.bench.checkouts import MAIN, READ_ONCE, START, PFLlib
 from fedpers.bench.main import keep
-from fedpers.clients.fedala import FedALAClient, mix
 from fedpers.config import compose
 from fedpers.core.data import Federation
 from fedpers.datasets.federation import load_federation
 from fedpers.results.report.tables import spread
-from fedpers.strategies.fedala import FedALA
 
-MODEL = """
-models.DNN = lambda *sizes, **classes: nn.Sequential(OrderedDict([
+NETWORK = """
+made = lambda *sizes, **classes: nn.Sequential(OrderedDict([
     ("flat", nn.Flatten()), ("fc1", nn.Linear(784, 100)), ("relu", nn.ReLU()), ("fc", nn.Linear(100, 10))]))
-"""  # their own DNN, divided into body and head, has its log-softmax between the two
+"""
+IN_PFLLIB = (
+    "models.DNN = made\n"  # their own DNN, divided into body and head, has its log-softmax between the two
+)
+IN_HTFLLIB = """
+import torch, types
+models.AmazonMLP = made
+torch.load = functools.partial(torch.load, weights_only=False)
+for generator in ("stylegan_xl", "stylegan_3", "stable_diffusion"):
+    sys.modules["flcore.servers.serverktl_" + generator] = types.SimpleNamespace(FedKTL=None)
+"""  # they keep whole models in files; of the generators of images that they import, they have a part
 FILE = Path(__file__).parent / "results" / "reproductions.json"
 ROUNDS, RATE, BATCH, CLIENTS = 30, 0.05, 10, 20
 DATA = {
@@ -49,26 +56,53 @@ DATA = {
     "limit": 6000,
     "valid_fraction": 0.0,
 }
-MIXED = "fedala, evaluated before training"
-# by our name: PFLlib's words, and ours for the same hyper-parameters
-METHODS: dict[str, tuple[list[str], list[str]]] = {
-    "local": (["Local"], []),
-    "fedavg": (["FedAvg"], []),
-    "fedprox": (["FedProx", "-mu", "0.1"], ["method.mu=0.1"]),
-    "fedper": (["FedPer"], []),
-    "fedrep": (["FedRep", "-pls", "1"], ["method.head.epochs=1"]),
-    "lgfedavg": (["LG-FedAvg"], []),
-    "ditto": (["Ditto", "-mu", "0.1", "-pls", "1"], ["method.lam=0.1"]),
-    "fedproto": (["FedProto", "-lam", "1"], ["method.lam=1"]),
-    "fedala": (["FedALA", "-et", "1", "-s", "80", "-p", "2"], ["method.share=0.8"]),
-    MIXED: (["FedALA", "-et", "1", "-s", "80", "-p", "2"], ["method.share=0.8"]),
-    "fedrod": (["FedROD"], []),
-    "moon": (["MOON", "-mu", "1", "-tau", "0.5"], ["method.mu=1", "method.tau=0.5"]),
-    "scaffold": (["SCAFFOLD", "-slr", "1"], []),
-    "feddbe": (["FedDBE", "-klw", "0.1", "-mo", "0.1"], ["method.kappa=0.1", "method.mu=0.1"]),
-    "gpfl": (["GPFL", "-lam", "0.01", "-mu", "0"], ["method.lam=0.01"]),
-    "fedas": (["FedAS"], []),
-    "fedpac": (["FedPAC", "-lam", "1", "-pls", "1"], ["method.lam=1"]),
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is run of each library."""
+
+    theirs: str  # the algorithm, and options for it
+    ours: str = ""  # settings for the same hyper-parameters
+    as_theirs: Callable[[], AbstractContextManager[None]] = nullcontext  # changes one of our definitions
+    htfllib: bool = False  # run by HtFLlib, not by PFLlib
+
+
+ALA = "FedALA -et 1 -s 80 -p 2", "method.share=0.8"
+PROTO = "FedProto -lam 1", "method.lam=1"
+PFEDME = "pFedMe -bt 1 -lam 15 -K 5 -lrp 0.05", "method.lam=15 method.K=5 method.eta=0.05"
+TGP = "FedTGP -lam 10 -se 100 -mart 100", "method.lam=10 method.tau=100 method.server_lr=0.05"
+METHODS = {
+    "local": Row("Local"),
+    "fedavg": Row("FedAvg"),
+    "fedprox": Row("FedProx -mu 0.1", "method.mu=0.1"),
+    "fedper": Row("FedPer"),
+    "fedrep": Row("FedRep -pls 1", "method.head.epochs=1"),
+    "lgfedavg": Row("LG-FedAvg"),
+    "ditto": Row("Ditto -mu 0.1 -pls 1", "method.lam=0.1"),
+    "fedproto": Row(*PROTO),
+    "fedproto, nearest prototype": Row(*PROTO, nearest_prototype),
+    "fedala": Row(*ALA),
+    "fedala, evaluated before training": Row(*ALA, mixed_model),
+    "fedrod": Row("FedROD"),
+    "moon": Row("MOON -mu 1 -tau 0.5", "method.mu=1 method.tau=0.5"),
+    "scaffold": Row("SCAFFOLD -slr 1"),
+    "feddbe": Row("FedDBE -klw 0.1 -mo 0.1", "method.kappa=0.1 method.mu=0.1"),
+    "gpfl": Row(
+        "GPFL -lam 0.01 -mu 0", "method.lam=0.0316"
+    ),  # times the root of a batch, whose norm theirs is
+    "fedas": Row("FedAS"),
+    "fedpac": Row("FedPAC -lam 1", "method.lam=1"),
+    "fedcp": Row("FedCP -lam 1", "method.lam=1"),
+    "fedbabu": Row(
+        f"FedBABU -fte 5 -gr {ROUNDS - 1}", "method.finetune_epochs=5"
+    ),  # they go on from a training
+    "fedfomo": Row("FedFomo -M 5", "method.num_neighbours=5 method.epsilon=0 method.valid_fraction=0.2"),
+    "perfedavg": Row("PerAvg", "method.alpha=0.05"),
+    "pfedme": Row(*PFEDME),
+    "pfedme, the global model": Row(*PFEDME, global_model),
+    "fedtgp (HtFLlib)": Row(*TGP, htfllib=True),
+    "fedtgp (HtFLlib), nearest prototype": Row(*TGP, nearest_prototype, htfllib=True),
 }
 BEFORE = """
 import torch
@@ -77,30 +111,21 @@ import_torchvision()
 seed = torch.manual_seed
 torch.manual_seed = lambda _: seed({})
 """  # their main file always sets 0
-SAYS = re.compile(r"Averaged Test Accuracy: ([\d.]+)")
+SAYS = re.compile(r"Averaged? Test Accuracy: ([\d.]+)")
 
 
-@contextmanager
-def evaluated_before_training() -> Iterator[None]:
-    """FedALA as PFLlib evaluates it: what a client mixed, before it trains on."""
-
-    def mixture(self: FedALAClient, shared: Any, state: Any) -> Any:
-        return mix(state.own, shared.params, state.W)
-
-    with (
-        patch.object(FedALA, "evaluation_message", lambda self, s, k: s),
-        patch.object(FedALAClient, "personal", mixture),
-    ):
-        yield
+def method_of(name: str) -> str:
+    """Our name of a row's method."""
+    return re.split("[, ]", name)[0]
 
 
 def ours(name: str, federation: Federation, seed: int) -> float:
     """The accuracy of our method."""
-    words = [*METHODS[name][1], "model=mlp", "model.hidden=[100]"]
+    row = METHODS[name]
+    words = [*row.ours.split(), "model=mlp", "model.hidden=[100]"]
     settings = {"rounds": ROUNDS, "eval_every": ROUNDS, "data": federation, "seeds": [seed]}
-    as_theirs = evaluated_before_training() if name == MIXED else nullcontext()
-    with tempfile.TemporaryDirectory() as folder, as_theirs:
-        run = fedpers.run(name.partition(",")[0], *words, out=f"{folder}/run", **settings)
+    with tempfile.TemporaryDirectory() as folder, row.as_theirs():
+        run = fedpers.run(method_of(name), *words, out=f"{folder}/run", **settings)
         return float(100 * run.summaries[0]["final"]["accuracy"])
 
 
@@ -118,33 +143,23 @@ def in_whole_batches(federation: Federation) -> Federation:
 
 
 def write(federation: Federation, folder: Path) -> None:
-    """The samples as PFLlib reads them: an archive a client, with a dict of x and y."""
+    """The samples as PFLlib and HtFLlib read them."""
     for split in ("train", "test"):
-        (folder / split).mkdir(parents=True)
         for k in range(federation.num_clients):
             part = getattr(federation.client(k), split)
-            held: Any = {"x": part.x.numpy(), "y": part.y.numpy()}
-            np.savez(folder / split / f"{k}.npz", data=held)
+            PFLlib().write(folder, split, k, part.x.numpy(), part.y.numpy())
 
 
-def theirs(name: str, checkout: Path, folder: Path, seed: int) -> float:
-    """The accuracy that PFLlib says after as many averages."""
-    words = {
-        "-data": PFLlib.data,
-        "-m": "DNN",
-        "-nc": CLIENTS,
-        "-gr": ROUNDS,
-        "-ls": 1,
-        "-lbs": BATCH,
-        "-lr": RATE,
-        "-eg": ROUNDS,
-        "-dev": "cpu",
-        "-fd": 100,
-    }
-    options = [str(word) for pair in words.items() for word in pair]
-    algorithm, *more = METHODS[name][0]
-    command = [sys.executable, "-c", BEFORE.format(seed) + START + MODEL + MAIN, str(checkout / PFLlib.main)]
-    command += [*options, "-algo", algorithm, *more]
+def theirs(name: str, checkouts: dict[bool, Path], folder: Path, seed: int) -> float:
+    """The accuracy that their library says after as many averages."""
+    row = METHODS[name]
+    algorithm, *more = row.theirs.split()
+    given = {"-m": "MLPs" if row.htfllib else "DNN", "-algo": algorithm, "-nc": CLIENTS, "-fd": 100}
+    given |= {"-gr": ROUNDS, "-eg": ROUNDS, "-ls": 1, "-lbs": BATCH, "-lr": RATE}
+    code = (
+        BEFORE.format(seed) + START + READ_ONCE + NETWORK + (IN_HTFLLIB if row.htfllib else IN_PFLLIB) + MAIN
+    )
+    command = [sys.executable, *PFLlib().words(checkouts[row.htfllib], code, given), *more]
     done = subprocess.run(command, cwd=folder / "system", capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -155,6 +170,7 @@ def main() -> None:
     """Measure what the file lacks, and write it after each pair."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pflib", required=True, type=Path)
+    parser.add_argument("--htfllib", required=True, type=Path)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", default=list(METHODS))
     given = parser.parse_args()
@@ -163,17 +179,35 @@ def main() -> None:
     words = [f"data.{key}={value}" for key, value in DATA.items() if key != "name"]
     cfg = compose.load([f"data={DATA['name']}", *words])
     federation = in_whole_batches(load_federation(cfg.data, seed=0))
-    rows = json.loads(FILE.read_text(encoding="utf-8"))["rows"] if FILE.exists() else []
+    checkouts = {False: given.pflib.resolve(), True: given.htfllib.resolve()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "system").mkdir()
-        write(federation, folder / "dataset" / PFLlib.data)
-        for method in [m for m in given.only if m not in [row["method"] for row in rows]]:
+        write(federation, folder)
+        for method in given.only:
+            if method in [row["method"] for row in rows_so_far()]:
+                continue
             mine = [ours(method, federation, seed) for seed in given.seeds]
-            other = [theirs(method, given.pflib.resolve(), folder, seed) for seed in given.seeds]
-            rows.append(row_of(method, mine, other))
-            print(rows[-1], flush=True)
-            keep(rows, "python -m benchmarks.reproductions --pflib CHECKOUT", FILE)
+            other = measured(method, len(given.seeds))
+            other = other or [theirs(method, checkouts, folder, seed) for seed in given.seeds]
+            new = row_of(method, mine, other)
+            print(new, flush=True)
+            order = list(METHODS)
+            rows = sorted([*rows_so_far(), new], key=lambda row: order.index(row["method"]))
+            keep(rows, "python -m benchmarks.reproductions --pflib CHECKOUT --htfllib CHECKOUT", FILE)
+
+
+def rows_so_far() -> list[dict[str, Any]]:
+    """The file's, of this run and of others."""
+    return json.loads(FILE.read_text(encoding="utf-8"))["rows"] if FILE.exists() else []
+
+
+def measured(method: str, seeds: int) -> list[float]:
+    """Their accuracies from a row of as many runs with the same words; none where there is no such row."""
+    for row in rows_so_far():
+        if METHODS[row["method"]].theirs == METHODS[method].theirs and row["seeds"] == seeds:
+            return [float(v) for v in row["theirs by seed"].split()]
+    return []
 
 
 def row_of(method: str, mine: list[float], other: list[float]) -> dict[str, Any]:
@@ -182,10 +216,10 @@ def row_of(method: str, mine: list[float], other: list[float]) -> dict[str, Any]
         "method": method,
         "seeds": len(mine),
         "ours": spread(mine),
-        "PFLlib": spread(other),
+        "theirs": spread(other),
         "difference": round(statistics.mean(mine) - statistics.mean(other), 2),
         "ours by seed": " ".join(f"{v:.2f}" for v in mine),
-        "PFLlib by seed": " ".join(f"{v:.2f}" for v in other),
+        "theirs by seed": " ".join(f"{v:.2f}" for v in other),
     }
 
 

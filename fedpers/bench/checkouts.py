@@ -81,32 +81,31 @@ class PFLlib:
         """An archive a client, with a pickled dict of x [n, 1, 28, 28] and y [n]; they read ../dataset."""
         x, y = arrays(work)
         for split, size in (("train", work.n), ("test", work.n // 10)):
-            (folder / "dataset" / self.data / split).mkdir(parents=True)
             for k in range(work.M):
-                held: Any = {"x": np.array(x[k, :size]), "y": y[k, :size]}
-                np.savez(folder / "dataset" / self.data / split / f"{k}.npz", data=held)
+                self.write(folder, split, k, np.array(x[k, :size]), y[k, :size])
         (folder / "system").mkdir()
         return folder / "system"
+
+    def write(self, folder: Path, split: str, k: int, x: np.ndarray, y: np.ndarray) -> None:
+        """The archive of client k: x [n, 1, 28, 28] and y [n] of `split`, train or test."""
+        here = folder / "dataset" / self.data / split
+        here.mkdir(parents=True, exist_ok=True)
+        held: Any = {"x": x, "y": y}
+        np.savez(here / f"{k}.npz", data=held)
 
     def command(self, checkout: Path, name: str, model: str, work: Work) -> list[str]:
         """Rounds are counted from 0, and the first one evaluates."""
         algorithm, *more = self.methods[name]
-        given = {
-            "-data": self.data,
-            "-m": self.models[model],
-            "-algo": algorithm,
-            "-nc": work.M,
-            "-jr": work.C / work.M,
-            "-gr": work.rounds,
-            "-ls": work.E,
-            "-lbs": work.B,
-            "-lr": LR,
-            "-eg": work.rounds + 1,
-            "-dev": "cpu",
-        }
+        given = {"-m": self.models[model], "-algo": algorithm, "-nc": work.M, "-jr": work.C / work.M}
+        given |= {"-gr": work.rounds, "-ls": work.E, "-lbs": work.B, "-lr": LR, "-eg": work.rounds + 1}
         changes = READ_ONCE * self.in_ram + LENET * (model == "lenet")
-        start = [*(("-c", START + changes + MAIN) if changes else ()), str(checkout / self.main)]
-        return [*start, *(str(word) for pair in given.items() for word in pair), *more]
+        return [*self.words(checkout, START + changes + MAIN if changes else "", given), *more]
+
+    def words(self, checkout: Path, code: str, given: dict[str, Any]) -> list[str]:
+        """The words after `python` that run its main file, or `code` around it, with `given` options."""
+        options = {"-data": self.data, "-dev": "cpu"} | given
+        start = [*(("-c", code) if code else ()), str(checkout / self.main)]
+        return [*start, *(str(word) for pair in options.items() for word in pair)]
 
     def times(self, text: str) -> list[float]:
         """Of the rounds after the first."""
