@@ -8,11 +8,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from torch import Tensor
 
 from fedpers.clients.fedala import FedALAClient, mix
 from fedpers.clients.pfedme import PFedMeClient
+from fedpers.families.global_model.client import Weights
 from fedpers.families.prototypes import PrototypeClient
+from fedpers.method import Round
 from fedpers.strategies.fedala import FedALA
 from fedpers.strategies.fedproto import FedProto
 from fedpers.strategies.fedtgp import FedTGP
@@ -20,8 +23,8 @@ from fedpers.strategies.pfedme import PFedMe
 
 
 @contextmanager
-def replaced(*changes: tuple[type, str, Any]) -> Iterator[None]:
-    """Attributes of classes, as (class, name, value)."""
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes of classes or modules, as (owner, name, value)."""
     with ExitStack() as stack:
         for owner, name, value in changes:
             stack.enter_context(patch.object(owner, name, value))
@@ -53,8 +56,16 @@ def nearest_prototype() -> Any:
 
 
 def global_model() -> Any:
-    """pFedMe predicts with the model that the server sends."""
+    """pFedMe predicts with the model that the server sends, a mean that counts clients by their samples."""
     return replaced(
+        (PFedMe, "round", by_samples),
         (PFedMe, "evaluation_message", lambda self, s, k: s),
         (PFedMeClient, "personal", lambda self, shared, state: shared.params),
     )
+
+
+def by_samples(self: PFedMe, s: Weights, t: int, rng: np.random.Generator) -> Round:
+    """A round whose mean counts clients by their samples."""
+    w = yield dict.fromkeys(self.sample(rng), s)
+    n = [self.num_examples(k) for k in w]
+    return Weights(self.average([w[k].params for k in w], n, s.params))

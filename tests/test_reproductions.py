@@ -1,12 +1,13 @@
 """What `benchmarks.reproductions` runs: settings that exist, and our methods as others define them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks import reproductions
-from benchmarks.as_theirs import global_model, mixed_model, nearest_prototype
+from benchmarks.as_theirs import by_samples, global_model, mixed_model, nearest_prototype
 from fedpers.clients.fedproto import FedProtoClient
 from fedpers.clients.pfedme import PFedMeClient
 from fedpers.config import compose
@@ -14,6 +15,8 @@ from fedpers.families.prototypes import PrototypeClient, Prototypes
 from fedpers.strategies.fedala import FedALA
 from fedpers.strategies.fedproto import FedProto
 from fedpers.strategies.pfedme import PFedMe
+
+CHANGED = (FedALA, PFedMe, PFedMeClient)
 
 
 @pytest.mark.parametrize("name", reproductions.METHODS)
@@ -48,10 +51,20 @@ def test_the_nearest_prototype_predicts():
 
 @pytest.mark.parametrize("change", [mixed_model, global_model])
 def test_what_is_evaluated_is_changed_for_a_while(change):
-    before = [vars(c).copy() for c in (FedALA, PFedMe, PFedMeClient)]
+    before = [dict(vars(c)) for c in CHANGED]
     with change():
-        assert [dict(vars(c)) for c in (FedALA, PFedMe, PFedMeClient)] != before
-    assert [dict(vars(c)) for c in (FedALA, PFedMe, PFedMeClient)] == before
+        assert [dict(vars(c)) for c in CHANGED] != before
+    assert [dict(vars(c)) for c in CHANGED] == before
+
+
+def test_clients_count_by_their_samples():
+    mean = lambda models, n, start: (models, n, start)  # noqa: E731
+    server = SimpleNamespace(sample=lambda rng: [4, 7], num_examples={4: 10, 7: 30}.get, average=mean)
+    steps = by_samples(server, SimpleNamespace(params="w"), 1, None)
+    assert list(next(steps)) == [4, 7]
+    with pytest.raises(StopIteration) as done:
+        steps.send({4: SimpleNamespace(params="a"), 7: SimpleNamespace(params="b")})
+    assert done.value.value.params == (["a", "b"], [10, 30], "w")
 
 
 def test_runs_of_the_same_words_are_made_once(tmp_path, monkeypatch):
