@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
@@ -43,20 +44,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def _handlers() -> list[logging.Handler]:
+OTHERS = {
+    "PYTEST_CURRENT_TEST",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "RAY_CLIENT_MODE",
+}  # of pytest, and torch and Ray once used
+
+
+def _process() -> dict[str, Any]:
+    """What a run might change for its whole process, by name."""
     loggers = logging.root, logging.getLogger("fedpers")
-    return [h for x in loggers for h in x.handlers if not type(h).__module__.startswith("_pytest.")]
+    handlers = [h for x in loggers for h in x.handlers if not type(h).__module__.startswith("_pytest.")]
+    signals = {int(s): signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    return {
+        "log handlers": handlers,
+        **{f"${k}": v for k, v in os.environ.items() if k not in OTHERS},
+        "signal handlers": signals,
+        "folder": Path.cwd(),
+        "torch's threads": torch.get_num_threads(),
+        "torch's type": torch.get_default_dtype(),
+        "torch's determinism": torch.are_deterministic_algorithms_enabled(),
+        "torch's gradients": torch.is_grad_enabled(),
+    }
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """A test that leaves a log handler fails: what later tests log would go there."""
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A test that leaves its process otherwise than it found it fails: a later test, or a user's program
+    that calls fedpers, would go on with that."""
+    before = _process()
     yield
-    left = _handlers()
-    for handler in left:
+    after = _process()
+    names = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    left = {name: (before.get(name), after.get(name)) for name in sorted(names)}
+    for handler in set(after["log handlers"]) - set(before["log handlers"]):
         logging.root.removeHandler(handler)
         logging.getLogger("fedpers").removeHandler(handler)
-    assert not left, f"log handlers that the test left: {left}"
+    for name in names:
+        if name.startswith("$") and before.get(name) is None:
+            del os.environ[name[1:]]
+        elif name.startswith("$"):
+            os.environ[name[1:]] = before[name]
+    torch.set_num_threads(before["torch's threads"])
+    assert not left, f"what the test left, as it was and as it is: {left}"
 
 
 # What a run spends outside its training is the same for every run and costs more than a tiny run's

@@ -166,7 +166,7 @@ def test_what_the_owner_has_set_holds_during_a_run(monkeypatch: pytest.MonkeyPat
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"  # until the last run is over
         os.environ |= {"PYTHONPATH": "/ray", "WANDB_RUN_ID": "7"}
     assert dict(os.environ) == before | {"WANDB_RUN_ID": "7"}  # somebody's observer
-    monkeypatch.delenv("WANDB_RUN_ID")
+    del os.environ["WANDB_RUN_ID"]
 
 
 def test_the_current_folder_is_found_while_it_is_needed(
