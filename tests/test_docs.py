@@ -54,6 +54,15 @@ def test_a_make_target_in_the_documentation_exists(args: list[str]) -> None:
     assert set(args) <= set(targets)
 
 
+def test_a_program_of_benchmarks_in_the_documentation_exists() -> None:
+    found = set()
+    for page in PAGES:
+        for _, name in re.findall(r"python (-m )?benchmarks[./](\w+)", page.read_text(encoding="utf-8")):
+            found.add(name)
+            assert (ROOT / "benchmarks" / f"{name}.py").is_file(), (page.name, name)
+    assert len(found) > 10
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     link = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
     for page in PAGES:
