@@ -5,7 +5,11 @@ import torch
 
 from fedpers.core.data import Data
 from fedpers.core.rng import Stream
+from fedpers.core.vmap import over_rows
+from fedpers.engines.stacked_data import StackedStream
 from fedpers.learning.gradients import grad, stacked
+from fedpers.learning.kernels import native as native_kernels
+from fedpers.learning.kernels.scoring import losses_of
 from fedpers.learning.local_training import minimise, minimise_from
 from fedpers.learning.minibatches import minibatches
 from fedpers.learning.model import build_model
@@ -142,3 +146,35 @@ def test_a_parameter_without_influence_has_gradient_zero():
 def test_bad_values_are_all_reported():
     problems = LocalConfig(lr=-1, epochs=-2, momentum=1.5).check()
     assert len(problems) == 3
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0, 4])
+def test_samples_that_all_clients_of_a_stack_share_are_not_taken_for_their_own(
+    monkeypatch, native, dtype, size
+):
+    """As many as the largest client has: minibatches are of all samples, in each client's own order."""
+    if not native:
+        monkeypatch.setattr(native_kernels, "library", lambda: None)
+    part, n = data(12), 12
+    part = Data(part.x.to(dtype), part.y, part.mask.to(dtype))
+    starts = [{k: v.to(dtype) for k, v in MODEL.init(s).items()} for s in range(3)]
+    cfg = LocalConfig(lr=0.1, epochs=2, batch_size=size)
+    streams, names = [[Stream(1, 2, k) for k in range(3)] for _ in "ab"], list(starts[0])
+    alone = [minimise(MODEL.loss, w, part, rng, cfg) for w, rng in zip(starts, streams[0], strict=True)]
+
+    def one(i, *rows):
+        w = dict(zip(names, rows, strict=True))
+        rng = StackedStream(i, streams[1], [n, 7, 9], n)
+        found = minimise(MODEL.loss, w, part, rng, cfg)
+        return [*found.values(), losses_of(MODEL.loss, {k: v[None] for k, v in found.items()}, part)]
+
+    with stacked(), torch.no_grad():
+        *found, losses = over_rows(
+            one, torch.arange(3), *(torch.stack([w[k] for w in starts]) for k in names)
+        )
+    for name, value in zip(names, found, strict=True):
+        torch.testing.assert_close(value, torch.stack([w[name] for w in alone]), rtol=0, atol=1e-6)
+    wanted = torch.stack([MODEL.loss(w, part) for w in alone])
+    torch.testing.assert_close(losses[:, 0], wanted, rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ from fedpers.core.errors import FedpersError
 from fedpers.core.rng import Stream, batch_weight, equal_weights
 from fedpers.core.samples import ClientData, Data, Part
 from fedpers.core.seeds import shuffled_each, uniform_each
-from fedpers.core.vmap import PerClient, lift, mapped_once, outside, row_of, scalar, stack_of
+from fedpers.core.vmap import PerClient, lift, mapped_once, outside, readable, row_of, scalar, stack_of
 
 STEP = 1.4  # ratio of neighbouring padded sizes: at most 40 % padding
 
@@ -239,7 +239,10 @@ class StackedStream(Stream):
         return PerClient(self.streams)
 
     def on(self, data: Any) -> "StackedStream":
-        """The same streams for other samples of these clients."""
+        """The same streams for other samples of these clients, or for some that all of them were sent."""
+        if type(data) is Data and readable(data.mask):  # no row of a stack: nobody's are padded
+            n = len(data)
+            return StackedStream(self.client, self.streams, [n] * len(self.streams), n)
         block = data.block
         if not isinstance(block, Block) or (block.size, block.sizes) == (self.top, self.sizes):
             return self  # samples that a method made anew are of as many rows

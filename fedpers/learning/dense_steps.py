@@ -11,7 +11,7 @@ from fedpers.core.pytree import flatten, rebuild
 from fedpers.core.rng import Stream
 from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import native
-from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, parts_of, whole_rows
+from fedpers.learning.kernels.dispatch import ON_DATA, has_block, kernels_allowed, parts_of, whole_rows
 from fedpers.learning.kernels.plan import Plan, Training, understood
 from fedpers.learning.losses import Loss
 from fedpers.learning.minibatches import schedule_of
@@ -25,7 +25,8 @@ def minimise_written_out(
     loss: Loss, params: Params, opt: OptimizerState, data: Data, rng: Stream, cfg: LocalConfig, lr: Any
 ) -> tuple[Params, OptimizerState] | None:
     """`minimise_from` of a dense network's own loss on a CPU without kernels; None: it is something else."""
-    known = data.block is not None and isinstance(lr, float) and kernels_allowed() and understood(cfg)
+    block = data.block is not None and has_block(data, params)
+    known = block and isinstance(lr, float) and kernels_allowed() and understood(cfg)
     found = parts_of(loss, ON_DATA, params, opt.step) if known and native.library() is None else None
     if found is None or not _fits(*found, data.block.parts):
         return None

@@ -16,11 +16,11 @@ from fedpers.core.data import Data
 from fedpers.core.params import Params, alike
 from fedpers.core.pytree import changed
 from fedpers.core.rng import Stream
-from fedpers.core.vmap import readable
 from fedpers.core.witness import stepped_by
 from fedpers.learning.dense_steps import minimise_written_out
 from fedpers.learning.gradients import grad, knows_training
 from fedpers.learning.kernels.dispatch import (
+    has_block,
     kernels_allowed,
     minimise_dense,
     minimise_dense_each,
@@ -218,7 +218,6 @@ def minimise_weighed(
 
 def dense_plan(loss: Loss, params: Params, opt: OptimizerState, data: Data, cfg: LocalConfig, lr: Any) -> Any:
     """What `minimise_dense` needs, if the loss is one of a dense model; else None."""
-    in_stack = type(data) is Data and not all(map(readable, (data.x, data.y, data.mask)))
-    if not kernels_allowed() or in_stack:
+    if not kernels_allowed() or not has_block(data, params):
         return None
     return plan_of(loss, params, opt, data, cfg, lr)

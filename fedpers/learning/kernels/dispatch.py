@@ -19,7 +19,7 @@ from fedpers.core.pytree import changed, flatten, rebuild
 from fedpers.core.samples import Data, Part
 from fedpers.core.scope import holding
 from fedpers.core.tasks import PLAIN
-from fedpers.core.vmap import mapped_once, numbers, on_stacks, scalar
+from fedpers.core.vmap import mapped_once, numbers, on_stacks, readable, scalar
 from fedpers.learning.kernels import native
 from fedpers.learning.kernels.plan import (
     HEADS,
@@ -48,6 +48,17 @@ def autograd_only() -> AbstractContextManager[None]:
 def kernels_allowed() -> bool:
     """Whether a kernel may stand in for torch here."""
     return _kernels.get() and mapped_once()
+
+
+def has_block(data: Data, params: Params) -> bool:
+    """Whether `data.block` has the samples of all whose parameters these are.
+
+    Not in a stack of clients if the samples are no client's own, as those that came with an order.
+    """
+    if data.block is not data:
+        return True
+    whole = data.of if isinstance(data, Part) else data
+    return all(map(readable, (whole.x, whole.y, whole.mask, *params.values())))
 
 
 def plan_of(
@@ -248,11 +259,11 @@ def _gradient_at(plan: Plan, start: Training, x: Tensor, data: Data) -> Params |
         return None
     parts: list[Data] = []
 
-    def all_clients(x: Tensor, y: Tensor, mask: Tensor) -> list[Tensor]:
+    def all_clients(x: Tensor, y: Tensor, mask: Tensor, *_: Tensor) -> list[Tensor]:
         parts.extend(Data(*row) for row in zip(x.contiguous(), y.contiguous(), mask, strict=True))
         return []
 
-    on_stacks(all_clients, x, data.y, data.mask)
+    on_stacks(all_clients, x, data.y, data.mask, *start.w.values())  # a stack if the parameters are of one
     return _gradient(plan, start, parts, data.mask)
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from fedpers.core.data import Data
 from fedpers.core.items import ModelBatch
 from fedpers.core.params import Params, alike
-from fedpers.core.vmap import on_stacks, readable
+from fedpers.core.vmap import on_stacks
 from fedpers.learning.kernels import assess, native
-from fedpers.learning.kernels.dispatch import ON_DATA, kernels_allowed, of_model_alone, parts_of
+from fedpers.learning.kernels.dispatch import ON_DATA, has_block, kernels_allowed, of_model_alone, parts_of
 from fedpers.learning.kernels.plan import Plan, Training, layers_of, places_of
 from fedpers.learning.losses import Loss, taken_apart
 from fedpers.learning.model import Model
@@ -90,8 +90,8 @@ def losses_of(loss: Loss, models: Params, data: Data) -> Tensor:
     Args:
         models: stacks [J, ...].
     """
-    J, stacked = len(next(iter(models.values()))), type(data) is not Data
-    found = _rows_scored(loss, models, data) if kernels_allowed() and (stacked or readable(data.x)) else None
+    J = len(next(iter(models.values())))
+    found = _rows_scored(loss, models, data) if kernels_allowed() and has_block(data, models) else None
     if found is None:
         return torch.stack([loss({k: v[j] for k, v in models.items()}, data) for j in range(J)])
     plan, w = found
