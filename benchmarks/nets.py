@@ -1,7 +1,7 @@
 """Fifteen architectures of today at the size of a test: for benchmarks/architectures.py and plain_loop.py."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -178,7 +178,7 @@ class Architecture:
         return Model("module", self.task, network.num_features, self.outputs, network, network.head_bias)
 
     def federation(self, clients: int, train: int, test: int) -> Federation:
-        """Made-up samples; the same ones each time."""
+        """Made-up samples, the same ones each time; the first client's test samples are public."""
         rng, found = torch.Generator().manual_seed(0), []
         for _ in range(clients):
             n = train + test
@@ -187,7 +187,8 @@ class Architecture:
             y = torch.randint(CLASSES, (n,), generator=rng)
             y = (x + 1) % VOCABULARY if self.task == "tokens" else y
             found.append({"train": (x[:train], y[:train]), "test": (x[train:], y[train:])})
-        return Federation.from_arrays(found, task=self.task, tokens=self.shape == TEXT)
+        made = Federation.from_arrays(found, task=self.task, tokens=self.shape == TEXT)
+        return replace(made, public=made.client(0).test)
 
 
 LORA = {"lora": {"rank": 4, "alpha": 8}}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fedpers.core.arrays import MISSING
 from fedpers.core.errors import unknown
 from fedpers.core.tasks import FROM_ARRAYS, PLAIN, TASKS
-from fedpers.datasets.keys import GENERATED, IGNORED_BY, OWN, TESTED, USED_BY
+from fedpers.datasets.keys import GENERATED, IGNORED_BY, OWN, TESTED, USED_BY, not_public
 from fedpers.datasets.partition import PARTITIONS
 from fedpers.datasets.registry import DATASETS, LIBRARIES, data_sets
 from fedpers.datasets.sources import MIXTURES, source_problem
@@ -55,6 +55,9 @@ class DataConfig:
     pool: bool = False  # train and test files together, cut in each client
     train_only: bool = False  # leave the test files out; each client cuts its own
     holdout: int = 0  # test samples drawn from each source, for everybody
+    # training samples that all know and no client has; auto: 200, at most a fifth; null: auto, if one asks
+    public: int | Literal["auto"] | None = None
+    public_file: str | None = None  # samples that all know, of a file of the server's instead
     label_space: str = "global"  # global | local: each client's labels are 0..K_i-1
     # inputs
     normalise: bool = False  # (x - mean) / std per channel, after /255
@@ -164,7 +167,7 @@ def _overruled(cfg: DataConfig) -> Iterator[tuple[str, str]]:
 
 NOT_ON_DEVICES = ("normalise", "unit_norm", "limit", "train_per_client", "test_per_client", "label_space",
                   "pool", "train_only", "holdout", "mean", "std")  # fmt: skip
-ZERO_OR_MORE = ("seed", "holdout", "noise", "separation")
+ZERO_OR_MORE = ("seed", "holdout", "public", "noise", "separation")
 TASKS_OF = {  # of sets that leave a choice
     "shakespeare": ("classification", "tokens"),
     "device": PLAIN,
@@ -197,7 +200,7 @@ def _names(cfg: DataConfig) -> Iterator[str]:
 def _ranges(cfg: DataConfig) -> Iterator[str]:
     for key, low in AT_LEAST.items():
         value = getattr(cfg, key)
-        if value is not None and value < low:
+        if isinstance(value, int | float) and value < low:
             yield f"data.{key} is {value}; it must be at least {low}"
     for key in ("alpha", "theta_var", "sigma_h"):
         value = getattr(cfg, key)
@@ -230,6 +233,10 @@ def _together(cfg: DataConfig) -> Iterator[str]:
         yield f"data.partition=natural needs a set with natural clients, not data.name={cfg.name}"
     if entry is not None and cfg.partition != "natural" and entry.natural == "only":
         yield f"data.name={cfg.name} generates its clients; set data.partition=natural"
+    if cfg.public:
+        why = not_public(cfg.partition, cfg.label_space)
+        why = f"data.public_file={cfg.public_file} names others; give one of them" if cfg.public_file else why
+        yield from [f"data.public={cfg.public}: {why}"] if why else []
     yield from _device(cfg)
     yield from _mixture(cfg)
     yield from _own(cfg)

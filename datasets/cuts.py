@@ -18,7 +18,7 @@ from fedpers.datasets.raw import Raw
 from fedpers.datasets.split import Indices, Partition, runs
 
 # One stream of random numbers for each purpose, so that a change in one leaves the others alone.
-LIMIT, DEAL, CUT, HOLDOUT, LOAD = range(5)
+LIMIT, DEAL, CUT, HOLDOUT, LOAD, PUBLIC = range(6)
 ROOM = 2**22  # numbers that are drawn in one call, with padding
 
 

@@ -15,6 +15,7 @@ from fedpers.core.tasks import CLASSED, TASKS, WHOLE_NUMBERS
 from fedpers.datasets.config import DataConfig
 from fedpers.datasets.cuts import DEAL, HOLDOUT, LIMIT, LOAD, Samples, Splits, cut_clients, needed, stream
 from fedpers.datasets.partition import PARTITIONS, partition
+from fedpers.datasets.public import hold_back, note
 from fedpers.datasets.raw import Raw
 from fedpers.datasets.registry import data_sets
 from fedpers.datasets.sources import eligible, uniform_classes
@@ -44,7 +45,7 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
     """The federation of `raw` under data.partition."""
     _check_labels(cfg, raw)
     part = _deal(cfg, raw, seed)
-    splits = cut_clients(cfg, raw, part, seed)
+    splits, index, source = hold_back(cfg, raw, cut_clients(cfg, raw, part, seed), seed)
     clients = PartitionedClients(cfg, seed, dtype, raw, part, splits)
     local = cfg.label_space == "local"
     num_classes = _outputs(raw, part)
@@ -60,8 +61,9 @@ def build(cfg: DataConfig, raw: Raw, seed: int, dtype: torch.dtype) -> Federatio
         num_test=np.array([len(i) for i in splits.test]),
         label_counts=clients.label_counts(width),
         truth={**part.truth, **({"classes": clients.owned(num_classes)} if local else {})},
-        notes=(*raw.notes, *part.notes),
+        notes=(*raw.notes, *part.notes, *note(len(index))),
         holdout=_holdout(cfg, raw, part, seed, clients),
+        public=clients.samples(index, source) if len(index) else None,
         tokens=raw.tokens,
         pipeline=clients.pipeline,
         clients=_names(raw, part),
@@ -164,9 +166,9 @@ class PartitionedClients:
         if k not in self._kept:
             s = self.splits
             self._kept[k] = ClientData(
-                train=self._data(s.train[k], s.train_source[k], k),
-                valid=self._data(s.valid[k], s.valid_source[k], k),
-                test=self._data(s.test[k], s.test_source[k], k),
+                train=self.samples(s.train[k], s.train_source[k], k),
+                valid=self.samples(s.valid[k], s.valid_source[k], k),
+                test=self.samples(s.test[k], s.test_source[k], k),
             )
         return self._kept[k]
 
@@ -228,18 +230,19 @@ class PartitionedClients:
             row[seen] = 1
         return out
 
-    def targets(self, index: np.ndarray, source: np.ndarray, k: int) -> np.ndarray:
-        """Class numbers as client k sees them, or whatever the task's targets are."""
+    def targets(self, index: np.ndarray, source: np.ndarray, k: int | None) -> np.ndarray:
+        """Class numbers as client k (None: anybody) sees them, or whatever the task's targets are."""
         if self.raw.task not in CLASSED:
             return np.asarray(self.labels[index])
         y = relabel(self.labels[index], source, self.part.sources)
-        return np.searchsorted(self.classes[k], y) if self.local else y
+        return y if k is None or not self.local else np.searchsorted(self.classes[k], y)
 
     def inputs(self, x: np.ndarray) -> Tensor:
         """Stored samples as a model takes them."""
         return self.pipeline.inputs(x, self.dtype)
 
-    def _data(self, index: np.ndarray, source: np.ndarray, k: int) -> Data:
+    def samples(self, index: np.ndarray, source: np.ndarray, k: int | None = None) -> Data:
+        """Samples by number, as client k (None: anybody) sees them."""
         x = rotate(self.inputs(self.raw.rows(index)), source, self.part.sources)
         y = torch.from_numpy(np.ascontiguousarray(self.targets(index, source, k)))
         y = y.to(torch.int64 if TASKS[self.raw.task].targets in WHOLE_NUMBERS else x.dtype)
@@ -292,8 +295,5 @@ def _holdout(
     out, rng = {}, stream(seed, HOLDOUT)
     for s, way in enumerate(part.sources):
         index = uniform_classes(eligible(raw.test_y, way), raw.test_y, cfg.holdout, rng)
-        source = np.full(len(index), s)
-        x = rotate(clients.inputs(raw.test_x[index]), source, part.sources)
-        y = torch.from_numpy(relabel(raw.test_y[index], source, part.sources))
-        out[f"source{s}"] = Data(x, y, torch.ones(len(index), dtype=x.dtype))
+        out[f"source{s}"] = clients.samples(len(raw.y) + index, np.full(len(index), s))
     return out

@@ -55,8 +55,21 @@ IGNORED_BY = {  # key: our sets that have no use for it; a set of another packag
     **dict.fromkeys(_SCALES, (*GENERATED, GIVEN, *TEXTS, "ratings")),  # tokens have no scale
     "min_size": (*GENERATED, "device", GIVEN),
     **dict.fromkeys(("pool", "train_only"), (*GENERATED, *UNTESTED, GIVEN, "ratings")),
+    "public": (*GENERATED, "device", GIVEN, "ratings"),
     "holdout": (PPFL, SINE, *UNIFIED, *UNTESTED, GIVEN, "ratings"),
     "train_per_client": (PPFL, FEDSOFT, GIVEN),
     **dict.fromkeys(("test_per_client", "valid_fraction", "test_fraction"), (GIVEN, "ratings")),
     "num_clients": (GIVEN,),
 }
+
+
+def not_public(partition: str, label_space: str) -> str:
+    """Why no samples can be held back for everybody, and the remedy; "" if some can."""
+    if partition == "natural":
+        return (
+            "clients have samples of their own (data.partition=natural), which are nobody's to give away; "
+            "name a file of the server's: data.public_file=FILE"
+        )
+    if label_space == "local":
+        return "data.label_space=local numbers each client's classes, so that all share none; leave it global"
+    return ""

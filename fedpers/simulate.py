@@ -23,7 +23,7 @@ def simulate(
     The server's result is `strategy.state`; evaluation is in `strategy.client_metrics`.
     """
     cohort = Cohort(client, federation, store or RamStore(), strategy.plan)
-    strategy.holdout = federation.holdout
+    strategy.holdout, strategy.public = federation.holdout, federation.public
     with borrowed():
         strategy.start(InProcessGrid(cohort), num_rounds=num_rounds, observer=observer)
     return cohort

@@ -36,7 +36,8 @@ def case_of(name, model="mlp", sizes=(8,), seed=3, rounds=1, **changes):
     if image:
         shaped = lambda d: replace(d, x=d.x.reshape(-1, 1, 12, 12))  # noqa: E731
         parts = [ClientData(*map(shaped, vars(fed.client(k)).values())) for k in range(CLIENTS)]
-        fed = replace(fed, client=parts.__getitem__, input_shape=(1, 12, 12))
+        given = {"client": parts.__getitem__, "public": shaped(fed.public)}
+        fed = replace(fed, input_shape=(1, 12, 12), **given)
     options = {"hidden": [7]} if model == "mlp" else {}  # no multiple of a register's floats
     net = build_model(model, input_shape=fed.input_shape, num_outputs=3, task="classification", **options)
     config = row.config_class()(**TOYS.get(name, {}), **changes)

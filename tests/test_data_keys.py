@@ -31,11 +31,12 @@ OTHER = {  # key: a value that is not its default
     "client": "c", "missing": "drop", "tokens": "true", "image_size": "[4,4]", "input_shape": "[3]",
     "class_names": "[a,b,c,d,e,f,g,h,i,j]", "task": "binary", "dim": 7, "num_classes": 4, "num_samples": 900,
     "separation": 1.0, "num_sources": 4, "noise": 0.7, "theta_var": 2.0, "sigma_h": 0.9,
-    "negatives": 2, "candidates": 7, "time": "when",
+    "negatives": 2, "candidates": 7, "time": "when", "public": 20,
 }  # fmt: skip
 OTHERWISE = {"label_space": "global", "standardise": False, "normalise": False, "train_only": False,
              "pool": False, "rotate": True}  # fmt: skip  # where the set's file has that value
-WHICH = {"name", "library", "partition", "root"}  # choose the set, the partition, the place of all sets
+WHICH = {"name", "library", "partition", "root",  # choose the set, the partition, the place of all sets
+         "public_file"}  # fmt: skip  # read by the server of a method that asks for it, else refused
 BY_LOADER = {  # keys that the function of a set itself reads: how, in its source
     **{k: f"cfg.{k}" for k in (
         "file", "rotate", "omniglot_split", "omniglot_clients", "options", "features", "partitioner",

@@ -23,7 +23,7 @@ from fedpers.engines.runner import RunnerConfig
 from fedpers.learning.model import build_model
 from fedpers.method import Roster
 from tests.methods.helpers import chosen, doubles
-from tests.oracles.unlike import features, fedproto_round, fedtgp_round, lgfedavg_round
+from tests.oracles.unlike import features, fedmd_round, fedproto_round, fedtgp_round, lgfedavg_round
 
 GROUPS = "model.groups=[{name: mlp, hidden: [4]}, {name: mlp, hidden: [5, 3, 4]}]"
 PLACES = [0, 1, 1, 0, 1, 1]
@@ -106,6 +106,24 @@ def test_fedtgp_on_unlike_models_equals_a_restatement(runner):
     close([server.state.maker[name] for name in names], p)
     for k in range(6):
         params = cohort.cohorts[PLACES[k]].client.personal(None, cohort.state(k, (4, 1)))
+        close(params.values(), [t for pair in [*models[k][0], models[k][1]] for t in pair])
+
+
+@pytest.mark.parametrize("runner", RUNNERS[:3], ids=["loop", "stack", "2 workers"])
+def test_fedmd_on_unlike_models_equals_a_restatement(runner):
+    small = ["method.subset=5", "method.start_epochs=1"]
+    digest = [word.replace("local", "digest") for word in LOCAL]
+    server, cohort, rounds = simulated("fedmd", runner, *LOCAL, *digest, *small)
+    models, begun, public = started(1), set(), (FED.public.x, FED.public.y)
+    for t, now in enumerate(rounds, 1):
+        rng = server_rng(1, t)
+        assert server.sample(rng) == now
+        d = rng.choice(len(public[1]), 5, replace=False)
+        models, f = fedmd_round(models, begun, public, d, data(), now, 0.3, 2, 1)
+        begun |= set(now)
+    torch.testing.assert_close(server.state.consensus, f, rtol=0, atol=1e-11)
+    for k in range(6):
+        params = cohort.cohorts[PLACES[k]].client.personal(None, cohort.state(k, (4, 2)))
         close(params.values(), [t for pair in [*models[k][0], models[k][1]] for t in pair])
 
 

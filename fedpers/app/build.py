@@ -7,6 +7,7 @@ from typing import Any
 
 from fedpers.app.devices import choose_device
 from fedpers.app.unlike import Unlike, check_unlike
+from fedpers.config import public
 from fedpers.config.model_config import ModelConfig
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig, from_mapping, to_mapping
@@ -54,7 +55,8 @@ def assemble(cfg: RunConfig, federation: Federation | None = None, unlike: bool 
     from fedpers.datasets.federation import load_federation
 
     if federation is None:
-        federation = load_federation(cfg.data, cfg.seed, getattr(torch, cfg.dtype))
+        data = public.told(cfg.data, cfg.method_name)
+        federation = load_federation(data, cfg.seed, getattr(torch, cfg.dtype))
     r, num_clients = cfg.clients_per_round, federation.num_clients
     if r is not None and r > num_clients:
         text = f"there are {num_clients} clients; choose at most that, or null for all"
@@ -71,7 +73,7 @@ def assemble(cfg: RunConfig, federation: Federation | None = None, unlike: bool 
         text = f"method={cfg.method_name} {strategy.draws_itself} with these settings; leave it fixed"
         raise ConfigError(f"participation={cfg.participation}: {text}")
     _check_asked(cfg, strategy, num_clients)
-    strategy.holdout = federation.holdout
+    strategy.holdout, strategy.public = federation.holdout, federation.public
     if problems := scores.problems(cfg.metrics, federation.task):
         raise ConfigError(*problems)
     clients = [_client(cfg, each) for each in models]

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpers.app.build import assemble
 from fedpers.app.devices import choose_device
 from fedpers.app.observers import user_observers
+from fedpers.app.public import public_samples
 from fedpers.app.run import Prepared, drive, logged
 from fedpers.app.run_folder import store_config
 from fedpers.config.registry import method
@@ -90,6 +91,7 @@ def _run(cfg: RunConfig, out: Path, grid: Grid) -> None:
     if not ledger.pipeline:
         agree(cfg.data, ledger)
     parts = assemble(cfg, federation_of(cfg, ledger))
+    parts.strategy.public = public_samples(cfg, parts.federation)
     if cfg.resume:
         parts.strategy.state, parts.strategy.rounds_done = state, t
     recorder = Recorder(out, cfg, parts.federation, start=t)

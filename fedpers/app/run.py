@@ -15,6 +15,7 @@ from fedpers.app.build import Parts, assemble, sizes_of
 from fedpers.app.local_step import facts_of
 from fedpers.app.observers import Observers, UserObservers, user_observers
 from fedpers.app.privacy import check_privacy
+from fedpers.app.public import public_samples
 from fedpers.app.run_folder import admitted_run, opened
 from fedpers.config.run_config import RunConfig, to_mapping
 from fedpers.core.data import Federation
@@ -207,6 +208,7 @@ def prepare(
         remember: whether clients' states are kept here; else the clients keep them.
     """
     parts = assemble(cfg, federation, unlike=True)
+    parts.strategy.public = public_samples(cfg, parts.federation)
     device, t = parts.plan.device, 0
     store = RowStore(out / "memory", cfg.engine.memory_mb, device) if remember else None
     if cfg.resume:

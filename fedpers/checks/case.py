@@ -34,7 +34,9 @@ class Case:
 
     def server(self, **plan: Any) -> PersonalizedStrategy:
         """A new server half."""
-        return self.strategy(self.config, self.model, replace(self.plan, **plan))
+        made = self.strategy(self.config, self.model, replace(self.plan, **plan))
+        made.public = self.federation.public
+        return made
 
     def cohort(
         self, kind: type[Cohort] = Cohort, store: Any = None, runner: RunnerConfig | None = None

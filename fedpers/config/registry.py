@@ -27,6 +27,7 @@ class Method:
     partial_work: bool = False
     # What clients' models must have in common (model=groups): the method uses nothing else of them together.
     common: Literal["all", "head", "features", "task"] = "all"
+    public: bool = False  # whether its server needs samples that all know (data.public, data.public_file)
 
     def strategy_class(self) -> Any:
         """The server half."""
@@ -149,6 +150,9 @@ METHODS: dict[str, Method] = {row.name: row for row in (
          "clients share the mean features of their classes, and no model", common="features"),
     _row("fedtgp", "FedTGP", "Zhang et al., AAAI 2024", "runs",
          "FedProto whose server trains prototypes that lie apart", common="features"),
+    _row("fedmd", "FedMD", "Li, Wang, arXiv 1910.03581", "runs",
+         "unlike models that learn from the mean of their scores on public samples", common="task",
+         public=True),
     _row("moon", "Moon", "Li, He, Song, CVPR 2021", "verified",
          "FedAvg whose clients keep their features near the global model's", partial_work=True),
     _row("fedamp", "FedAMP", "Huang et al., AAAI 2021", "verified",

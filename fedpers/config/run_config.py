@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fedpers.config import devices, observers, registry, schema, search, slips, task
+from fedpers.config import devices, observers, public, registry, schema, search, slips, task
 from fedpers.config.engine import ENGINES_OF, EngineConfig
 from fedpers.config.model_config import ModelConfig, model_of
 from fedpers.config.stop import StopConfig
@@ -61,7 +61,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """A set that leaves a choice is told of the task."""
-        object.__setattr__(self, "data", task.told(self.data, self.task))
+        object.__setattr__(self, "data", public.placed(task.told(self.data, self.task)))
 
     def check(self) -> list[str]:
         """Problems of values."""
@@ -80,6 +80,7 @@ class RunConfig:
                 checkpoint_every=(0, None),
             )
             + task.problems(self.task, self.data)
+            + public.problems(self.data, self.method_name)
             + self._off_line()
             + self._unlike()
             + self._idle()

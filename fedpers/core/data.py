@@ -36,6 +36,7 @@ class Federation:
     tokens: int = 0  # x are whole numbers below this, that stand for tokens of a text; 0: measurements
     pipeline: Pipeline = field(default_factory=Pipeline)  # how samples became tensors
     clients: tuple[str, ...] = ()  # [N] what the data calls each client; (): nothing
+    public: Data | None = None  # samples that all know and no client has; y [0] where nobody knows labels
 
     @classmethod
     def from_arrays(

@@ -75,6 +75,10 @@ PROTOTYPES = Disclosure(
     no_dp="prototypes and the numbers of samples are sent class by class, without a bound on what one tells",
     no_sum="numbers of samples and weighted prototypes could be summed; each client sends them alone",
 )
+SCORES = Disclosure(
+    "the scores of public samples by its own model",
+    no_dp="scores of single samples are sent, without a bound on what they tell of the client's own",
+)
 HEAD_AND_PROTOTYPES = Disclosure(
     "body and head after local work, the mean features of each class, and how many samples it has",
     no_dp="prototypes and variances of features are sent beside the models, and tell of them without a bound",

@@ -62,6 +62,7 @@ class PersonalizedStrategy(Strategy, ABC):
         self.round_log = RoundLog()
         self.client_metrics: dict[str, np.ndarray] = {}
         self.holdout: Mapping[str, Data] = {}  # the server's own test samples, by source
+        self.public: Data | None = None  # samples that all know and no client has
         self._noised = NoisedMean(plan.privacy, plan.seed)
         self.last_round: int | None = None  # of `start`; the one in which it ended early, once it has
         self._exchange = 0
@@ -209,8 +210,7 @@ class PersonalizedStrategy(Strategy, ABC):
         if self.state is None:
             params = initial_params(self.model, self.plan)
             if initial_arrays:
-                given = initial_arrays.to_torch_state_dict()
-                params = {k: v.to(params[k]) for k, v in given.items()}
+                params = {k: v.to(params[k]) for k, v in initial_arrays.to_torch_state_dict().items()}
             self.state = self.init(self.roster, params, server_rng(self.plan.seed, 0))
 
     def configure_train(

@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedpers.app.build import assemble
 from fedpers.app.deployed import federation_of
+from fedpers.app.public import public_samples
 from fedpers.config.compose import load
 from fedpers.config.registry import METHODS
 from fedpers.config.run_config import RunConfig
@@ -122,7 +123,7 @@ def _needles(values: np.ndarray) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three small files: site-0.npz, ..."""
+    """Three small files, site-0.npz, ..., and one that the server reads."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for k in range(3):
         arrays: dict[str, np.ndarray] = {}
@@ -130,6 +131,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             arrays[f"{split}_x"] = rng.normal(k, 1.0, (n, 5)).astype(np.float32)
             arrays[f"{split}_y"] = rng.permutation(np.arange(n) % 3)
         np.savez(folder / f"site-{k}.npz", **arrays)
+    np.savez(folder / "public.npz", x=rng.normal(size=(9, 5)).astype(np.float32), y=np.arange(9) % 3)
     return folder
 
 
@@ -145,11 +147,15 @@ def play(folder: Path, name: str, data: Path, base: RunConfig) -> Wire:
     """Two rounds of a method, evaluations included."""
     row = METHODS[name]
     row.strategy_class()
-    cfg = dataclasses.replace(base, method_name=name, method=row.config_class()(**MORE.get(name, {})))
+    read = dataclasses.replace(base.data, public_file=str(data / "public.npz") if row.public else None)
+    method = row.config_class()(**MORE.get(name, {}))
+    cfg = dataclasses.replace(base, method_name=name, method=method, data=read)
     wire, ledger = Wire(folder, cfg, data, row.client_class().private), Ledger()
     devices = DeviceGrid(wire, cfg, ledger, "cpu")  # type: ignore[arg-type]
     devices.assemble(3)
-    assemble(cfg, federation_of(cfg, ledger)).strategy.start(devices, num_rounds=2)  # type: ignore[arg-type]
+    parts = assemble(cfg, federation_of(cfg, ledger))
+    parts.strategy.public = public_samples(cfg, parts.federation)
+    parts.strategy.start(devices, num_rounds=2)  # type: ignore[arg-type]
     assert {h["kind"] for _, h in wire.sent} == {"query", "train", "evaluate"}
     return wire
 

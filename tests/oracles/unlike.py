@@ -1,4 +1,4 @@
-"""FedProto, FedTGP and LG-FedAvg on unlike dense networks, restated in plain torch: full-batch steps."""
+"""FedProto, FedTGP, FedMD and LG-FedAvg on unlike dense networks, in plain torch: full-batch steps."""
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,34 @@ def fedtgp_round(models, p, prototypes, data, chosen, rate, steps, lam, served, 
         sent += [(c, z[y == c].mean(0)) for c in y.unique().tolist()]
     p, _ = fedtgp.server(p, sent, *served, rng)
     return models, p, {c: fedtgp.prototype(p, c) for c in range(len(p[0]))}
+
+
+def fedmd_round(models, begun, public, d, data, chosen, rate, steps, first):
+    """One round of one rate; `d` are places in public (x, y). Returns (models, consensus on d)."""
+    models, (X, Y) = list(models), public
+    for i in set(chosen) - begun:
+        for x, y in ((X, Y), data[i]):
+            models[i] = train(*models[i], x, y, {}, rate, first, 0.0)
+    scores = [features(models[i][0], X[d]) @ models[i][1][0].T + models[i][1][1] for i in chosen]
+    f = sum(scores) / len(chosen)
+    for i in chosen:
+        near = digest(*models[i], X[d], f, rate, steps)
+        models[i] = train(*near, *data[i], {}, rate, steps, 0.0)
+    return models, f
+
+
+def digest(layers, head, x, wanted, rate, steps):
+    """(hidden layers, head) after steps on the mean of |f(x) - wanted|; below 0.001 of its square."""
+    count = len(layers)
+    for _ in range(steps):
+        flat = [t.detach().clone().requires_grad_() for pair in [*layers, head] for t in pair]
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        away = (features(pairs[:count], x) @ pairs[-1][0].T + pairs[-1][1] - wanted).abs()
+        loss = torch.where(away < 1e-3, away**2 / 2e-3, away - 5e-4).mean()
+        flat = [t.detach() - rate * g for t, g in zip(flat, torch.autograd.grad(loss, flat), strict=True)]
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        layers, head = pairs[:count], pairs[-1]
+    return layers, head
 
 
 def lgfedavg_round(bodies, head, data, chosen, rate, steps):
