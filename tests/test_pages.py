@@ -206,6 +206,12 @@ def test_numbers_without_a_file_are_found():
 | `lr` | 0.1 ± 0 |
 ## Prose
 It reached 91.8 ± 0.9 here.
+
+And 91.7 ± 0.8 [there](../benchmarks/results/x.json).
+
+[Elsewhere](results.md#y):
+90.1 ± 0.2.
+
 Version 2.0 is no result.
 ```
 97.5 % in code

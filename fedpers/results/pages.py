@@ -4,15 +4,16 @@ A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!--
 (all tables and figures of a paper, from docs/results.yaml), "<!-- results: five papers -->" (what of each is
 reproduced, reduced or not run), "<!-- results: cells of PREFIX -->" (every cell of the tables in
 conf/experiment/PREFIX*.yaml: full, reduced or not run), "<!-- results: box of METHOD -->" (the algorithm,
-from the docstring of strategies/METHOD.py), "<!-- results: benchmark of METHOD, ... -->" (their rows of the
-benchmark), "<!-- results: differences of FILE.json -->" (to local training and FedAvg, over seeds and over
-clients), "<!-- results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
+from strategies/METHOD.py), "<!-- results: benchmark of METHOD, ... -->" (their rows of the benchmark), "<!--
+results: differences of FILE.json -->" (to local training and FedAvg, over seeds and over clients), "<!--
+results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
 """
 
 import ast
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ PAPERS = {
     "federico": "[FedeRiCo](methods/federico.md)",
     "unified": "[Unified framework](methods/unified.md)",
 }
+LINK = re.compile(r"benchmarks/results/|results\.md#")  # to a file, or to a table that has one
 NUMBER = re.compile(r"\d+\.\d+ ?%|\d ± \d|\d\.\d+ [±(]")
 Record = Mapping[str, Any]
 
@@ -255,27 +257,24 @@ def _record(name: str, root: Path) -> Record:
 
 
 def without_file(root: Path, up: str) -> str:
-    """Sections of the pages that state results which no file backs."""
+    """Sections of the pages that state results outside of the tables that files fill, with no link to one."""
     rows = []
-    for page in pages(root):
-        if page.name == "results.md" or "adr" in page.parts:
-            continue
-        text = PART.sub("", page.read_text(encoding="utf-8"))
-        for heading, count in sections(text):
+    for page in (p for p in pages(root) if p.name != "results.md" and "adr" not in p.parts):
+        for heading, count in sections(PART.sub("", page.read_text(encoding="utf-8"))):
             where = page.relative_to(root).as_posix()
-            rows.append([f"[{where}]({up}/{where})", heading, str(count), "no file yet"])
-    return table(("page", "section", "lines with results", "state"), rows)
+            rows.append([f"[{where}]({up}/{where})", heading, str(count)])
+    return table(("page", "section", "lines with results"), rows)
 
 
 def sections(text: str) -> Iterator[tuple[str, int]]:
     """(heading, lines that state a result) of a page, where there are such lines."""
-    heading = ""
-    counts: dict[str, int] = {}
+    heading, linked, counts = "", False, Counter[str]()
     for line, keys in _lines(text):
+        linked = bool(line) and (linked or LINK.search(line) is not None)  # from here on in its paragraph
         if line.startswith("#"):
             heading = line.lstrip("# ")
-        elif not keys and (NUMBER.search(line) or _cells(line) >= 2):
-            counts[heading] = counts.get(heading, 0) + 1
+        elif not (keys or linked) and (NUMBER.search(line) or _cells(line) >= 2):
+            counts[heading] += 1
     yield from counts.items()
 
 
