@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as a run does; MKL reads it at its first product
+from fedpers.core.host import WANTED
+
+for name, value in WANTED.items():  # as the command's own process does
+    os.environ.setdefault(name, value)
 torch.set_num_threads(1)
 
 # Flower and TensorBoard import absl, whose log handler keeps the stderr of that moment and closes
@@ -44,18 +47,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-OTHERS = {
-    "PYTEST_CURRENT_TEST",
+# variables that pytest sets; that torch, Ray, Flower and W&B set once they are used
+OTHERS = {"PYTEST_CURRENT_TEST"} | {
     "TORCHINDUCTOR_CACHE_DIR",
     "RAY_CLIENT_MODE",
-}  # of pytest, and torch and Ray once used
+    "BROWSER_USE_SETUP_LOGGING",
+    "WANDB_SERVICE",
+}
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = [s for s in HANDLED if signal.getsignal(s) is not signal.SIG_IGN]  # not what nohup ignores
 
 
 def _process() -> dict[str, Any]:
     """What a run might change for its whole process, by name."""
     loggers = logging.root, logging.getLogger("fedpers")
     handlers = [h for x in loggers for h in x.handlers if not type(h).__module__.startswith("_pytest.")]
-    signals = {int(s): signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    signals = {int(s): signal.getsignal(s) for s in SIGNALS}
     return {
         "log handlers": handlers,
         **{f"${k}": v for k, v in os.environ.items() if k not in OTHERS},

@@ -226,7 +226,10 @@ def test_the_page_and_the_readme_say_what_a_gpu_took():
     kind = ("mlp", "float32", "stack")
     stacks = [r for r in rows if (r["model"], r["precision"], r["way"]) == kind]
     ours = {r["method"]: r["seconds"] * 1e3 for r in stacks}
-    assert f"Half of the methods take at most {statistics.median(ours.values()):.0f} ms" in page
+    assert (
+        f"Half of the methods that were measured take at most {statistics.median(ours.values()):.0f} ms"
+        in page
+    )
     slowest = sorted(ours, key=ours.get)[-1]
     assert (slowest, f"(ASVRCD: {ours[slowest]:.0f} ms)" in page) == ("asvrcd", True)
     assert f"FedeRiCo ({ours['federico']:.0f} ms)" in page

@@ -22,6 +22,7 @@ FAST = ["rounds=2", "eval_every=0", "data.num_clients=null", "device=cpu"]
 NEEDS = {
     "fedbn": ["method.private=[dense1.*]"],
     "federico": ["method.num_neighbours=2"],
+    "fedmd": ["data.public_file={folder}/anna_rows.csv"],
 }  # of a table's small network and three clients
 
 
@@ -81,7 +82,7 @@ def test_rows_are_predicted_as_the_run_says(kind, method, made, tmp_path, capsys
     where, words = MODELS[kind]
     folder, out = made / where, tmp_path / "out"
     base = ["data=files", f"data.path={folder / 'data'}", f"method={method}", *FAST, *words]
-    execute(compose.load([*base, *NEEDS.get(method, [])]), out)
+    execute(compose.load([*base, *(w.format(folder=folder) for w in NEEDS.get(method, []))]), out)
     table = pd.read_csv(out / "clients.csv", float_precision="round_trip")
     for k, name in enumerate(CLIENTS):
         model = personal_model(out, k).write(tmp_path / "models")

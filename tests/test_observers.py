@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,7 +156,9 @@ def test_wandb_offline_holds_the_run(tmp_path, monkeypatch):
     run = fedpers.run(*words(), out=tmp_path / "run", observers=["wandb"])
     assert "observer_failures" not in run.summaries[0]
     (log,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
-    kept = records(log)
+    until = time.monotonic() + 60  # W&B's own process writes the file
+    while not (kept := records(log))["history"] and time.monotonic() < until:
+        time.sleep(0.2)
     steps = kept["history"]
     final = run.frame().query("split == 'test' and round == 2").accuracy.item()
     assert float(steps[-1]["test/accuracy"]) == final

@@ -37,6 +37,7 @@ def test_no_round_copies_the_inputs_of_a_stack(name, monkeypatch):
     config, halves = compose.load([f"method={name}"]).method, method(name)
     plan = Plan(clients_per_round=3, eval_every=0)
     strategy, client = halves.strategy_class()(config, model, plan), halves.client_class()(config, model)
+    strategy.public = fed.public
     done: Callable[..., None] = lambda t, log: after.append(stacked.count("x"))  # noqa: E731
     play(strategy, client, fed, RamStore(), RunnerConfig(runner="stack"), 5, done)
     first, *_, last = after[:-1]  # methods may look at all samples before the first round and after the last
