@@ -47,13 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-# variables that pytest sets; that torch, Ray, Flower and W&B set once they are used
-OTHERS = {"PYTEST_CURRENT_TEST"} | {
-    "TORCHINDUCTOR_CACHE_DIR",
-    "RAY_CLIENT_MODE",
-    "BROWSER_USE_SETUP_LOGGING",
-    "WANDB_SERVICE",
-}
+# variables that pytest sets; that torch, Ray, Flower and W&B set once they are imported or used
+OTHERS = ("PYTEST_", "TORCHINDUCTOR_", "RAY_", "GRPC_", "BROWSER_USE_", "WANDB_SERVICE")
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 SIGNALS = [s for s in HANDLED if signal.getsignal(s) is not signal.SIG_IGN]  # not what nohup ignores
 
@@ -65,7 +60,7 @@ def _process() -> dict[str, Any]:
     signals = {int(s): signal.getsignal(s) for s in SIGNALS}
     return {
         "log handlers": handlers,
-        **{f"${k}": v for k, v in os.environ.items() if k not in OTHERS},
+        **{f"${k}": v for k, v in os.environ.items() if not k.startswith(OTHERS)},
         "signal handlers": signals,
         "folder": Path.cwd(),
         "torch's threads": torch.get_num_threads(),
