@@ -32,7 +32,8 @@ from torch import Tensor
 
 from fedpers.clients.fedmd import FedMDConfig
 from fedpers.core.errors import ConfigError
-from fedpers.families.distillation import Ask, Digest, Known, digest_of
+from fedpers.families.distillation import Ask, Digest, Known
+from fedpers.learning.constants import digest_of
 from fedpers.method import Data, Params, PersonalizedStrategy, Roster, Round, record
 
 TASKS = ("classification", "binary", "multilabel", "regression")
@@ -68,7 +69,7 @@ class FedMD(PersonalizedStrategy):
     @cached_property
     def digest(self) -> str:
         """Of D_0."""
-        return digest_of(self.pool)
+        return digest_of({"x": self.pool.x, "y": self.pool.y})
 
     def init(self, roster: Roster, params: Params, rng: np.random.Generator) -> State:
         """Nobody has begun.

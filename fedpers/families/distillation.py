@@ -1,6 +1,5 @@
 """Scores of samples that all know: the messages of methods that exchange them, and a distance of outputs."""
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -62,14 +61,6 @@ class ClientState:
     """The client's own model; it never leaves the client."""
 
     params: Params
-
-
-def digest_of(data: Data) -> str:
-    """A short text that differs, in all likelihood, where the samples or their labels do."""
-    found = hashlib.sha256()
-    for part in (data.x, data.y):
-        found.update(part.cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def sent(x: Tensor, y: Tensor) -> Data:
