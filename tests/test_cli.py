@@ -195,6 +195,12 @@ def test_a_sweep_goes_on_past_a_run_that_fails(monkeypatch, capfd):
     assert complaint(capfd) == "1 of 2 runs failed\ns/seed=0: no file"
 
 
+def test_a_mistake_that_all_runs_share_is_said_once(monkeypatch, capfd):
+    failing(monkeypatch, DataError("no file"), when=lambda cfg: cfg.seed != 1)
+    assert main(["run", "-m", "out=s", "seed=0,1,2"]) == 2
+    assert complaint(capfd) == "2 of 3 runs failed\ns/seed=0 and 1 more: no file"
+
+
 def test_an_occupied_folder_is_left_alone(runs, capsys):
     assert main(["run", "out=a"]) == 0
     assert main(["run", "out=a"]) == 2

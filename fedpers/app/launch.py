@@ -230,7 +230,12 @@ def _raise_failures(session: Session) -> None:
         if total == 1 or not isinstance(error, (FedpersError, OSError)):
             raise error
     if errors:
-        lines = [f"{out}: {error}" for out, error in session.failed]
+        folders: dict[str, list[Path]] = {}
+        for out, error in session.failed:
+            folders.setdefault(str(error), []).append(out)
+        # what all runs failed by, such as a missing file, is said once
+        more = {text: f" and {len(outs) - 1} more" if outs[1:] else "" for text, outs in folders.items()}
+        lines = [f"{outs[0]}{more[text]}: {text}" for text, outs in folders.items()]
         raise FedpersError("\n".join([f"{len(errors)} of {total} runs failed", *lines]))
 
 

@@ -107,7 +107,7 @@ class Search:
         good = [t for t in self.trials if t.score is not None]
         if not good:
             reasons = "; ".join(dict.fromkeys(t.note for t in self.trials))
-            raise FedpersError(f"tune={self.sweep.tune}: every trial of {self.name} failed: {reasons}")
+            raise FedpersError(f"tune={self.sweep.tune}: every trial failed: {reasons}")
         return dict(max(good, key=lambda t: t.score or (-math.inf, -math.inf)).values)
 
     def finish(self) -> list[Task]:
