@@ -195,7 +195,9 @@ def test_the_five_papers_are_sorted_by_what_was_run(tmp_path):
 def test_a_box_is_the_indented_part_of_a_docstring(tmp_path):
     path = tmp_path / "x.py"
     path.write_text('"""X.\n\nA, B.\n\n    f = g\n\n    [S1] go\n        on\n\nDeviations: none.\n"""\n')
-    assert pages.box(path) == "```text\nf = g\n\n[S1] go\n    on\n```"
+    fenced, legend = pages.box(path).rsplit("\n\n", 1)
+    assert fenced == "```text\nf = g\n\n[S1] go\n    on\n```"
+    assert legend.startswith("[S1], [S2].. are the server's steps") and "\n" not in legend
 
 
 def test_numbers_without_a_file_are_found():

@@ -1,5 +1,6 @@
-"""A method's rows of the benchmark, for its page: a row a data set, beside local training and FedAvg."""
+"""What a method's page shows: its algorithm box, and its rows of the benchmark, a row a data set."""
 
+import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,3 +81,23 @@ def _where(record: Mapping[str, Any]) -> str:
     changed = dict(word.split("=", 1) for word in record["changed"])
     name, split = changed.get("data", "digits"), changed.get("data.partition", "classes")
     return f"{SETS[name]}: {SPLITS[split]}"
+
+
+# ---- its algorithm -------------------------------------------------------------------------------
+
+LEGEND = (  # under every box
+    "[S1], [S2].. are the server's steps, [C1], [C2].. those of one client; the lines of code that do them "
+    "have the same marks, and an arrow is a message. Where the box does not say otherwise, r is the number "
+    "of clients in a round, f_k or F_k client k's mean training loss, ℓ the loss of a batch, and n_k "  # noqa: RUF001
+    "the number of client k's training samples."
+)
+
+
+def box(path: Path) -> str:
+    """The objective and the algorithm as the docstring of a strategy has them, and how to read them."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    lines = text.splitlines()
+    indented = [i for i, line in enumerate(lines) if line.startswith("    ")]
+    shown = lines[indented[0] : indented[-1] + 1]
+    kept = [line[4:] for line in shown if line.startswith("    ") or not line]
+    return "```text\n" + "\n".join(kept) + f"\n```\n\n{LEGEND}"

@@ -9,7 +9,6 @@ results: differences of FILE.json -->" (to local training and FedAvg, over seeds
 results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
 """
 
-import ast
 import json
 import os
 import re
@@ -25,7 +24,7 @@ import fedpers
 from fedpers.config.keys import all_keys
 from fedpers.core.documents import PART, Render, fill, table
 from fedpers.results.differences import differences
-from fedpers.results.method_tables import RESULTS, benchmark
+from fedpers.results.method_tables import RESULTS, benchmark, box
 from fedpers.results.report.record import size
 
 ROOT = Path(fedpers.__file__).resolve().parents[1]  # of a source tree
@@ -131,16 +130,6 @@ def number(mean: float, std: float | None) -> str:
 
 
 # ---- a method's box -----------------------------------------------------------------------------
-
-
-def box(path: Path) -> str:
-    """The objective and the algorithm as the docstring of a strategy has them: its indented lines."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    lines = text.splitlines()
-    indented = [i for i, line in enumerate(lines) if line.startswith("    ")]
-    shown = lines[indented[0] : indented[-1] + 1]
-    kept = [line[4:] for line in shown if line.startswith("    ") or not line]
-    return "```text\n" + "\n".join(kept) + "\n```"
 
 
 # ---- every cell of a table ----------------------------------------------------------------------
