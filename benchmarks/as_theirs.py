@@ -3,7 +3,7 @@
 Used by `benchmarks.reproductions`, to show that a difference in accuracy is one of definitions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -14,9 +14,8 @@ from torch import Tensor
 from fedpers.clients.fedala import FedALAClient, mix
 from fedpers.clients.pfedme import PFedMeClient
 from fedpers.families.global_model.client import Weights
-from fedpers.families.prototypes import PrototypeClient, Prototypes
+from fedpers.families.prototypes import PrototypeClient
 from fedpers.method import Round
-from fedpers.strategies import fedpac
 from fedpers.strategies.fedala import FedALA
 from fedpers.strategies.fedproto import FedProto
 from fedpers.strategies.fedtgp import FedTGP
@@ -70,24 +69,3 @@ def by_samples(self: PFedMe, s: Weights, t: int, rng: np.random.Generator) -> Ro
     w = yield dict.fromkeys(self.sample(rng), s)
     n = [self.num_examples(k) for k in w]
     return Weights(self.average([w[k].params for k in w], n, s.params))
-
-
-def weights_of_others(seed: int = 0) -> Any:
-    """FedPAC's weights of heads are of one random order of the clients, and used in another.
-
-    Client i gets Σ_j α_π(i)π(j) g_j for a permutation π of each round. Weights below 0.001 are 0, the rest is
-    not scaled, and a global prototype counts clients alike.
-    """
-    rng, solve, renewed = np.random.default_rng(seed), fedpac.combination, Prototypes.renewed
-    order = np.arange(0)
-
-    def mixed_up(i: int, H: np.ndarray, V: np.ndarray) -> np.ndarray:
-        nonlocal order
-        order = order if i else rng.permutation(len(V))
-        alpha = solve(order[i], H, V)[order]
-        return np.where(alpha > 1e-3, alpha, 0)
-
-    def alike(self: Prototypes, sent: Sequence[Prototypes]) -> Prototypes:
-        return renewed(self, [Prototypes(p.C, (p.n > 0).to(p.n)) for p in sent])
-
-    return replaced((fedpac, "combination", mixed_up), (Prototypes, "renewed", alike))

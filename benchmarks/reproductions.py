@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpers
-from benchmarks.as_theirs import global_model, mixed_model, nearest_prototype, weights_of_others
+from benchmarks.as_theirs import global_model, mixed_model, nearest_prototype
 from fedpers.bench.checkouts import MAIN, READ_ONCE, START, PFLlib
 from fedpers.bench.main import keep
 from fedpers.config import compose
@@ -74,7 +74,6 @@ ALA = "FedALA -et 1 -s 80 -p 2", "method.share=0.8"
 PROTO = "FedProto -lam 1", "method.lam=1"
 BABU = f"FedBABU -fte 5 -gr {ROUNDS - 1}"  # they go on from a training
 FOMO = "FedFomo -M 5", "method.num_neighbours=4 method.epsilon=0 method.valid_fraction=0.2"  # M has the own
-PAC = "FedPAC -lam 1", "method.lam=1"
 PFEDME = "pFedMe -bt 1 -lam 15 -K 5 -lrp 0.05", "method.lam=15 method.K=5 method.eta=0.05"
 TGP = "FedTGP -lam 10 -se 100 -mart 100", "method.lam=10 method.tau=100 method.server_lr=0.05"
 METHODS = {
@@ -95,8 +94,7 @@ METHODS = {
     "feddbe": Row("FedDBE -klw 0.1 -mo 0.1", "method.kappa=0.1 method.mu=0.1"),
     "gpfl": Row("GPFL -lam 0.01 -mu 0", "method.lam=0.0316"),  # theirs is one norm of a batch: times its root
     "fedas": Row("FedAS"),
-    "fedpac": Row(*PAC),
-    "fedpac, weights of other clients": Row(*PAC, weights_of_others),
+    "fedpac": Row("FedPAC -lam 1", "method.lam=1"),
     "fedcp": Row("FedCP -lam 1", "method.lam=1"),
     "fedbabu": Row(BABU, "method.finetune_epochs=5"),
     "fedfomo": Row(*FOMO),

@@ -3,17 +3,15 @@
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 from benchmarks import reproductions
-from benchmarks.as_theirs import by_samples, global_model, mixed_model, nearest_prototype, weights_of_others
+from benchmarks.as_theirs import by_samples, global_model, mixed_model, nearest_prototype
 from fedpers.clients.fedproto import FedProtoClient
 from fedpers.clients.pfedme import PFedMeClient
 from fedpers.config import compose
 from fedpers.families.prototypes import PrototypeClient, Prototypes
-from fedpers.strategies import fedpac
 from fedpers.strategies.fedala import FedALA
 from fedpers.strategies.fedproto import FedProto
 from fedpers.strategies.pfedme import PFedMe
@@ -78,25 +76,3 @@ def test_runs_of_the_same_words_are_made_once(tmp_path, monkeypatch):
     assert reproductions.measured("fedproto, nearest prototype", 2) == [91.25, 91.5]
     assert reproductions.measured("fedproto, nearest prototype", 3) == []
     assert reproductions.measured("fedtgp (HtFLlib)", 2) == []
-
-
-def test_weights_of_heads_are_those_of_others():
-    alike, apart = np.zeros((4, 1)), 1e6 * np.eye(4)
-    V = np.array([1.0, 2.0, 4.0, 1e6])  # where features are alike, weights are as 1/V: 4/7, 2/7, 1/7, 0
-    rounds = []
-    with weights_of_others():
-        for _ in range(8):
-            alpha = [fedpac.combination(i, alike, V) for i in range(4)]
-            assert all((a == alpha[0]).all() for a in alpha)  # one permutation a round
-            assert sorted(alpha[0]) == pytest.approx([0, 1 / 7, 2 / 7, 4 / 7], abs=1e-5)
-            assert min(alpha[0]) == 0
-            rounds.append(tuple(alpha[0].argsort()))
-        own = [fedpac.combination(i, apart, V) for i in range(4)]
-        assert np.stack(own) == pytest.approx(np.eye(4), abs=1e-5)  # a client's own head keeps its own weight
-        few, many = (
-            Prototypes(torch.tensor([[0.0], [7.0]]), torch.tensor([3.0, 0.0])),
-            Prototypes(torch.tensor([[4.0], [5.0]]), torch.tensor([1.0, 2.0])),
-        )
-        assert few.renewed([few, many]).C.tolist() == [[2], [5]]
-    assert len(set(rounds)) > 2
-    assert few.renewed([few, many]).C.tolist() == [[1], [5]]
