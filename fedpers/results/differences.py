@@ -11,9 +11,10 @@ from fedpers.results.method_tables import RESULTS
 NAMES = {"local": "local training", "fedavg": "FedAvg"}
 UNITS = {"accuracy": "test accuracy in points", "loss": "test loss"}
 NOTE = (
-    "Differences of {unit}, {when}, paired by seed; of clients after the last round, paired by client and "
-    "clustered by seed. In brackets 95 % intervals, corrected for so many methods "
-    "([which tests]({up}/docs/statistics.md))."
+    "*difference*: {unit} of the method minus that of the method beside it, {when}, paired by seed; *a "
+    "client gains*: the same after the last round, paired by client, as a mean over clients and then over"
+    " seeds; *better*, *worse*: the shares of clients that gain and lose. In brackets 95 % intervals; "
+    "intervals and p are corrected for the number of methods ([which tests]({up}/docs/statistics.md))."
 )
 
 

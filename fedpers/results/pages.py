@@ -99,7 +99,8 @@ def experiment(record: Record, link: str) -> str:
     what += f", each of its last {last} evaluations" if last > 1 else ""
     note = f"{what}; {size(record)}; commit {commits}; {versions}"
     shown = table(["method", "runs", *heads], rows)
-    return f"{shown}\n\n{note} ([file]({link})).\n\n```bash\n{made}\n```"
+    where = "" if printed else f"[columns]({link.partition(RESULTS)[0]}docs/metrics.md), "  # else the paper's
+    return f"{shown}\n\n{note} ({where}[file]({link})).\n\n```bash\n{made}\n```"
 
 
 def measurement(record: Record, link: str) -> str:
@@ -127,9 +128,6 @@ def number(mean: float, std: float | None) -> str:
     std = 0.0 if std is not None and std < 1e-12 * abs(mean) else std  # all alike but for the last bits
     form, of_std = (".2f", ".2f") if abs(mean) >= 10 or (std or 0.0) >= 0.05 else (".4g", ".2g")
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{of_std}}"
-
-
-# ---- a method's box -----------------------------------------------------------------------------
 
 
 # ---- every cell of a table ----------------------------------------------------------------------
