@@ -43,7 +43,7 @@ SAMPLES = Disclosure(
 )
 CENTERS = Disclosure(
     "one model near several centers, and its importance weights u_k",
-    no_dp="u_k is sent, too, and the server draws clients by it: noise on the model does not hide it",
+    no_dp="u_k is sent beside the model; the server draws clients by it; noise on the model does not hide it",
     no_sum="models could be summed for each center; u_k of each client is needed, as it decides who is drawn",
 )
 CLUSTER = Disclosure(
