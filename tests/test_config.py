@@ -131,6 +131,13 @@ def test_unknown_method_with_a_guess():
     ]
 
 
+def test_a_file_as_data_set_is_told_how_files_are_read():
+    (line,) = mistakes("data=tables/visits.csv")
+    assert "data set 'tables/visits.csv' is unknown" in line and "data=files data.path=FILE" in line
+    (line,) = mistakes("data=visits")
+    assert "data.path" not in line
+
+
 def test_unknown_experiment_with_and_without_plus():
     for text in ("+experiment=nope", "experiment=nope"):
         (line,) = mistakes(text)

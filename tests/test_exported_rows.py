@@ -51,6 +51,15 @@ def refused(capsys, rows, model, *more):
     return said.err
 
 
+def test_a_model_that_is_not_there_is_told(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    said = refused(capsys, tmp_path / "rows.csv", tmp_path / "client_9.safetensors")
+    assert "client_9.safetensors: there is no such file" in said and "fedpers export RUN" in said
+    (tmp_path / "client_9.safetensors").write_bytes(b"")
+    said = refused(capsys, tmp_path / "rows.csv", tmp_path / "client_9.safetensors")
+    assert "client_9.json: there is no such file" in said
+
+
 def table(n, seed):
     rng = np.random.default_rng(seed)
     a, b = rng.normal(size=n) * 50 + 1000, rng.normal(size=n) * 0.01

@@ -133,7 +133,8 @@ def test_patterns_that_contradict_are_refused(name, trainable, text):
         model(name, **({} if trainable is None else {"trainable": trainable}))
 
 
-def test_weights_of_a_file(tmp_path):
+def test_weights_of_a_file(tmp_path, caplog):
+    caplog.set_level("INFO", logger="fedpers")
     net = own_nets.FrozenBase()
     save_file({k: v.clone() for k, v in net.state_dict().items()}, tmp_path / "w.safetensors")
     torch.save({"state_dict": net.state_dict()}, tmp_path / "w.pt")
@@ -142,7 +143,7 @@ def test_weights_of_a_file(tmp_path):
         assert torch.equal(start["body.base.weight"], net.base.weight)
         assert torch.equal(start["head.weight"], net.fc.weight)
     digests = {model().network.digest, model(weights=str(tmp_path / "w.pt")).network.digest}
-    assert len(digests) == 2
+    assert len(digests) == 2 and "starts anew" not in caplog.text
     headless = {k: v.clone() for k, v in net.state_dict().items() if not k.startswith("fc.")}
     save_file(
         headless | {"fc.weight": torch.zeros(7, 8), "fc.bias": torch.zeros(7)}, tmp_path / "seven.safetensors"
@@ -150,6 +151,7 @@ def test_weights_of_a_file(tmp_path):
     start = model(weights=str(tmp_path / "seven.safetensors")).init(5)
     assert torch.equal(start["body.middle.bias"], net.middle.bias)
     assert torch.equal(start["head.weight"], model().init(5)["head.weight"])  # of other classes: drawn
+    assert "no head 'fc' of the module's shape: it starts anew" in caplog.text
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
@@ -159,7 +161,11 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
         "more": (states | {"odd": torch.zeros(1)}, "'odd' is not in the module .1 such.;"),
         "wrapped": (
             {f"module.{k}": v for k, v in states.items()},
-            "'base.bias' is missing .* the file has 'module.base.bias'",
+            r"'base.bias' is missing .* the file has 'module.base.bias'.*removeprefix\('module.'\): value",
+        ),
+        "both": (
+            states | {"base.bias": torch.zeros(3), "fc.bias": torch.zeros(7), "fc.weight": torch.zeros(7, 8)},
+            r"'base.bias' has shape \(3,\) there.*\(1 such\)",  # the head may differ: it is no fault
         ),
         "shape": (
             states | {"base.bias": torch.zeros(3)},

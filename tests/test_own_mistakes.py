@@ -56,7 +56,7 @@ def no_target_in_a_row(folder):
 
 
 def infinite(folder):
-    put(folder, anna=FRAME.assign(a=np.inf))
+    put(folder, anna=FRAME.assign(b=[np.inf if i in (4, 7) else i for i in range(len(FRAME))]))
 
 
 def other_columns(folder):
@@ -177,7 +177,7 @@ DATA = [
     (words, ["anna.csv", "colour", "row 1", "get_dummies"]),
     (a_hole, ["ben.csv", "1 of 12 rows", "row 5", "'b'", "data.missing=drop"]),
     (no_target_in_a_row, ["anna.csv", "4 of 12 rows", "row 2, its target", "data.missing=drop"]),
-    (infinite, ["anna.csv", "infinite"]),
+    (infinite, ["anna.csv", "infinite numbers (the first is row 5, column 'b')"]),
     (other_columns, ["ben.csv", "anna.csv", "b, c"]),
     (other_shapes, ["ben.npz", "(3,)", "(2,)"]),
     (other_lengths, ["anna.npz", "(4, 2)", "(3,)", "one y for each row"]),

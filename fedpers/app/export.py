@@ -10,12 +10,13 @@ import torch
 from fedpers.app.backends import cohort_of
 from fedpers.app.build import Parts, assemble
 from fedpers.app.exported import FORMAT, ExportedModel, settings_of
+from fedpers.app.own_files import assembled
 from fedpers.app.run_folder import CONFIG, stored_config
 from fedpers.config.model_config import ModelConfig
 from fedpers.config.registry import method
 from fedpers.config.run_config import RunConfig
 from fedpers.core.data import Federation
-from fedpers.core.errors import ConfigError, DataError, unknown
+from fedpers.core.errors import ConfigError, unknown
 from fedpers.core.params import Params
 from fedpers.core.pytree import tree_map
 from fedpers.core.rng import Stream
@@ -56,22 +57,11 @@ def open_run(run: Path, federation: Federation | None = None) -> StoredRun:
         return _of_devices(cfg, run)
     store = RowStore(run / "memory", cfg.engine.memory_mb)
     t, state = checkpoint.load(run, store)
-    parts = _assembled(cfg, federation)
+    parts = assembled(replace(cfg, resume=str(run)), run, federation)
     cohort = cohort_of(parts, store)
     parts.strategy.state, parts.strategy.rounds_done = state, t
     parts.strategy.connect(InProcessGrid(cohort))
     return StoredRun(cfg, parts, t, checkpoint.exchanges(run), cohort)
-
-
-def _assembled(cfg: RunConfig, federation: Federation | None) -> Parts:
-    try:
-        return assemble(cfg, federation, unlike=True)
-    except DataError as error:
-        path = cfg.data.path
-        if federation is None and path and not Path(path).is_absolute() and not Path(path).exists():
-            where = "it is relative to the folder that the run was started from; call this command there"
-            raise DataError(f"data.path={path}: the run's data are not here; {where}") from error
-        raise
 
 
 def _of_devices(cfg: RunConfig, run: Path) -> StoredRun:

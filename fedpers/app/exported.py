@@ -158,6 +158,12 @@ def load_exported(path: Path | str) -> ExportedModel:
     from safetensors.torch import load_file
 
     numbers, text = (_beside(Path(path), suffix) for suffix in (".safetensors", ".json"))
+    for file in (numbers, text):
+        if not file.is_file():
+            raise CheckpointError(
+                f"{file}: there is no such file; an exported model is two, NAME.safetensors and NAME.json, "
+                "side by side, which `fedpers export RUN --client NAME` writes"
+            )
     try:
         about: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
@@ -166,7 +172,7 @@ def load_exported(path: Path | str) -> ExportedModel:
             )
         return _put_together(about, load_file(numbers))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is missing, damaged or no exported model: {error!r}") from error
+        raise CheckpointError(f"{path} is damaged or no exported model: {error!r}") from error
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -11,9 +11,10 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpers.app import preemption
-from fedpers.app.build import Parts, assemble, sizes_of
+from fedpers.app.build import Parts, sizes_of
 from fedpers.app.local_step import facts_of
 from fedpers.app.observers import Observers, UserObservers, user_observers
+from fedpers.app.own_files import assembled
 from fedpers.app.privacy import check_privacy
 from fedpers.app.public import public_samples
 from fedpers.app.run_folder import admitted_run, opened
@@ -207,7 +208,7 @@ def prepare(
         guests: observers of the caller's; None: those that the configuration names.
         remember: whether clients' states are kept here; else the clients keep them.
     """
-    parts = assemble(cfg, federation, unlike=True)
+    parts = assembled(cfg, out, federation)
     parts.strategy.public = public_samples(cfg, parts.federation)
     device, t = parts.plan.device, 0
     store = RowStore(out / "memory", cfg.engine.memory_mb, device) if remember else None

@@ -16,6 +16,7 @@ from fedpers.results.files import claimed, replace_text
 from fedpers.results.summary import INTERRUPTED, note_failure, read_summary
 
 CONFIG, COMMAND = ".hydra/config.yaml", ".hydra/overrides.yaml"
+DATA = ".hydra/data.sha256"  # of files of the user
 TRACES = (CONFIG, "metrics.csv", "summary.json", "checkpoint")  # each shows that a run was here
 FREE = (*RESUMABLE, "out", "resume", "paper", "data.root")  # may differ between runs that are the same
 log = logging.getLogger("fedpers")
@@ -171,9 +172,10 @@ def _gone_on(before: Sequence[str], more: Sequence[str]) -> list[str]:
 
 
 def _ended(out: Path) -> dict[str, bytes]:
-    """{file name: content} of the summary and the config of a run that has ended; else {}."""
-    names = ("summary.json", CONFIG)
-    return {n: (out / n).read_bytes() for n in names} if all((out / n).is_file() for n in names) else {}
+    """{file name: content} of the summary, the config and the command of a run that has ended; else {}."""
+    if not all((out / name).is_file() for name in ("summary.json", CONFIG)):
+        return {}
+    return {n: (out / n).read_bytes() for n in ("summary.json", CONFIG, COMMAND) if (out / n).is_file()}
 
 
 @contextmanager
@@ -182,7 +184,8 @@ def _failure_noted(out: Path, before: dict[str, bytes]) -> Iterator[None]:
         yield
     except Exception as error:
         if before and _ended(out).get("summary.json") == before["summary.json"]:  # it never went on
-            replace_text(out / CONFIG, before[CONFIG].decode("utf-8"))
+            for name in before.keys() - {"summary.json"}:
+                replace_text(out / name, before[name].decode("utf-8"))
         else:
             note_failure(out, f"{type(error).__name__}: {error}")
         raise

@@ -24,6 +24,7 @@ from fedpers.datasets.registry import DATASETS, data_sets
 
 CONF = "fedpers.conf"
 GROUPS = ("method", "data", "model", "engine", "aggregation", "privacy", "systems", "experiment")
+OWN_FILES = "Files of your own are read by data=files data.path=FILE (docs/own_data.md)"
 
 
 def load(overrides: Sequence[str] = ()) -> RunConfig:
@@ -269,7 +270,8 @@ def _wrong_choice(override: Override) -> Iterator[str]:
     values = list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.value()]
     for value in values:
         if str(value) not in known:
-            yield unknown({"data": "data set"}.get(group, group), str(value), known)
+            text = unknown({"data": "data set"}.get(group, group), str(value), known)
+            yield f"{text}. {OWN_FILES}" if group == "data" and any(c in str(value) for c in "/\\.") else text
 
 
 def _group_line(override: Override) -> str:

@@ -102,8 +102,10 @@ def usable(
     x = x[:, None] if x.ndim == 1 else channels_first(x)
     if not x.size:
         raise DataError(f"{where}: x is {x.shape}, without features; give at least one beside the target")
-    if np.isinf(x).any() or (y.dtype.kind == "f" and np.isinf(y).any()):
-        raise DataError(f"{where}: holds infinite numbers; mend or drop these rows")
+    endless = _infinite(x) | _infinite(y)
+    if endless.any():
+        first = _first(np.where(np.isinf(x), np.nan, 0.0), endless, columns)
+        raise DataError(f"{where}: holds infinite numbers ({first}); mend or drop these rows")
     gone = _gone(x) | _gone(y)
     if not gone.any():
         return x, y
@@ -129,6 +131,13 @@ def native(x: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f" and x.dtype.itemsize > 8:
         return x.astype(np.float64)
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+
+
+def _infinite(values: np.ndarray) -> np.ndarray:
+    """[n] whether a row holds an infinite number."""
+    if values.dtype.kind != "f":
+        return np.zeros(len(values), dtype=bool)
+    return np.asarray(np.isinf(values.reshape(len(values), -1)).any(axis=1))
 
 
 def _gone(values: np.ndarray) -> np.ndarray:

@@ -61,8 +61,9 @@ def find(state: Path, client: str | None, run: str | None) -> OwnModel:
     found = sorted(state.glob(pattern), key=lambda p: p.stat().st_mtime)
     if not found:
         raise ConfigError(
-            f"{state}: no model of client {client or '(any)'}, run {run or '(any)'}; a device keeps its "
-            "model when it is evaluated (engine=deployment, eval_every)"
+            f"{state}: no model of client {client or '(any)'}, run {run or '(any)'}; name a model that was "
+            "exported from a run with --model FILE.safetensors; on a device, which keeps its model when "
+            "it is evaluated (engine=deployment, eval_every), its folder with --state"
         )
     names = sorted({p.parent.parent.name for p in found})
     if len(names) > 1:

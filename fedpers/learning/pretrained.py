@@ -1,5 +1,6 @@
 """What of a module is trained, and the numbers that it starts from: model.trainable and model.weights."""
 
+import logging
 from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from fedpers.core.errors import ConfigError
 
+log = logging.getLogger("fedpers")
 SAFE, TORCH = (".safetensors",), (".pt", ".pth", ".bin")  # what a file of weights may be called
 
 
@@ -69,9 +71,9 @@ def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
     own = module.state_dict(keep_vars=True)
     ours = {n for n in own if n.startswith(f"{head}.")}
     other = {n for n in found.keys() & own.keys() if found[n].shape != own[n].shape}
-    if other <= ours and other:
+    if other & ours:  # a head of other classes, or of other features beside a body of them
         found = {n: v for n, v in found.items() if n not in ours}
-        other = set()
+        other -= ours
     counted = {
         n for n in own if n.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
     }
@@ -87,10 +89,22 @@ def load_weights(module: nn.Module, path: str, head: str, what: str) -> None:
             raise ConfigError(
                 f"{what}: model.weights={path}: '{min(names)}' {is_wrong} ({len(names)} such{beside}); the "
                 "file must hold the module's state_dict(), with its names and shapes (but for the head)"
+                f"{_prefix(more, missing)}"
             )
     with torch.no_grad():
         for name, value in found.items():
             own[name].copy_(value)
+    if ours - found.keys():
+        log.info("model.weights=%s has no head '%s' of the module's shape: it starts anew", path, head)
+
+
+def _prefix(more: Set[str], missing: Set[str]) -> str:
+    """What to do where a file has what is missing behind a prefix, as DataParallel writes it; else ""."""
+    starts = {n.removesuffix(name) for name in sorted(missing)[:1] for n in more if n.endswith(f".{name}")}
+    for start in sorted(starts):
+        if {f"{start}{name}" for name in missing} <= more:
+            return f": save {{name.removeprefix('{start}'): value for name, value in state_dict.items()}}"
+    return ""
 
 
 def read_weights(path: str) -> Mapping[str, Tensor]:
