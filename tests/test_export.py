@@ -46,7 +46,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
         export(run)
     assert main(["export", str(tmp_path)]) == 2
     assert "no run directory" in capsys.readouterr().err
-    with pytest.raises(CheckpointError, match="nothing.safetensors: there is no such file"):
+    with pytest.raises(CheckpointError, match=r"nothing\.safetensors: there is no such file"):
         load_exported(tmp_path / "nothing.json")
 
 
