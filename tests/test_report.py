@@ -182,6 +182,17 @@ def test_a_winner_is_named(tmp_path):
     assert "accuracy 91.00 %" in text and "local (40.50 points below, p 5.1e-05)" in text
 
 
+def test_the_smallest_loss_wins_and_is_said_to_be_below_the_others(tmp_path):
+    for method, losses in {"local": (1.0, 1.125, 1.0), "fedavg": (0.5, 0.5625, 0.4375)}.items():
+        for seed, loss in enumerate(losses):
+            folder = make(tmp_path / f"{method}{seed}", method, seed, best=None)
+            rows = [{"round": 1, "split": "test", "loss": loss}]
+            files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
+    headline, why = sentence(*compare(*group_by_setting(find_runs([tmp_path]))))
+    assert headline == "fedavg is best on these 3 seeds"
+    assert why.startswith("Its loss 0.5 is below every other's. Worse than fedavg: local (0.5417 above, p ")
+
+
 def test_no_winner_is_named_where_seeds_disagree(tmp_path):
     # gaps -.1, .1, .03: mean .01, t = .01 / (.1015 / sqrt 3) = .171, two degrees of freedom
     said = verdict(tmp_path, local=(0.9, 0.8, 0.85), fedavg=(0.8, 0.9, 0.88))
@@ -527,6 +538,27 @@ def test_an_evaluation_is_ranked_and_set_against_its_floors_seed_by_seed(tmp_pat
     assert rows["fedavg", "above local"] == pytest.approx([20])
     assert ("ditto", "above fedavg") not in rows
     assert rows["ditto", "worst decile"] == [35, 35] and rows["ditto", "MB sent"] == [6, 6]
+
+
+def test_a_search_of_a_regression_is_told_in_losses_of_which_the_smaller_is_better(tmp_path):
+    best = {"ditto": (1.0, 1.5), "local": (1.25, 2.0), "fedavg": (2.5, 3.0)}
+    for method, losses in best.items():
+        for seed, loss in enumerate(losses):
+            folder = make(tmp_path / f"{method}-{seed}", method, seed)
+            rows = [{"round": 1, "split": "test", "loss": loss, "worst_decile": 2 * loss}]
+            files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
+            summary = json.loads((folder / "summary.json").read_text())
+            (folder / "summary.json").write_text(json.dumps({**summary, "best": {"loss": loss, "round": 1}}))
+        search = {"runs": [f"{method}-0", f"{method}-1"], "found": {"lr": 1.0}, "trials": []}
+        (tmp_path / ".search" / method).mkdir(parents=True)
+        files.replace_json(tmp_path / ".search" / method / "search.json", search)
+    (setting,) = group_by_setting(find_runs([tmp_path]))
+    rows = {(r["method"], r["column"]): r["values"] for r in record.record(setting)["results"]}
+    assert list(dict.fromkeys(method for method, _ in rows)) == ["ditto", "local", "fedavg"]
+    assert rows["ditto", "loss, round chosen on validation"] == [1.0, 1.5]
+    assert rows["ditto", "below local"] == [0.25, 0.5] and rows["fedavg", "below local"] == [-1.25, -1.0]
+    assert rows["ditto", "worst decile"] == [2.0, 3.0]
+    assert not any("accuracy" in column or "above" in column for _, column in rows)
 
 
 def test_the_number_beside_the_papers_may_be_of_any_last_evaluations(tmp_path, capsys):

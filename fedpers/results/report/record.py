@@ -101,7 +101,7 @@ def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]
         found = {m: [_scale(m) * v for v in group.values(m)] for m in METRICS if accurate or m == "loss"}
         asked = [short(name) for name in group.runs[0].config.get("metrics") or ()]
         found |= {m: group.values(m) for m in asked if m not in found}
-        metric = METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
+        metric = _scored(group)
         found[f"{metric}, {CHOSEN}"] = [_scale(metric) * r.best(metric) for r in group.runs]
         found |= _of_new_clients(group)
     return [_row(group, c, values, None) for c, values in found.items() if not math.isnan(sum(values))]
@@ -110,16 +110,18 @@ def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]
 def _evaluation(group: SeedGroup, floors: Mapping[str, Scores]) -> dict[str, list[float]]:
     """{column: a value a run} of an evaluation of many methods; nan: unknown.
 
-    Accuracy with its distance to each of `floors`, clients that never trained, and what the run cost.
+    Accuracy, or the loss of a regression, with its distance to each of `floors`, positive if better; clients
+    that never trained; what the run cost.
     """
-    summaries = [run.summary for run in group.runs]
-    found = {f"accuracy, {CHOSEN}": [100.0 * run.best("accuracy") for run in group.runs]}
+    summaries, metric = [run.summary for run in group.runs], _scored(group)
+    scale, beyond, sign = (100.0, "above", 1.0) if metric == "accuracy" else (1.0, "below", -1.0)
+    found = {f"{metric}, {CHOSEN}": [scale * run.best(metric) for run in group.runs]}
     for name, scores in floors.items():
-        gaps = [100.0 * (r.best("accuracy") - scores.get(seed_of(r), math.nan)) for r in group.runs]
-        found[f"above {name}"] = gaps
-    found["worst decile"] = [100.0 * v for v in group.values("worst_decile")]
+        gaps = [sign * scale * (r.best(metric) - scores.get(seed_of(r), math.nan)) for r in group.runs]
+        found[f"{beyond} {name}"] = gaps
+    found["worst decile"] = [scale * v for v in group.values("worst_decile")]
     for when in ("before", "after"):
-        found[f"unseen clients, {when} adaptation"] = _new_clients(group, "accuracy", (when,))
+        found[f"unseen clients, {when} adaptation"] = _new_clients(group, metric, (when,))
     found["MB sent"] = [sum((s.get("bytes") or {}).values()) / 1e6 for s in summaries]
     found["gradients, thousands"] = [s.get("gradient_evals", math.nan) / 1e3 for s in summaries]
     found["peak MB"] = [float(s.get("peak_memory_mb", math.nan)) for s in summaries]
@@ -127,16 +129,27 @@ def _evaluation(group: SeedGroup, floors: Mapping[str, Scores]) -> dict[str, lis
 
 
 def _floors(setting: Setting) -> dict[str, Scores]:
-    """{method: {seed: accuracy}} of the references that the setting has, those with a search before."""
+    """{method: {seed: score}} of the references that the setting has, those with a search before."""
     groups = {g.method: g for g in setting.groups if g.runs[0].search}
-    return {m: {seed_of(r): r.best("accuracy") for r in groups[m].runs} for m in FLOORS if m in groups}
+    found = {m: groups[m] for m in FLOORS if m in groups}
+    return {m: {seed_of(r): r.best(_scored(g)) for r in g.runs} for m, g in found.items()}
+
+
+def _scored(group: SeedGroup) -> str:
+    """What validation chose the round by: accuracy, or the loss where there is no accuracy."""
+    return METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
 
 
 def _in_order(setting: Setting) -> list[SeedGroup]:
     """As they are; those of an evaluation the best first."""
     if not any(g.runs[0].search for g in setting.groups):
         return list(setting.groups)
-    return sorted(setting.groups, key=lambda g: -float(np.mean([r.best("accuracy") for r in g.runs])))
+    return sorted(setting.groups, key=_rank)
+
+
+def _rank(group: SeedGroup) -> float:
+    metric = _scored(group)
+    return (1 if metric == "loss" else -1) * float(np.mean([run.best(metric) for run in group.runs]))
 
 
 def _of_new_clients(group: SeedGroup) -> dict[str, list[float]]:

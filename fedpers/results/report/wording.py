@@ -23,7 +23,8 @@ def sentence(comparison: Comparison) -> tuple[str, str]:
     behind = {name: f"{name} ({_gap(comparison, top, name)})" for name in rows if name != top}
     worse = f"Worse than {top}: {listed([behind[name] for name in v.worse])}." if v.worse else ""
     if v.decided:
-        return f"{top} is best on these {v.seeds} seeds", f"Its {score} is above every other's. {worse}"
+        beyond = "above" if comparison.larger_is_better else "below"
+        return f"{top} is best on these {v.seeds} seeds", f"Its {score} is {beyond} every other's. {worse}"
     open_ = (
         f"Not settled: {listed([behind[name] for name in v.alike[1:]])}.{_more(comparison)} {worse}".strip()
     )
