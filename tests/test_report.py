@@ -492,6 +492,17 @@ def test_commands_that_are_no_grid_stand_alone(tmp_path):
     assert found == ["fedpers run method=a seed=0", "fedpers run method=b seed=1"]
 
 
+def test_runs_that_set_a_key_more_are_a_sweep_of_their_own(tmp_path):
+    for method, more in (("a", []), ("b", []), ("c", ["method.x=1"])):
+        for seed in (0, 1):
+            name = f"{method}{seed}"
+            make(tmp_path / name, name)
+            words = [f"method={method}", f"seed={seed}", *more]
+            (tmp_path / name / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    found = record.commands(find_runs([tmp_path]))
+    assert found == ["fedpers run -m method=a,b seed=0,1", "fedpers run -m method=c seed=0,1 method.x=1"]
+
+
 def test_what_makes_an_experiment_smaller_is_named(tmp_path):
     run = make(tmp_path / "a", experiment="fedsoft_table1_synthetic")
     words = ["method=fedavg", "rounds=20", "engine.workers=2", "data.limit=9", "data.mixture=linear"]
@@ -548,7 +559,8 @@ def test_a_search_of_a_regression_is_told_in_losses_of_which_the_smaller_is_bett
             rows = [{"round": 1, "split": "test", "loss": loss, "worst_decile": 2 * loss}]
             files.replace_csv(folder / "metrics.csv", rows, list(rows[0]))
             summary = json.loads((folder / "summary.json").read_text())
-            (folder / "summary.json").write_text(json.dumps({**summary, "best": {"loss": loss, "round": 1}}))
+            summary["best"] = {"loss": loss, "accuracy": None, "round": 1}
+            (folder / "summary.json").write_text(json.dumps(summary))
         search = {"runs": [f"{method}-0", f"{method}-1"], "found": {"lr": 1.0}, "trials": []}
         (tmp_path / ".search" / method).mkdir(parents=True)
         files.replace_json(tmp_path / ".search" / method / "search.json", search)

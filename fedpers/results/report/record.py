@@ -137,7 +137,7 @@ def _floors(setting: Setting) -> dict[str, Scores]:
 
 def _scored(group: SeedGroup) -> str:
     """What validation chose the round by: accuracy, or the loss where there is no accuracy."""
-    return METRICS[0] if METRICS[0] in (group.runs[0].summary.get("best") or {}) else METRICS[-1]
+    return METRICS[-1] if math.isnan(group.runs[0].best(METRICS[0])) else METRICS[0]
 
 
 def _in_order(setting: Setting) -> list[SeedGroup]:
@@ -221,18 +221,24 @@ def command(run: StoredRun) -> str:
 
 
 def commands(runs: Sequence[StoredRun]) -> list[str]:
-    """One sweep that makes all runs again, if they are a full grid; else a command a run."""
+    """Makes all runs again: a sweep for those that set the same keys and are a full grid; else each run."""
+    alike: dict[frozenset[str], list[StoredRun]] = {}
+    for run in runs:
+        alike.setdefault(frozenset(_key(o) for o in overrides(run) or ()), []).append(run)
+    return [line for part in alike.values() for line in _sweep(part)]
+
+
+def _sweep(runs: Sequence[StoredRun]) -> list[str]:
     found = [overrides(run) for run in runs]
     if len(runs) == 1 or any(o is None for o in found):
         return sorted({command(run) for run in runs})
     tables = [{_key(o): o.partition("=")[2] for o in each or []} for each in found]
-    keys = dict.fromkeys(k for t in tables for k in t)
-    values = {k: list(dict.fromkeys(t.get(k) for t in tables)) for k in keys}
+    values = {k: list(dict.fromkeys(t[k] for t in tables)) for k in tables[0]}
     grid = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-    simple = all(v is not None and (len(many) == 1 or "," not in v) for many in values.values() for v in many)
+    simple = all(len(many) == 1 or "," not in v for many in values.values() for v in many)
     if not simple or sorted(map(str, grid)) != sorted(str({k: t[k] for k in values}) for t in tables):
         return sorted({command(run) for run in runs})
-    words = [f"{_sign(k)}{k}={','.join(map(str, many))}" for k, many in values.items()]
+    words = [f"{_sign(k)}{k}={','.join(many)}" for k, many in values.items()]
     return [shlex.join(["fedpers", "run", "-m", *_first(words)])]
 
 
