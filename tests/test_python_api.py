@@ -156,6 +156,15 @@ def federation(shift: float = 0.0, dtype: torch.dtype = torch.float32) -> fedper
     )
 
 
+@pytest.mark.parametrize("k", [0, 1, 2])
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_digest_is_of_every_clients_samples_in_each_split(k, split):
+    one, other = federation(), federation()
+    assert one.digest() == other.digest()
+    getattr(other.client(k), split).x[-1, -1] += 1e-3
+    assert one.digest() != other.digest()
+
+
 def test_a_federation_of_the_caller(tmp_path):
     run = fedpers.run("fedavg", data=federation(), rounds=2, model="logistic", out=tmp_path / "a")
     assert run.clients().num_train.tolist() == [12, 14, 16]
