@@ -10,7 +10,7 @@ from torch import nn
 
 import fedpers
 from fedpers.core.data import Data
-from fedpers.core.errors import FedpersError
+from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.rng import Stream
 from fedpers.core.samples import Exact
 from fedpers.datasets.federation import load_federation
@@ -267,3 +267,9 @@ def test_a_library_that_imports_a_torchvision_of_another_build_works():
     made = build_model("module", input_shape=(16,), num_outputs=3, task="classification",
                        path="tests.own_nets:missing_operators")  # fmt: skip
     assert own_nets.missing_operators.asked == 2 and len(made.init(0)) == 4
+
+
+def test_two_classes_need_one_output_and_the_message_says_so():
+    shape = {"input_shape": (1, 4, 4), "num_outputs": 1, "task": "binary"}
+    with pytest.raises(ConfigError, match=r"the data needs 1 \(a regression, or two classes that one output"):
+        build_model("module", path="tests.own_nets:CNN", kwargs={"num_classes": 2}, **shape)

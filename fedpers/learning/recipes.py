@@ -217,9 +217,10 @@ def _head_of(module: nn.Module, recipe: Recipe) -> nn.Linear:
             "it must be the last nn.Linear, which makes the outputs"
         )
     if head.out_features != recipe.num_outputs:
+        why = " (a regression, or two classes that one output tells apart)" if recipe.num_outputs == 1 else ""
         raise ConfigError(
             f"{recipe.what}: its head '{recipe.head}' has {head.out_features} outputs, the data needs "
-            f"{recipe.num_outputs}; set that number, for example "
+            f"{recipe.num_outputs}{why}; set that number, for example "
             f"model.kwargs={{num_classes: {recipe.num_outputs}}}"
         )
     inside = {id(p) for p in head.parameters()}
