@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from fedpers.app.cli import main
 from fedpers.datasets.unchanged import checksum
+from tests.own_nets import FrozenDigits
 from tests.test_run_folder import content
 
 
@@ -77,7 +80,7 @@ def test_the_same_files_elsewhere_in_time_and_beside_others_are_taken(tmp_path):
 
 def test_a_run_that_noted_no_checksum_goes_on(tmp_path):
     data, out = began(tmp_path)
-    (out / ".hydra" / "data.sha256").unlink()
+    (out / ".hydra" / "files.json").unlink()
     changed_value(data)
     assert main(["run", f"resume={out}", "rounds=2"]) == 0
 
@@ -108,3 +111,48 @@ def test_the_checksum_is_of_names_and_contents(tmp_path):
     one.write_text("a,label\n1,0\n", encoding="utf-8")
     shutil.copy(one, two)
     assert checksum(one) == checksum(two)
+
+
+def refused(out, key, capsys):
+    capsys.readouterr()
+    for words in (["run", f"resume={out}", "rounds=2"], ["export", str(out), "--client", "0"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.startswith(f"fedpers: error: {key}: has changed since the run began")
+
+
+def test_other_weights_of_a_frozen_body_are_refused(tmp_path, capsys):
+    """Whose model would else be one that nobody has trained."""
+    net, file, out = FrozenDigits(), tmp_path / "base.safetensors", tmp_path / "out"
+    save_file(net.state_dict(), file)
+    words = ["model=module", "model.path=tests.own_nets:FrozenDigits", f"model.weights={file}"]
+    words = [*words, "data=digits", "data.num_clients=4", "rounds=1", "observers=[]", f"out={out}"]
+    assert main(["run", "method=fedavg", *words]) == 0
+    assert main(["run", f"resume={out}", "rounds=2"]) == 0
+    with torch.no_grad():
+        next(net.parameters())[0] += 1
+    save_file(net.state_dict(), file)
+    refused(out, f"model.weights={file}", capsys)
+
+
+def test_other_public_samples_are_refused(tmp_path, capsys):
+    file, out = tmp_path / "public.csv", tmp_path / "out"
+    data = tables(tmp_path / "data")
+    file.write_bytes((data / "anna.csv").read_bytes())
+    words = ["method=fedmd", "model=mlp", "data=files", f"data.path={data}", f"data.public_file={file}"]
+    assert main(["run", *words, "rounds=1", "observers=[]", f"out={out}"]) == 0
+    file.write_bytes((data / "ben.csv").read_bytes())
+    refused(out, f"data.public_file={file}", capsys)
+
+
+def test_another_set_of_hugging_face_in_the_same_folder_is_refused(tmp_path, capsys):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
+    folder, out = tmp_path / "mine", tmp_path / "out"
+    for seed in (0, 1):
+        rng = np.random.default_rng(seed)
+        columns = {"a": rng.normal(size=40), "label": [0, 1] * 20, "client": ["anna", "ben"] * 20}
+        datasets.Dataset.from_dict(columns).save_to_disk(folder)
+        if seed == 0:
+            words = [f"data.name={folder}", "data.partition=natural", "data.num_clients=null", "rounds=1"]
+            words = ["data=huggingface", *words, "model=logistic", "observers=[]", f"out={out}"]
+            assert main(["run", "method=fedavg", *words]) == 0
+    refused(out, f"data.name={folder}", capsys)

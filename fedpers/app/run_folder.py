@@ -16,7 +16,7 @@ from fedpers.results.files import claimed, replace_text
 from fedpers.results.summary import INTERRUPTED, note_failure, read_summary
 
 CONFIG, COMMAND = ".hydra/config.yaml", ".hydra/overrides.yaml"
-DATA = ".hydra/data.sha256"  # of files of the user
+FILES = ".hydra/files.json"  # checksums of files of the user
 TRACES = (CONFIG, "metrics.csv", "summary.json", "checkpoint")  # each shows that a run was here
 FREE = (*RESUMABLE, "out", "resume", "paper", "data.root")  # may differ between runs that are the same
 log = logging.getLogger("fedpers")
