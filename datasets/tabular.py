@@ -12,7 +12,10 @@ def load(cfg: DataConfig, rng: Generator) -> Raw:
     from sklearn.datasets import load_breast_cancer, load_diabetes
 
     regression = cfg.name == "diabetes"
-    x, y = (load_diabetes if regression else load_breast_cancer)(return_X_y=True)
+    table = (load_diabetes if regression else load_breast_cancer)()
+    x, y = table.data.astype(np.float32), table.target
     y = (y - y.mean()) / y.std() if regression else y.astype(np.int64)
     classes, task = (1, "regression") if regression else (2, "binary")
-    return Raw(cfg.name, x.astype(np.float32), y, x[:0].astype(np.float32), y[:0], classes, task)
+    columns = tuple(map(str, table.feature_names))
+    target = None if regression else "target"  # the values are standardised, those of another table are not
+    return Raw(cfg.name, x, y, x[:0], y[:0], classes, task, columns=columns, target=target)

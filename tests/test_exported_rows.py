@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_breast_cancer
 
 from fedpers import Federation, load_exported
 from fedpers.app.cli import main
@@ -315,3 +316,44 @@ def test_a_pretrained_base_is_in_the_file(part, method, model, tmp_path, monkeyp
     assert found == (int((plain(x).argmax(1).numpy() == y).sum()), 60)
     assert main(["export", str(tmp_path / "run"), *model.split(), "--out", "again"]) == 2  # needs the base
     assert f"there is no such file in {elsewhere}, where you are" in capsys.readouterr().err
+
+
+def exported(folder, *words):
+    out = run(folder / "run", *words)
+    assert main(["export", str(out), "--client", "all"]) == 0
+    return out, [out / "export" / f"client_{k}.safetensors" for k in range(2)]
+
+
+def test_columns_of_a_table_in_the_package_are_known_by_scikit_learns_names(tmp_path, capsys):
+    """In whatever order: by their places they would be another patient's numbers."""
+    frame = load_breast_cancer(as_frame=True).frame
+    words = ["data=breast_cancer", "data.num_clients=2", "data.partition=iid", "data.standardise=true"]
+    out, models = exported(tmp_path, *words)
+    for k, (accuracy, count) in enumerate(zip(*told(out), strict=True)):
+        test = (
+            open_run(out).parts.federation.client(k).test
+        )  # standardised, so rows are found by their targets
+        model = load_exported(models[k])
+        x = model.inputs(frame[list(model.pipeline.columns)].to_numpy())
+        rows = [int((x - row).abs().sum(1).argmin()) for row in test.x]
+        file = tmp_path / f"{k}.csv"
+        frame.iloc[rows].sample(frac=1, axis=1, random_state=k).to_csv(file, index=False)
+        assert right(capsys, file, models[k]) == (round(accuracy * count), count)
+    frame.drop(columns="mean area").to_csv(tmp_path / "less.csv", index=False)
+    assert "no mean area" in refused(capsys, tmp_path / "less.csv", models[0])
+
+
+def test_a_model_that_knows_no_names_takes_numbered_columns_alone(tmp_path, capsys):
+    words = ["data=digits", "data.num_clients=2", "data.classes_per_client=10"]
+    out, models = exported(tmp_path, *words)
+    test = open_run(out).parts.federation.client(0).test
+    (accuracy, *_), (count, *_) = told(out)
+    table = pd.DataFrame(test.x.numpy().reshape(len(test.y), 64), columns=[f"p{i}" for i in range(1, 65)])
+    file = tmp_path / "rows.csv"
+    mixed = table.assign(y=test.y.numpy()).sample(frac=1, axis=1, random_state=0)
+    mixed.to_csv(file, index=False)
+    assert right(capsys, file, models[0], "--target", "y") == (round(accuracy * count), count)
+    said = refused(capsys, file, models[0])
+    assert "numbers without names" in said and "--target names the column of the answers" in said
+    table.rename(columns={"p3": "third"}).to_csv(file, index=False)
+    assert "order of p1, p2, p4, p5, p6, ... is not known" in refused(capsys, file, models[0])

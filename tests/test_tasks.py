@@ -107,7 +107,8 @@ def test_a_pretrained_backbone_keeps_the_numbers_of_its_file(
 
 
 def test_predictions_of_an_exported_model(empty: Path) -> None:
-    rows = load_breast_cancer().data[:3]
-    pd.DataFrame(rows, columns=[f"x{i}" for i in range(30)]).to_csv("new.csv", index=False)
+    load_breast_cancer(as_frame=True).frame.sample(frac=1, axis=1, random_state=0)[:3].to_csv(
+        "new.csv", index=False
+    )
     do("predict.md", 0, "rounds=1")
     assert len(pd.read_csv("predictions.csv")) == 3

@@ -75,10 +75,11 @@ def _check_named(names: Iterable[str], where: str) -> None:
 
 def by_name(part: Part) -> Part:
     """With its columns in the order of their names, numbers in them by value: x2 before x10."""
-    return part.ordered(tuple(sorted(part.columns, key=_natural)), "", "")
+    return part.ordered(tuple(sorted(part.columns, key=natural)), "", "")
 
 
-def _natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
+def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """The key of the order of columns' names: numbers in them by value."""
     pieces = re.findall(r"\d+|\D+", name)
     return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in pieces], name
 

@@ -9,6 +9,7 @@ import numpy as np
 from fedpers.core.arrays import WHOLE, Part
 from fedpers.core.errors import DataError
 from fedpers.core.pixels import white
+from fedpers.core.tables import natural
 from fedpers.core.targets import class_name
 from fedpers.datasets.image_folders import find, read_images
 from fedpers.datasets.local_files import Columns, from_columns, read_columns
@@ -55,9 +56,9 @@ def _read(
     if path.is_dir() or suffix in KINDS:
         return _images(path, expected)
     if suffix in (".npy", ".npz") and len(columns) > 1:
-        names = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")
         raise DataError(
-            f"{path}: x has no names of columns, and the model knows {names}; give .csv, .tsv or .parquet"
+            f"{path}: x has no names of columns, and the model knows {_some(columns)}; "
+            "give .csv, .tsv or .parquet"
         )
     if suffix == ".npy":
         return np.load(path, allow_pickle=False), None
@@ -104,16 +105,35 @@ def _table(
     if columns and wanted != set(kept):
         missing = sorted(wanted - kept.keys())
         odd = sorted(c or "one without a name" for c in kept.keys() - wanted)
-        both = (f"{word} {', '.join(names)}" for word, names in (("no", missing), ("unknown:", odd)) if names)
+        both = (f"{word} {_some(names)}" for word, names in (("no", missing), ("unknown:", odd)) if names)
         raise DataError(
             f"{where}: other columns than those of training ({'; '.join(both)}); give the same columns, "
             "made as they were for training: a category that training had not is 0 in all of its columns"
         )
+    if not columns:
+        _check_numbered(sorted(kept, key=natural), where)
     count = len(next(iter(kept.values()), ()))
     if not count:
         return np.zeros((0, 1)), None  # told by the caller
     part = from_columns(kept | {NOWHERE: np.zeros(count)}, NOWHERE, None, where)
     return part.ordered(tuple(columns), where, "training").x, y
+
+
+def _check_numbered(names: Sequence[str], where: str) -> None:
+    """Columns for a model that knows no names are in the order of training only if they are numbered."""
+    stem = names[0].rstrip("0123456789") if names else ""
+    numbers = [name.removeprefix(stem) for name in names]
+    first = int(numbers[0]) if numbers and numbers[0].isdecimal() else 0
+    if len(names) > 1 and numbers != [str(first + i) for i in range(len(names))]:
+        raise DataError(
+            f"{where}: the model was trained on numbers without names, so the order of {_some(names)} is not "
+            "known; give .npy or .npz with x, or call the columns x0, x1, ... as they were in training; "
+            "--target names the column of the answers, if there is one"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def read_words(path: Path, column: str, words: Sequence[str]) -> np.ndarray:
@@ -135,8 +155,7 @@ def read_words(path: Path, column: str, words: Sequence[str]) -> np.ndarray:
         raise DataError(f"{path}: has no rows; give it some")
     odd = next((name for name in names if name not in number), None)
     if odd is not None:
-        some = ", ".join(words[:5]) + (", ..." if len(words) > 5 else "")
-        raise DataError(f"{path}: {column} '{odd}' is none of the {len(words)} of training: {some}")
+        raise DataError(f"{path}: {column} '{odd}' is none of the {len(words)} of training: {_some(words)}")
     return np.array([[number[name]] for name in names])
 
 
