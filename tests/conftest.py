@@ -47,8 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-# variables that pytest sets; that torch, Ray, Flower and W&B set once they are imported or used
-OTHERS = ("PYTEST_", "TORCHINDUCTOR_", "RAY_", "GRPC_", "BROWSER_USE_", "WANDB_SERVICE")
+# variables that pytest sets; that torch, Ray, Flower, W&B and scikit-learn set once they are imported or used
+OTHERS = ("PYTEST_", "KMP_", "TORCHINDUCTOR_", "RAY_", "GRPC_", "BROWSER_USE_", "WANDB_SERVICE")
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 SIGNALS = [s for s in HANDLED if signal.getsignal(s) is not signal.SIG_IGN]  # not what nohup ignores
 
