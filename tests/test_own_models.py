@@ -137,7 +137,7 @@ def test_the_run_says_that_it_loops_and_why(caplog):
     ]
     caplog.clear()
     train(module("Plain"), rounds=1)
-    assert all("that no other has" in text for text in reason(caplog))  # the others are stacked
+    assert all("number of samples no other has" in text for text in reason(caplog))  # the others are stacked
     train(module("Functional"), rounds=1)
     assert "random draws beside nn.Dropout" in reason(caplog)[-1]  # no layer tells of its Dropout
 

@@ -138,5 +138,6 @@ def test_mistakes_are_named(runs: Path, tmp_path: Path) -> None:
     assert main(["export", str(runs / "fedavg"), "--client", "1", "--model", "global"]) == 2
     path = runs / "fedavg" / "export" / "client_0.json"
     (tmp_path / "old.json").write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
+    (tmp_path / "old.safetensors").touch()
     with pytest.raises(CheckpointError, match="export it again"):
         load_exported(tmp_path / "old.json")

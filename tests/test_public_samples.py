@@ -225,8 +225,12 @@ def test_a_run_on_a_file_is_resumed_bit_for_bit_and_only_on_that_file(tmp_path):
     assert rest["final"] == whole["final"]
     execute(compose.load([*words, "rounds=2"]), tmp_path / "other")
     saved(tmp_path / "p.npz", x=x + 1)
+    on = compose.load([*words, "rounds=3", f"resume={tmp_path / 'other'}"])
+    with pytest.raises(DataError, match=r"data.public_file=.* has changed since the run began"):
+        execute(on, tmp_path / "other")
+    (tmp_path / "other" / ".hydra" / "files.json").unlink()  # the method's own state knows them too
     with pytest.raises(ConfigError, match="holds other samples than those that the run began with"):
-        execute(compose.load([*words, "rounds=3", f"resume={tmp_path / 'other'}"]), tmp_path / "other")
+        execute(on, tmp_path / "other")
 
 
 def test_a_federation_of_ones_own_brings_them_or_names_a_file(tmp_path):

@@ -41,8 +41,9 @@ def _checksums(cfg: RunConfig, given: bool) -> dict[str, str]:
     named: list[tuple[str, str | None, tuple[str, ...]]] = [
         ("model.weights", model.options.get("weights"), ()) for model in cfg.model.models
     ]
+    named.append(("data.public_file", cfg.data.public_file, ()))
     if not given:
-        named += [("data.path", cfg.data.path, READ), ("data.public_file", cfg.data.public_file, ())]
+        named.append(("data.path", cfg.data.path, READ))
         named += [("data.name", cfg.data.name, ())] if cfg.data.library else []
     there = [(key, name, kinds) for key, name, kinds in named if name and Path(name).expanduser().exists()]
     return {f"{key}={name}": checksum(Path(name).expanduser(), kinds) for key, name, kinds in there if name}
