@@ -12,17 +12,11 @@ from fedpers.datasets.raw import Raw
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 KEPT = 10  # columns of the heart disease files that FLamby keeps: the next three are mostly missing
 CATEGORIES = ((2, (2, 3, 4)), (6, (1, 2)))  # columns that are kinds: their values but the first, as in FLamby
-MEASURED = (
-    "age",
-    "sex",
-    "trestbps",
-    "chol",
-    "fbs",
-    "thalach",
-    "exang",
-    "oldpeak",
-)  # as the set's page has them
-KINDS = ("cp_2", "cp_3", "cp_4", "restecg_1", "restecg_2")  # the columns of CATEGORIES
+# of the features: the set's own names, and those of CATEGORIES with their values
+COLUMNS = (
+    *("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak"),
+    *("cp_2", "cp_3", "cp_4", "restecg_1", "restecg_2"),
+)
 SPLIT = 43  # FLamby's seed
 SUBJECTS, MOVEMENTS = 561, 6  # features of UCI HAR, and its classes
 GENRES = 19
@@ -65,8 +59,8 @@ def heart(cfg: DataConfig, rng: Generator) -> Raw:
     x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     owner, test = np.repeat(np.arange(len(parts)), [len(t) for t in tests]), np.concatenate(tests)
     halves = (x[~test], y[~test], x[test], y[test])
-    owners, columns = (owner[~test], owner[test]), (*MEASURED, *KINDS)
-    return Raw("heart_disease", *halves, 2, "binary", *owners, names=HOSPITALS, columns=columns)
+    owners = owner[~test], owner[test]
+    return Raw("heart_disease", *halves, 2, "binary", *owners, names=HOSPITALS, columns=COLUMNS)
 
 
 def _hospital(path: Path) -> tuple[np.ndarray, np.ndarray]:

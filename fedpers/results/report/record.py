@@ -114,7 +114,7 @@ def _evaluation(group: SeedGroup, floors: Mapping[str, Scores]) -> dict[str, lis
     that never trained; what the run cost.
     """
     summaries, metric = [run.summary for run in group.runs], _scored(group)
-    scale, beyond, sign = (100.0, "above", 1.0) if metric == "accuracy" else (1.0, "below", -1.0)
+    scale, (beyond, sign) = _scale(metric), ("below", -1.0) if metric == "loss" else ("above", 1.0)
     found = {f"{metric}, {CHOSEN}": [scale * run.best(metric) for run in group.runs]}
     for name, scores in floors.items():
         gaps = [sign * scale * (r.best(metric) - scores.get(seed_of(r), math.nan)) for r in group.runs]
