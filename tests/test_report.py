@@ -351,7 +351,7 @@ def test_the_table_of_a_paper(tmp_path, capsys):
     text = (tmp_path / "report" / "paper.tex").read_text()
     head, second, *rows = [line for line in text.splitlines() if "&" in line]
     assert r"\multicolumn{3}{c}{digits $\cdot$ mlp} & \multicolumn{3}{c}{mnist $\cdot$ mlp}" in head
-    assert second.count(r"{worst decile \%}") == 2 and second.count("{loss}") == 2
+    assert second.count(r"{worst tenth \%}") == 2 and second.count("{loss}") == 2
     assert r"a\_b & 85.00 $\pm$ 5.00$^\dagger$ & 42.50 $\pm$ 2.50$^\dagger$ & " in rows[1]
     assert r"local & \textbf{86.00} $\pm$ 5.29 & \textbf{43.00} $\pm$ 2.65 & " in rows[0]
     assert r"\multicolumn{7}{l}{\footnotesize $^\dagger$ not significantly different" in text
@@ -548,7 +548,7 @@ def test_an_evaluation_is_ranked_and_set_against_its_floors_seed_by_seed(tmp_pat
     assert rows["ditto", "above local"] == pytest.approx([30, 20])
     assert rows["fedavg", "above local"] == pytest.approx([20])
     assert ("ditto", "above fedavg") not in rows
-    assert rows["ditto", "worst decile"] == [35, 35] and rows["ditto", "MB sent"] == [6, 6]
+    assert rows["ditto", "worst tenth"] == [35, 35] and rows["ditto", "MB sent"] == [6, 6]
 
 
 def test_a_search_of_a_regression_is_told_in_losses_of_which_the_smaller_is_better(tmp_path):
@@ -569,7 +569,7 @@ def test_a_search_of_a_regression_is_told_in_losses_of_which_the_smaller_is_bett
     assert list(dict.fromkeys(method for method, _ in rows)) == ["ditto", "local", "fedavg"]
     assert rows["ditto", "loss, round chosen on validation"] == [1.0, 1.5]
     assert rows["ditto", "below local"] == [0.25, 0.5] and rows["fedavg", "below local"] == [-1.25, -1.0]
-    assert rows["ditto", "worst decile"] == [2.0, 3.0]
+    assert rows["ditto", "worst tenth"] == [2.0, 3.0]
     assert not any("accuracy" in column or "above" in column for _, column in rows)
 
 

@@ -21,6 +21,7 @@ from fedpers.config import compose, hydra_internals, search, slips
 from fedpers.config.run_config import RunConfig
 from fedpers.core.errors import ConfigError, FedpersError
 from fedpers.core.logs import formatter, restored, wants_json
+from fedpers.core.metrics import in_words
 
 if TYPE_CHECKING:
     from fedpers.app.many import ManyRuns
@@ -190,7 +191,7 @@ def objective(summary: dict[str, Any]) -> float | None:
 def _sentence(cfg: RunConfig, summary: dict[str, Any]) -> str:
     final = summary.get("final") or {}
     parts = [
-        f"{name.replace('_', ' ')} {final[name]:.4f}"
+        f"{in_words(name)} {final[name]:.4f}"
         for name in ("loss", "accuracy", "worst_decile")
         if isinstance(final.get(name), float) and final[name] == final[name]
     ]

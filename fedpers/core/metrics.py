@@ -24,6 +24,11 @@ def tabulate(rows: Mapping[int, Mapping[str, float]], new: Collection[int]) -> C
     return {"partition_id": np.array(list(rows)), **table}
 
 
+def in_words(column: str) -> str:
+    """A column of metrics.csv as screens, tables and pages name it."""
+    return column.replace("worst_decile", "worst tenth")
+
+
 def _as_new(row: Mapping[str, float]) -> dict[str, float]:
     prefix = "test_"
     return {f"new_{n[len(prefix) :]}": v for n, v in row.items() if n.startswith(prefix)}

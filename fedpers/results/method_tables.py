@@ -14,7 +14,7 @@ COLUMNS = {  # of a file: head of the table
     SCORE: "accuracy %",
     "above local": "above local",
     "above fedavg": "above FedAvg",
-    "worst decile": "worst tenth %",
+    "worst tenth": "worst tenth %",
     "unseen clients, after adaptation": "unseen clients %",
     "MB sent": "MB sent",
 }

@@ -23,6 +23,7 @@ import yaml
 import fedpers
 from fedpers.config.keys import all_keys
 from fedpers.core.documents import PART, Render, fill, table
+from fedpers.core.metrics import in_words
 from fedpers.results.differences import differences
 from fedpers.results.method_tables import RESULTS, benchmark, box
 from fedpers.results.report.record import size
@@ -84,7 +85,7 @@ def experiment(record: Record, link: str) -> str:
     for row in record["results"]:
         cells.setdefault(row["name"], {})[row["column"]] = row
     printed = any(r["paper"] is not None for r in record["results"])
-    heads = [h for c in columns for h in ([c, "paper"] if printed else [c])]
+    heads = [h for c in map(in_words, columns) for h in ([c, "paper"] if printed else [c])]
     rows = [
         [method, str(max(r["runs"] for r in found.values()))]
         + [text for c in columns for text in _pair(found.get(c), printed)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpers.core.errors import ConfigError
+from fedpers.core.metrics import in_words
 from fedpers.results.report import statistics
 from fedpers.results.report.document import TEX
 from fedpers.results.report.runs import Setting
@@ -52,7 +53,7 @@ def paper_table(settings: Sequence[Setting], metrics: Sequence[str] = (SCORE,)) 
         rf"\begin{{tabular}}{{l{'r' * len(found)}}}",
         r"\toprule",
         _line("", [(c.data, len(metrics)) for c in found[:: len(metrics)]]),
-        _line("method", [(c.metric.replace("_", " ") + " %" * (c.scale == 100), 1) for c in found]),
+        _line("method", [(in_words(c.metric).replace("_", " ") + " %" * (c.scale == 100), 1) for c in found]),
         r"\midrule",
         *(" & ".join([_tex(name), *(_cell(column, name) for column in found)]) + r" \\" for name in methods),
         r"\bottomrule",

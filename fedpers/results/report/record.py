@@ -119,7 +119,7 @@ def _evaluation(group: SeedGroup, floors: Mapping[str, Scores]) -> dict[str, lis
     for name, scores in floors.items():
         gaps = [sign * scale * (r.best(metric) - scores.get(seed_of(r), math.nan)) for r in group.runs]
         found[f"{beyond} {name}"] = gaps
-    found["worst decile"] = [scale * v for v in group.values("worst_decile")]
+    found["worst tenth"] = [scale * v for v in group.values("worst_decile")]
     for when in ("before", "after"):
         found[f"unseen clients, {when} adaptation"] = _new_clients(group, metric, (when,))
     found["MB sent"] = [sum((s.get("bytes") or {}).values()) / 1e6 for s in summaries]
