@@ -155,9 +155,9 @@ def _first(x: np.ndarray, gone: np.ndarray, columns: Sequence[str]) -> str:
     row = int(np.flatnonzero(gone)[0])
     lacking = np.flatnonzero(_gone(x[row].reshape(-1, 1)))
     if not len(lacking):
-        return f"the first is row {row + 1}, its target"
+        return f"the first is row {row + 1} of these, its target"
     name = f"'{columns[lacking[0]]}'" if columns else str(lacking[0] + 1)
-    return f"the first is row {row + 1}, column {name}"
+    return f"the first is row {row + 1} of these, column {name}"
 
 
 def kind_of(x: np.ndarray) -> str:

@@ -220,8 +220,8 @@ def _head_of(module: nn.Module, recipe: Recipe) -> nn.Linear:
         why = " (a regression, or two classes that one output tells apart)" if recipe.num_outputs == 1 else ""
         raise ConfigError(
             f"{recipe.what}: its head '{recipe.head}' has {head.out_features} outputs, the data needs "
-            f"{recipe.num_outputs}{why}; set that number, for example "
-            f"model.kwargs={{num_classes: {recipe.num_outputs}}}"
+            f"{recipe.num_outputs}{why}; set that number in the module, or by "
+            f"'model.kwargs={{NAME: {recipe.num_outputs}}}', where NAME is the argument that sets it"
         )
     inside = {id(p) for p in head.parameters()}
     cut = [n for n, p in module.named_parameters(remove_duplicate=False) if id(p) in inside]
