@@ -21,6 +21,7 @@ from fedpers.families.unified.optimum import solve
 from fedpers.results.plots import optimality_gap as plots_gap
 from fedpers.results.plots import style as figures
 from fedpers.results.report import optimality_gap as report_gap
+from fedpers.results.report.record import _rows
 from fedpers.results.report.runs import find_runs, group_by_setting
 from fedpers.results.report.write import write_report
 from tests.unified import W, federation, golden, linear_model, logistic, make, settings
@@ -261,3 +262,26 @@ def test_the_report_has_measured_costs_beside_the_bounds(tmp_path, no_pictures):
     assert line[columns.index("communications") + 1] == f"{bound:.3g}"
     text = write_report([tmp_path]).with_name("report.md").read_text()
     assert "lower bounds" in text and "-objective.png" in text
+
+
+def test_a_record_with_a_target_has_the_costs_of_each_run(monkeypatch):
+    """Of a gap of 1 at the start .1 is left after round 2, and never .01; √κ = √((9 + 16)/1) = 5."""
+    facts = {"start": 3.0, "objective": 2.0, "mu": 1.0, "L_w": 9.0, "L_b": 16.0}
+    facts |= {"cL_w": 9.0, "cL_b": 25.0, "samples": 4}
+    run = SimpleNamespace(summary={"optimum": facts}, rows=rows([0.5, 0.1, 0.02]), config={"seed": 7})
+    found = {}
+    for eps in (0.1, 0.01):
+        group = SimpleNamespace(method="acd", name="acd", runs=[run], paper={"target": eps})
+        found[eps] = {row["column"]: row["values"] for row in _rows(group, {})}
+    log = math.log(10)
+    assert found[0.1] == {
+        "√κ": [5.0],
+        "iterations": [4.0],
+        "iterations/√κ": [0.8],
+        "communications": [2.0],
+        "√(L_w/μ) log 1/ε": [pytest.approx(3 * log)],
+        "∇_w f_mi": [0.0],
+        "∇_β f_mi": [8.0],
+        "(n + √(n L_β/μ)) log 1/ε": [pytest.approx(14 * log)],
+    }
+    assert set(found[0.01]) == {"√κ", "√(L_w/μ) log 1/ε", "(n + √(n L_β/μ)) log 1/ε"}

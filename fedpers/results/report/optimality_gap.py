@@ -12,6 +12,10 @@ from fedpers.results.report.screen import ReportTable
 
 TARGET = 1e-6  # of the gap at the start, unless the experiment's paper.target says otherwise
 ENDS = ("distance", "estimation", "iterations", "communications", "seconds")  # of the last round
+RATES = ("√κ", "iterations", "iterations/√κ",
+         "communications", "√(L_w/μ) log 1/ε",
+         "∇_w f_mi", "(n + √(n L_w/μ)) log 1/ε",
+         "∇_β f_mi", "(n + √(n L_β/μ)) log 1/ε")  # fmt: skip
 
 
 def tables(setting: Setting) -> list[ReportTable]:
@@ -45,15 +49,12 @@ def rate_table(setting: Setting) -> ReportTable:
     Source: Hanzely, Zhao, Kolar, arXiv 2102.09743, Theorem 6.
     """
     eps = target(setting)
-    columns = ["method", "√κ", "iterations", "iterations/√κ",
-               "communications", "√(L_w/μ) log 1/ε",
-               "∇_w f_mi", "(n + √(n L_w/μ)) log 1/ε",
-               "∇_β f_mi", "(n + √(n L_β/μ)) log 1/ε"]  # fmt: skip
     title = (
         f"cost of F - F* = {eps:g} (F(start) - F*), and lower bounds without their constants; -: not reached"
     )
     groups = [g for g in setting.groups if all("mu" in r.summary.get("optimum", {}) for r in g.runs)]
-    return ReportTable(title, columns, [_rates(g, eps) for g in groups])
+    rows = [[g.name, *(_cell(many) for many in rates(g, eps).values())] for g in groups]
+    return ReportTable(title, ["method", *RATES], rows)
 
 
 def target(setting: Setting) -> float:
@@ -78,21 +79,24 @@ def reached(found: GapSeries, facts: Mapping[str, float], eps: float) -> int | N
     return place if place < len(above) else None
 
 
-def _rates(group: SeedGroup, eps: float) -> list[str]:
-    facts: list[Mapping[str, Any]] = [r.summary["optimum"] for r in group.runs]
-    places = [(s, reached(s, f, eps)) for s, f in zip(_series(group), facts, strict=True)]
-    done = all(i is not None for _, i in places)
+def rates(group: SeedGroup, eps: float) -> dict[str, list[float]]:
+    """{column of `RATES`: a value a run}; nan: ε was not reached, or the bound is of gradients without data."""
+    each = [_rates(s, r.summary["optimum"], eps) for s, r in zip(_series(group), group.runs, strict=True)]
+    return {name: [values[i] for values in each] for i, name in enumerate(RATES)}
+
+
+def _rates(found: GapSeries, facts: Mapping[str, Any], eps: float) -> list[float]:
+    """A run's values of `RATES`."""
+    place, root = reached(found, facts, eps), math.sqrt((facts["L_w"] + facts["L_b"]) / facts["mu"])
 
     def cost(name: str) -> float:
-        return _mean([float(s[name][i]) for s, i in places if name in s]) if done else math.nan
+        return math.nan if place is None or name not in found else float(found[name][place])
 
-    root = _mean([math.sqrt((f["L_w"] + f["L_b"]) / f["mu"]) for f in facts])
-    least = {k: _mean([bounds(f, eps)[k] for f in facts]) for k in bounds(facts[0], eps)}
-    cells = [root, cost("iterations"), cost("iterations") / root]
-    for name, bound in least.items():
-        free = not any(s[name][-1] for s, _ in places if name in s)  # gradients that touch no data
-        cells += [cost(name), math.nan if free else bound]
-    return [group.name, *("-" if math.isnan(v) else f"{v:.3g}" for v in cells)]
+    values = [root, cost("iterations"), cost("iterations") / root]
+    for name, bound in bounds(facts, eps).items():
+        free = name not in found or not found[name][-1]  # gradients that touch no data
+        values += [cost(name), math.nan if free else bound]
+    return values
 
 
 def _series(group: SeedGroup) -> list[GapSeries]:
@@ -107,6 +111,10 @@ def _at(found: GapSeries, name: str, t: int) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else math.nan
+
+
+def _cell(values: Sequence[float]) -> str:
+    return "-" if math.isnan(_mean(values)) else f"{_mean(values):.3g}"
 
 
 def _show(values: Sequence[float], form: str) -> str:

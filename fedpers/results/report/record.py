@@ -16,6 +16,7 @@ from fedpers.core.data import INCOMPLETE
 from fedpers.core.errors import ConfigError
 from fedpers.core.scores import short
 from fedpers.results.files import plain
+from fedpers.results.report.optimality_gap import rates
 from fedpers.results.report.paired_tests import Difference
 from fedpers.results.report.paper import paper_columns, paper_scale, paper_value
 from fedpers.results.report.runs import SeedGroup, Setting, StoredRun
@@ -86,8 +87,14 @@ def _difference(d: Difference, scale: float) -> dict[str, Any]:
 
 
 def _rows(group: SeedGroup, floors: Mapping[str, Scores]) -> list[dict[str, Any]]:
-    """A row a number that the paper prints, or a metric: those that the experiment names, else the usual."""
+    """A row a number that the paper prints, or a metric: those that the experiment names, else the usual.
+
+    Of an experiment with a `paper.target`: what it took to come as near to the optimum.
+    """
     paper = group.paper
+    if "target" in paper:
+        found = rates(group, float(paper["target"]))
+        return [_row(group, c, many, None) for c, many in found.items() if not math.isnan(sum(many))]
     if paper.get("values") or isinstance(paper.get("metric"), Mapping):
         last, scale, columns = int(paper.get("last", 1)), paper_scale(paper), paper_columns(paper)
         return [
