@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_an_entry_without_a_file_says_why_or_what():
     for entry in (e for entries in MAP.values() for e in entries):
         assert entry["what"] and entry["paper"]
         assert entry["why"] or entry.get("ours")
+        assert not entry.get("ours") or (ROOT / pages.RESULTS / entry["file"]).is_file()
 
 
 def test_every_file_of_an_experiment_is_shown():
@@ -156,10 +158,14 @@ def test_an_experiment_stands_beside_the_paper():
 def test_the_map_takes_states_from_files(tmp_path):
     (tmp_path / pages.RESULTS).mkdir(parents=True)
     (tmp_path / pages.RESULTS / "e.json").write_text(json.dumps(record()))
+    ours = [record(paper=None, column=c, mean=m)["results"][0] for c, m in (("High", 6.0), ("Low", 7.0))]
+    (tmp_path / pages.RESULTS / "g.json").write_text(json.dumps({**record(), "results": ours}))
     entries = [
         {"what": "Table 1", "experiment": "e", "method": "m", "paper": "x", "why": "noise"},
         {"what": "Table 2", "experiment": "f", "paper": "2.0", "why": "needs a GPU"},
-        {"what": "Table 3", "paper": "3.0", "state": "one seed", "ours": "3.1", "why": ""},
+        {"what": "Table 3", "paper": "3.0", "state": "one seed", "ours": "3.1", "file": "f.json", "why": ""},
+        {"what": "Table 4", "experiment": "g", "method": "m", "paper": "x", "why": ""},
+        {"what": "Table 5", "experiment": "g", "method": "m", "column": "Low", "paper": "x", "why": ""},
     ]
     (tmp_path / "docs").mkdir()
     (tmp_path / pages.MAP).write_text(yaml.safe_dump({"p": entries}))
@@ -167,7 +173,8 @@ def test_the_map_takes_states_from_files(tmp_path):
     state = "[reduced: rounds=2, 2 seeds](../benchmarks/results/e.json)"
     assert f"{state} | 50.00 ± 1.50 | 49.00 | noise | `fedpers run`" in lines[0]
     assert "| not run |  | 2.0 | needs a GPU | `fedpers run -m +experiment=f` |" in lines[1]
-    assert "| one seed, no file yet | 3.1 | 3.0 |" in lines[2]
+    assert f"| [one seed](../{pages.RESULTS}/f.json) | 3.1 | 3.0 |" in lines[2]
+    assert "| 6.00 ± 1.50 | x |" in lines[3] and "| 7.00 ± 1.50 | x |" in lines[4]
 
 
 def test_the_five_papers_are_sorted_by_what_was_run(tmp_path):
@@ -200,6 +207,49 @@ def test_a_box_is_the_indented_part_of_a_docstring(tmp_path):
     assert legend.startswith("[S1], [S2].. are the server's steps") and "\n" not in legend
 
 
+# ---- numbers in the text ------------------------------------------------------------------------
+
+LINK = re.compile(r"benchmarks/results/|results\.md#")  # to a file, or to a table that has one
+NUMBER = re.compile(r"\d+\.\d+ ?%|\d ± \d|(?<![\d.])\d+\.\d+ [±(]")
+
+
+def test_no_page_has_results_without_a_file():
+    """Outside of the tables that files fill, a paragraph with results has a link to their file."""
+    found = {}
+    for page in (p for p in pages.pages(ROOT) if p.name != "results.md" and "adr" not in p.parts):
+        found |= {(page.name, h): n for h, n in sections(PART.sub("", page.read_text(encoding="utf-8")))}
+    assert not found, "link the file of these numbers in their paragraph, or delete them"
+
+
+def sections(text):
+    """(heading, lines that state a result) of a page, where there are such lines without a link."""
+    heading, linked, counts = "", False, Counter()
+    for line, keys in lines(text):
+        linked = bool(line) and (linked or LINK.search(line) is not None)  # from here on in its paragraph
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif not (keys or linked) and (NUMBER.search(line) or cells(line) >= 2):
+            counts[heading] += 1
+    yield from counts.items()
+
+
+def lines(text):
+    """Lines outside of code, and whether they stand in a table of hyper-parameters."""
+    code = keys = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            code = not code
+        keys = line.startswith("|") and (keys or line.startswith(("| key", "| layer")))
+        if not code:
+            yield line, keys
+
+
+def cells(line):
+    """How many cells of a table's row are numbers."""
+    found = line.split("|")[1:-1] if line.startswith("|") else ()
+    return sum(bool(re.match(r"[*\s]*[\d.]*\.\d", c)) for c in found)
+
+
 def test_numbers_without_a_file_are_found():
     text = """# Page
 ## Keys
@@ -214,7 +264,7 @@ And 91.7 ± 0.8 [there](../benchmarks/results/x.json).
 [Elsewhere](results.md#y):
 90.1 ± 0.2.
 
-Version 2.0 is no result.
+Version 2.0 is no result, nor is 0.1.0 (of 2026).
 ```
 97.5 % in code
 ```
@@ -223,4 +273,4 @@ Version 2.0 is no result.
 | --- | --- | --- |
 | x | 0.5 | **0.7** |
 """
-    assert dict(pages.sections(text)) == {"Prose": 1, "Table": 1}
+    assert dict(sections(text)) == {"Prose": 1, "Table": 1}

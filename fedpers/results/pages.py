@@ -5,15 +5,13 @@ A part of a page is marked "<!-- results: FILE.json -->" (one experiment), "<!--
 reproduced, reduced or not run), "<!-- results: cells of PREFIX -->" (every cell of the tables in
 conf/experiment/PREFIX*.yaml: full, reduced or not run), "<!-- results: box of METHOD -->" (the algorithm,
 from strategies/METHOD.py), "<!-- results: benchmark of METHOD, ... -->" (their rows of the benchmark), "<!--
-results: differences of FILE.json -->" (to local training and FedAvg, over seeds and over clients), "<!--
-results: keys -->" (of conf/) or "<!-- results: numbers without a file -->".
+results: differences of FILE.json -->" (to local training and FedAvg, over seeds and over clients) or "<!--
+results: keys -->" (of conf/).
 """
 
 import json
 import os
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import yaml
 
 import fedpers
 from fedpers.config.keys import all_keys
-from fedpers.core.documents import PART, Render, fill, table
+from fedpers.core.documents import Render, fill, table
 from fedpers.core.metrics import in_words
 from fedpers.results.differences import differences
 from fedpers.results.method_tables import RESULTS, benchmark, box
@@ -37,8 +35,6 @@ PAPERS = {
     "federico": "[FedeRiCo](methods/federico.md)",
     "unified": "[Unified framework](methods/unified.md)",
 }
-LINK = re.compile(r"benchmarks/results/|results\.md#")  # to a file, or to a table that has one
-NUMBER = re.compile(r"\d+\.\d+ ?%|\d ± \d|\d\.\d+ [±(]")
 Record = Mapping[str, Any]
 
 
@@ -71,7 +67,7 @@ def render(name: str, root: Path, up: str) -> str | None:
     if name.endswith(".json"):
         record, link = _record(name.removesuffix(".json"), root), f"{up}/{RESULTS}/{name}"
         return experiment(record, link) if "results" in record else measurement(record, link)
-    whole = {"numbers without a file": without_file, "five papers": five_papers, "keys": all_keys}
+    whole = {"five papers": five_papers, "keys": all_keys}
     return whole[name](root, up) if name in whole else None
 
 
@@ -217,70 +213,28 @@ def _map_row(entry: Record, root: Path, up: str) -> list[str]:
     state, ours = entry.get("state", "not run"), entry.get("ours", "")
     paper, command = entry.get("paper", ""), f"`fedpers run -m +experiment={name}`" if name else ""
     if record:
-        ours, paper = _own_method(record, entry["method"], paper)
+        ours, paper = _own_method(record, entry, paper)
         seeds = len({seed for r in record["results"] for seed in r["seeds"]})
         state = f"[{size(record)}, {seeds} seed{'s' * (seeds > 1)}]({up}/{RESULTS}/{name}.json)"
         command = "<br>".join(f"`{c}`" for c in record["commands"])
     elif ours:
-        state += ", no file yet"
+        state = f"[{state}]({up}/{RESULTS}/{entry['file']})"
     return [entry["what"], state, ours, paper, entry.get("why", ""), command]
 
 
-def _own_method(record: Record, method: str, paper: str) -> tuple[str, str]:
-    """(ours, the paper's) of the paper's own method; without values of the paper the first column only."""
-    rows = [r for r in record["results"] if r["method"] == method]
+def _own_method(record: Record, entry: Record, paper: str) -> tuple[str, str]:
+    """(ours, the paper's) of the entry's method: where the paper has values, else one of our columns."""
+    rows = [r for r in record["results"] if r["method"] == entry["method"]]
     theirs = [number(r["paper"], r["paper_std"]) for r in rows if r["paper"] is not None]
     label = "column" if theirs else "name"
     if not theirs:
-        rows = [r for r in rows if r["column"] == rows[0]["column"]]
+        rows = [r for r in rows if r["column"] == entry.get("column", rows[0]["column"])]
     ours = [(f"{r[label]}: " if len(rows) > 1 else "") + number(r["mean"], r["std"]) for r in rows]
     return "<br>".join(ours), "<br>".join(theirs) or paper
 
 
 def _record(name: str, root: Path) -> Record:
     return dict(json.loads((root / RESULTS / f"{name}.json").read_text(encoding="utf-8")))
-
-
-# ---- numbers without a file ---------------------------------------------------------------------
-
-
-def without_file(root: Path, up: str) -> str:
-    """Sections of the pages that state results outside of the tables that files fill, with no link to one."""
-    rows = []
-    for page in (p for p in pages(root) if p.name != "results.md" and "adr" not in p.parts):
-        for heading, count in sections(PART.sub("", page.read_text(encoding="utf-8"))):
-            where = page.relative_to(root).as_posix()
-            rows.append([f"[{where}]({up}/{where})", heading, str(count)])
-    return table(("page", "section", "lines with results"), rows)
-
-
-def sections(text: str) -> Iterator[tuple[str, int]]:
-    """(heading, lines that state a result) of a page, where there are such lines."""
-    heading, linked, counts = "", False, Counter[str]()
-    for line, keys in _lines(text):
-        linked = bool(line) and (linked or LINK.search(line) is not None)  # from here on in its paragraph
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        elif not (keys or linked) and (NUMBER.search(line) or _cells(line) >= 2):
-            counts[heading] += 1
-    yield from counts.items()
-
-
-def _lines(text: str) -> Iterator[tuple[str, bool]]:
-    """Lines outside of code, and whether they stand in a table of hyper-parameters."""
-    code = keys = False
-    for line in text.splitlines():
-        if line.startswith("```"):
-            code = not code
-        keys = line.startswith("|") and (keys or line.startswith(("| key", "| layer")))
-        if not code:
-            yield line, keys
-
-
-def _cells(line: str) -> int:
-    """How many cells of a table's row are numbers."""
-    cells: Sequence[str] = line.split("|")[1:-1] if line.startswith("|") else ()
-    return sum(bool(re.match(r"[*\s]*[\d.]*\.\d", c)) for c in cells)
 
 
 if __name__ == "__main__":

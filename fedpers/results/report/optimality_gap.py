@@ -80,7 +80,7 @@ def reached(found: GapSeries, facts: Mapping[str, float], eps: float) -> int | N
 
 
 def rates(group: SeedGroup, eps: float) -> dict[str, list[float]]:
-    """{column of `RATES`: a value a run}; nan: ε was not reached, or the bound is of gradients without data."""
+    """{column of `RATES`: a value a run}; nan: ε not reached, or a bound of gradients that use no data."""
     each = [_rates(s, r.summary["optimum"], eps) for s, r in zip(_series(group), group.runs, strict=True)]
     return {name: [values[i] for values in each] for i, name in enumerate(RATES)}
 
