@@ -171,7 +171,7 @@ def natural(
     owners = np.flatnonzero(enough & tested)
     if not (tested & there).any():
         raise DataError(_apart(int(there.sum()), int(tested.sum())))
-    few = int((there & ~enough).sum())
+    few = int(((there | (tests > 0)) & ~enough).sum())
     reasons = f"{few} have fewer than {min_size} samples (data.min_size and the cuts)"
     if len(test):
         reasons += f", {int((enough & ~tested).sum())} enough of them and no test sample"

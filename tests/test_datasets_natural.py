@@ -166,6 +166,18 @@ def test_domains_are_clients(tmp_path, name, file):
     assert runs(tmp_path, name, tmp_path / "out", "model=mlp", *more)["rounds"] == 2
 
 
+def test_a_class_under_two_names_is_refused(tmp_path):
+    """Caltech-256 has `laptop` where Office-31 has `laptop_computer`: two classes instead of one."""
+    for domain, kinds in {"amazon": ("mug", "laptop_computer"), "caltech": ("mug", "laptop")}.items():
+        for kind in kinds:
+            path = tmp_path / "office_caltech10" / domain / kind / "1.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(path)
+    said = "'amazon' has no class 'laptop'; it has laptop_computer, which others lack"
+    with pytest.raises(DataError, match=said):
+        federation(tmp_path, "office_caltech10", "data.image_size=[8,8]")
+
+
 # ---- LEAF -------------------------------------------------------------------------------------------
 
 

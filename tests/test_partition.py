@@ -360,6 +360,16 @@ def test_natural_chooses_large_enough_owners():
         natural(train, test, 3, rng(), min_size=2)
 
 
+def test_the_reasons_for_leaving_clients_out_add_up():
+    """1 has one training sample, 2 none, 4 no test sample: three are left out, each with its reason."""
+    result = natural(np.array([0, 0, 1, 4, 4]), np.array([0, 1, 2]), None, rng(), min_size=2)
+    assert result.truth["owner"].tolist() == [0]
+    assert result.notes == (
+        "3 natural clients are left out: 2 have fewer than 2 samples (data.min_size and the cuts), "
+        "1 enough of them and no test sample",
+    )
+
+
 def test_natural_counts_training_samples_only_where_some_are_for_validation():
     owner, trained = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 1, 0, 1, 0, 0], dtype=bool)
     result = natural(owner, owner, None, rng(), min_size=2, trained=trained)

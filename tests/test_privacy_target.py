@@ -167,7 +167,20 @@ def test_a_run_tells_its_epsilon(tmp_path: Any, caplog: Any) -> None:
     assert (told["target_epsilon"], told["releases"]) == (8.0, 3)
     assert told["epsilon"] == pytest.approx(8, rel=1e-6) and "not against the server" in told["protects"]
     assert "spends epsilon 8 at delta 1e-05" in caplog.text
+    assert told["not_covered"] == ["loss and accuracy of evaluations", "numbers of samples and labels"]
     assert "privacy: epsilon 8 at delta 1e-05, of 3 changes of one client" in caplog.text
     (setting,) = group_by_setting(find_runs([tmp_path]))
     cost = costs(setting)
     assert dict(zip(cost.columns, cost.rows[0], strict=True))["epsilon"] == "8"
+
+
+def test_a_run_says_that_epsilon_does_not_cover_sums_of_features(tmp_path: Any, caplog: Any) -> None:
+    words = ["data=breast_cancer", "model=logistic", "method=fedavg", "privacy=dp", "rounds=1"]
+    with caplog.at_level(logging.INFO, logger="fedpers"):
+        with_sums = execute(compose.load([*words, "data.standardise=federated"]), tmp_path / "a")
+        without = execute(compose.load([*words, "data.standardise=false"]), tmp_path / "b")
+    told = with_sums["privacy"]["not_covered"]
+    assert "sums of features and of their squares, for data.standardise" in told
+    assert len(without["privacy"]["not_covered"]) == 2
+    assert caplog.text.count("not covered: loss and accuracy of evaluations") == 2
+    assert caplog.text.count("sums of features") == 1

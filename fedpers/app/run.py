@@ -256,7 +256,7 @@ def _play(run: Prepared, grid: Grid, first: Sequence[Observer]) -> None:
             strategy.clock = _clock(run, cost)
         observers = [*first, cost, run.recorder, early, Checkpointer(run), progress, run.guests]
         if run.cfg.privacy.on:
-            run.spending = Spending(run.cfg.privacy)
+            run.spending = Spending(run.cfg.privacy, bool(run.cfg.data.standardise))
             log.info("%s", run.spending.plan(run.cfg.rounds))
             if strategy.rounds_done:
                 run.spending.load(checkpoint.newest(run.out))

@@ -123,7 +123,7 @@ def write_record(path: Path, body: Any, durable: bool = True) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = {SKELETON: skeleton, FORMAT: VERSION, DIGEST: _digest(skeleton, arrays)}
+        about = {SKELETON: skeleton, FORMAT: VERSION, DIGEST: digest(skeleton, arrays)}
         save_file(named, part, metadata=about)
         if durable:
             with part.open("rb+") as file:
@@ -155,7 +155,7 @@ def read_record(path: Path, device: str = "cpu") -> Any:
             f"{VERSION}: start the run anew, or go on with the version in summary.json"
         )
     found = [arrays[name] for name in sorted(arrays, key=int)] if all(map(str.isdecimal, arrays)) else []
-    if about.get(DIGEST) != _digest(skeleton, found):
+    if about.get(DIGEST) != digest(skeleton, found):
         raise CheckpointError(f"{path} is damaged: its content is not what was written")
     try:
         return unpack(skeleton, found, device)
@@ -166,7 +166,7 @@ def read_record(path: Path, device: str = "cpu") -> Any:
         ) from error
 
 
-def _digest(skeleton: str, arrays: Arrays) -> str:
+def digest(skeleton: str, arrays: Arrays) -> str:
     """SHA-256 of a record's structure and numbers; a file system may return what was never written."""
     whole = hashlib.sha256(skeleton.encode())
     for array in arrays:

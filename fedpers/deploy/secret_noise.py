@@ -5,7 +5,6 @@ exchange is drawn from (key, round, exchange, the change that it hides): an orde
 same reply again, which tells nothing new. Another answer to the same exchange, which would, is refused.
 """
 
-import hashlib
 import hmac
 import os
 import secrets
@@ -14,7 +13,7 @@ from typing import Any
 
 from fedpers.core.errors import CheckpointError, FedpersError
 from fedpers.core.rng import Stream, noise_stream
-from fedpers.core.serialization import pack
+from fedpers.core.serialization import digest, pack
 from fedpers.flower.messages import Request
 
 KEY, RELEASED = "noise.key", "released.txt"
@@ -34,7 +33,7 @@ class SecretNoise:
             CheckpointError: the file system refuses.
         """
         t, e = request.when
-        told = _digest(change)
+        told = digest(*pack(change))
         try:
             self._note(f"{t}-{e}", told)
             drawn = hmac.digest(self._key(), f"{t}-{e}-{told}".encode(), "sha256")
@@ -71,12 +70,3 @@ class SecretNoise:
 
 def _opened(path: Path, flags: int) -> Any:
     return os.fdopen(os.open(path, flags, 0o600), "ab" if flags & os.O_APPEND else "wb")
-
-
-def _digest(change: Any) -> str:
-    """SHA-256 of a change's structure and numbers."""
-    skeleton, arrays = pack(change)
-    whole = hashlib.sha256(skeleton.encode())
-    for array in arrays:
-        whole.update(array.tobytes())
-    return whole.hexdigest()

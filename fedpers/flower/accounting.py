@@ -16,6 +16,8 @@ PROTECTS = {
     "dp": "all data of one client against the server, in the replies of its training",
     "central": "all data of one client against whoever sees the models of the server, not against the server",
 }
+BESIDE = ("loss and accuracy of evaluations", "numbers of samples and labels")  # what ε says nothing of
+SUMS = "sums of features and of their squares, for data.standardise"
 ROOM = 1e-6  # by which ε may be above its target: rounding
 
 
@@ -36,8 +38,9 @@ def epsilon(config: PrivacyConfig, releases: int) -> float:
 class Spending(Observer):
     """Counts each client's releases, and adds the largest ε so far to a round's row."""
 
-    def __init__(self, config: PrivacyConfig) -> None:
+    def __init__(self, config: PrivacyConfig, standardise: bool = False) -> None:
         self.config = config
+        self.beside = (*BESIDE, SUMS) if standardise else BESIDE
         self.releases: Counter[int] = Counter()  # {client: orders of training that it was sent}
 
     @property
@@ -64,7 +67,8 @@ class Spending(Observer):
         """What a client spends that takes part in every round, in words."""
         c, most = self.config, epsilon(self.config, rounds)
         spends = f"a client that is asked in each of {rounds} rounds spends epsilon {most:.4g}"
-        return f"privacy: noise multiplier {c.noise:.4g}; {spends} at delta {c.delta:g}"
+        told = f"privacy: noise multiplier {c.noise:.4g}; {spends} at delta {c.delta:g}"
+        return f"{told}, by its changes; not covered: {', '.join(self.beside)}"
 
     def told(self) -> str:
         """What was spent, in words."""
@@ -82,6 +86,7 @@ class Spending(Observer):
             "noise_multiplier": c.noise,
             **({} if c.epsilon is None else {"target_epsilon": c.epsilon}),
             "protects": PROTECTS[c.name],
+            "not_covered": list(self.beside),
             "amplification": "none",
         }
 

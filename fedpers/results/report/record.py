@@ -64,7 +64,7 @@ def record(setting: Setting) -> dict[str, Any]:
 
 def _differences(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """A row a method and reference: its mean distance over the seeds; of clients, to local training."""
-    scale = 100.0 if comparison.metric == "accuracy" else 1.0
+    scale = _scale(comparison.metric)
     for s in comparison.rows:
         for reference, gap in s.to.items():
             if gap is not None:
