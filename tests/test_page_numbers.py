@@ -197,6 +197,14 @@ def ppfl_and_fedem():
 
 
 @on("ppfl-results")
+def ppfl_memberships():
+    (far,) = of("ppfl_fig11_recovery").values()
+    accuracy = of("ppfl_fig8_sweep")["method.num_canonical=3", "accuracy"]
+    assert far.argmax() == accuracy.argmin() == 4 and {f"{v:.2f}" for v in far[:4]} == {"0.10"}
+    yield f"0.10 on four seeds and {far[4]:.2f} on the fifth"
+
+
+@on("ppfl-results")
 def ppfl_with_more_models():
     *_, three, four, five, six = (
         of("ppfl_fig8_sweep")[f"method.num_canonical={k}", "accuracy"] for k in range(1, 7)
