@@ -119,6 +119,12 @@ def federico_figures():
     assert (by_value["0.0"] > others).all(0).sum() == 4 and np.ptp(others.mean(1)) < 1 / 3
     beta = np.array([v for (_, c), v in values("federico_fig_momentum").items() if c == "accuracy"])
     assert np.ptp(beta.mean(1)) < 1 / 3
+    memory = values("federico_fig5_memory")
+    average, total = (
+        {c: memory[f"federico method.memory={w}", c] for c in ("accuracy", "models used")}
+        for w in ("average", "sum")
+    )
+    assert (average["accuracy"] > total["accuracy"]).all() and total["models used"].mean() < 1.2
     distance = values("federico_fig4_fedem")["fedem", "distance to the groups"].min()
     yield f"it is {distance:.2f} or more on each seed"
     ways = {r["way"]: r["largest"] for r in record("federico_sine")["rows"]}
