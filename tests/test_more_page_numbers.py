@@ -112,6 +112,18 @@ def federico_beside_local():
         assert max((m for m, c in ours if c == column), key=lambda m: ours[m, column]) == "federico"
 
 
+def federico_on_fashion():
+    ours = values("federico_table1_fmnist")
+    federico, local, fedfomo, fedavg = (
+        np.array([ours[f"{m} data.num_groups={g}", "accuracy"] for g in (2, 3, 4)])
+        for m in ("federico", "local", "fedfomo", "fedavg")
+    )
+    assert (federico > local).all() and (federico > fedfomo).sum() == federico.size - 1 == 14
+    assert (fedavg < local - 10).all()
+    a, b, c = (federico - local).mean(1)
+    yield f"by {a:.1f}, {b:.1f} and {c:.1f} points in the mean"
+
+
 def federico_figures():
     epsilon = values("federico_fig_epsilon")
     by_value = {n.partition("=")[2]: v for (n, c), v in epsilon.items() if c == "accuracy"}
@@ -224,6 +236,7 @@ CHECKS = [
     ("methods/unified-results", unified_rates),
     ("methods/unified-images", unified_images),
     ("methods/federico-results", federico_beside_local),
+    ("methods/federico-results", federico_on_fashion),
     ("methods/federico-results", federico_figures),
     ("methods/fedprox", fedprox_chosen),
     ("performance", one_gpu),
