@@ -254,6 +254,16 @@ def test_a_search_is_judged_on_other_seeds_and_needs_validation_data(tmp_path, c
         assert line in capsys.readouterr().err
 
 
+def test_a_search_without_validation_samples_ends_at_its_first_trials(tmp_path, capsys):
+    """0.001 of 24 samples is none, which is known once the data are there."""
+    words = [*QUICK, "data.valid_fraction=0.001", "tune=9", f"out={tmp_path}"]
+    assert main(["run", "-m", "method=fedavg", "seed=0,1", *words]) == 2
+    said = capsys.readouterr()
+    assert "trial 1: no validation samples" in said.out
+    assert "every trial failed: no client has validation samples; give a larger data.valid_f" in said.err
+    assert len(list(tmp_path.glob(".search/*/trial=*"))) == tuning.BATCH
+
+
 def test_a_search_is_told_of_failures_and_of_ties(tmp_path):
     """Worst cases of the bookkeeping: a failed trial never wins; of equal accuracies the lower loss does."""
     cfg = compose.load(["method=fedavg"])

@@ -60,7 +60,9 @@ class ManyRuns:
                 board.skip(again, again * s.runs[0].cfg.rounds)
             results = iter(pool.run_all([t for _, ts in asked for t in ts], self.places, board))
             for s, tasks in asked:
+                planned = s.left - min(tuning.BATCH, s.left)
                 s.tell([next(results) for _ in tasks])
+                board.skip(planned - s.left, (planned - s.left) * s.runs[0].cfg.rounds)
         found: list[tuple[Task, Exception | None]] = []
         for s in searches:
             try:

@@ -134,7 +134,8 @@ def _said(result: Result, trial: bool) -> str:
     found = result.get("best" if trial else "final") or {}
     names = ("valid_accuracy", "valid_loss") if trial else ("accuracy", "loss")
     known = [(m, found[m]) for m in names if isinstance(found.get(m), float)]
-    return f"{known[0][0].replace('_', ' ')} {known[0][1]:.4f}" if known else "done"
+    nothing = "no validation samples" if trial else "done"
+    return f"{known[0][0].replace('_', ' ')} {known[0][1]:.4f}" if known else nothing
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from fedpers.results.files import plain, replace_json
 from fedpers.results.report.runs import SEARCH
 
 BATCH = 4  # trials asked for at once
+UNJUDGED = "no client has validation samples; give a larger data.valid_fraction, or leave tune= out"
 DESIGN = 10  # first trials, which are laid out and not drawn; Optuna's model of the space needs as many
 Values = dict[str, Any]
 
@@ -62,8 +63,9 @@ class Search:
 
     @property
     def left(self) -> int:
-        """The number of trials that `ask` has not returned yet."""
-        return self.sweep.tune - len(self.trials)
+        """The number of trials to come; none once there was no validation sample to judge one by."""
+        judged = all(t.note != UNJUDGED for t in self.trials)
+        return self.sweep.tune - len(self.trials) if judged else 0
 
     def ask(self) -> list[Task]:
         """The runs of the next batch of trials; trials whose values were tried before are not run again.
@@ -243,7 +245,7 @@ def _valued(values: Values, result: Result) -> Trial:
         return Trial(values, None, str(result).splitlines()[-1])
     best = result.get("best")
     if not best:
-        return Trial(values, None, "no round was evaluated on validation data")
+        return Trial(values, None, "training diverged" if result.get("diverged") else UNJUDGED)
     loss, accuracy = best.get("valid_loss"), best.get("valid_accuracy")
     if loss is None or not math.isfinite(loss):  # of a client at least
         return Trial(values, None, "training diverged")
