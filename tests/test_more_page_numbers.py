@@ -230,6 +230,19 @@ def hospitals():
     assert all((below[m] < 0).all() for m in ("pflego", "fedsoft", "federico"))
 
 
+def domains_and_authors():
+    office, sent140 = values("natural_office_caltech10"), values("natural_sent140")
+    score = "accuracy, round chosen on validation"
+    below = {m: (office["local", score] - office[m, score]).mean() for m in ("fedavg", "pflego", "ppfl")}
+    yield f"FedAvg is {below['fedavg']:.1f} points below local training"
+    yield f"is {below['pflego']:.1f} points below it; PPFL"
+    yield f"for which the search found one model, {below['ppfl']:.1f}."
+    assert record("natural_office_caltech10")["found"]["ppfl"]["num_canonical"] == 1
+    local, fedavg = (sent140[m, "accuracy"].mean() for m in ("local", "fedavg"))
+    yield f"local training has {local:.1f} %, fine-tuned FedAvg and Ditto as much, FedAvg {fedavg:.1f} %"
+    assert all(abs(sent140[m, "accuracy"].mean() - local) < 0.3 for m in ("fedavg_ft", "ditto"))
+
+
 CHECKS = [
     ("methods/unified-results", unified_figure_1),
     ("methods/unified-results", unified_figure_2),
@@ -245,6 +258,7 @@ CHECKS = [
     ("systems", stragglers),
     ("adapters", adapters),
     ("natural_data", hospitals),
+    ("natural_data", domains_and_authors),
 ]
 
 
