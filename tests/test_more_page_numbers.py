@@ -138,7 +138,7 @@ def federico_figures():
     )
     assert (average["accuracy"] > total["accuracy"]).all() and total["models used"].mean() < 1.2
     distance = values("federico_fig4_fedem")["fedem", "distance to the groups"].min()
-    yield f"it is {distance:.2f} or more on each seed"
+    yield f"it is {np.floor(100 * distance) / 100:.2f} or more on each seed"
     ways = {r["way"]: r["largest"] for r in record("federico_sine")["rows"]}
     yield f"more than {100 * ways['as configured'] - 100:.1f} % above"
     yield f"up to {100 * ways['as configured, constant rate'] - 100:.0f} % larger than alone"
@@ -235,12 +235,14 @@ def domains_and_authors():
     score = "accuracy, round chosen on validation"
     below = {m: (office["local", score] - office[m, score]).mean() for m in ("fedavg", "pflego", "ppfl")}
     yield f"FedAvg is {below['fedavg']:.1f} points below local training"
-    yield f"is {below['pflego']:.1f} points below it; PPFL"
-    yield f"for which the search found one model, {below['ppfl']:.1f}."
+    yield f"thirty in all, is {below['pflego']:.1f} points below it. PPFL"
+    yield f"{below['ppfl']:.1f} points below in the mean, which five seeds do not prove"
     assert record("natural_office_caltech10")["found"]["ppfl"]["num_canonical"] == 1
-    local, fedavg = (sent140[m, "accuracy"].mean() for m in ("local", "fedavg"))
-    yield f"local training has {local:.1f} %, fine-tuned FedAvg and Ditto as much, FedAvg {fedavg:.1f} %"
-    assert all(abs(sent140[m, "accuracy"].mean() - local) < 0.3 for m in ("fedavg_ft", "ditto"))
+    local, fedavg, tuned, ditto = (
+        f"{sent140[m, 'accuracy'].mean():.1f}" for m in ("local", "fedavg", "fedavg_ft", "ditto")
+    )
+    assert tuned == ditto
+    yield f"Local training has {local} %, fine-tuned FedAvg and Ditto {ditto} %, FedAvg {fedavg} %"
 
 
 CHECKS = [

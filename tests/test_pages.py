@@ -174,7 +174,7 @@ def test_the_map_takes_states_from_files(tmp_path):
     assert f"{state} | 50.00 ± 1.50 | 49.00 | noise | `fedpers run`" in lines[0]
     assert "| not run |  | 2.0 | needs a GPU | `fedpers run -m +experiment=f` |" in lines[1]
     assert f"| [one seed](../{pages.RESULTS}/f.json) | 3.1 | 3.0 |" in lines[2]
-    assert "| 6.00 ± 1.50 | x |" in lines[3] and "| 7.00 ± 1.50 | x |" in lines[4]
+    assert "| `High`<br>6.00 ± 1.50 | x |" in lines[3] and "| `Low`<br>7.00 ± 1.50 | x |" in lines[4]
 
 
 def test_the_five_papers_are_sorted_by_what_was_run(tmp_path):

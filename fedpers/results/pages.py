@@ -230,7 +230,8 @@ def _own_method(record: Record, entry: Record, paper: str) -> tuple[str, str]:
     if not theirs:
         rows = [r for r in rows if r["column"] == entry.get("column", rows[0]["column"])]
     ours = [(f"{r[label]}: " if len(rows) > 1 else "") + number(r["mean"], r["std"]) for r in rows]
-    return "<br>".join(ours), "<br>".join(theirs) or paper
+    what = [] if theirs or rows[0]["column"] == "accuracy" else [f"`{rows[0]['column']}`"]
+    return "<br>".join(what + ours), "<br>".join(theirs) or paper
 
 
 def _record(name: str, root: Path) -> Record:
