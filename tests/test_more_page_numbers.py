@@ -1,20 +1,13 @@
 """As in test_page_numbers.py, for pages of the unified framework, of FedeRiCo, and shorter ones."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
 
 from fedpers.results import pages
+from tests.computed import ROOT, record, stand_on
 
-ROOT = Path(__file__).parents[1]
 COORDINATE = ("scd", "ascd", "svrcd", "asvrcd")
-
-
-def record(name):
-    return json.loads((ROOT / pages.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def values(name):
@@ -266,11 +259,7 @@ CHECKS = [
 
 @pytest.mark.parametrize(("page", "check"), CHECKS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_page_has_what_is_computed_from_its_files(page, check):
-    text = " ".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split())
-    computed = list(check())
-    assert computed
-    for said in computed:
-        assert said in text
+    stand_on(page, check)
 
 
 def test_the_map_has_the_numbers_of_figure_2():

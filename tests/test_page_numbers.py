@@ -1,15 +1,12 @@
 """Numbers in the text of pages that are computed from results files: the file's and the page's agree."""
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpers.results import pages
+from tests.computed import record, stand_on
 
-ROOT = Path(__file__).parents[1]
 CHECKS: list[tuple[str, Callable[[], Iterator[str]]]] = []
 Values = dict[tuple[str, str], np.ndarray]
 
@@ -26,11 +23,7 @@ def on(page: str) -> Callable:
 
 @pytest.mark.parametrize(("page", "check"), CHECKS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_page_has_what_is_computed_from_its_files(page, check):
-    text = " ".join((ROOT / "docs/methods" / f"{page}.md").read_text(encoding="utf-8").split())
-    computed = list(check())
-    assert computed
-    for said in computed:
-        assert said in text
+    stand_on(f"methods/{page}", check)
 
 
 def of(name: str) -> Values:
@@ -41,10 +34,6 @@ def of(name: str) -> Values:
 
 def papers(name: str) -> dict[tuple[str, str], float]:
     return {(r["name"].rpartition(" ")[2], r["column"]): r["paper"] for r in record(name)["results"]}
-
-
-def record(name: str) -> dict:
-    return json.loads((ROOT / pages.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def spread(values: np.ndarray) -> str:
