@@ -171,7 +171,8 @@ def natural(
     owners = np.flatnonzero(enough & tested)
     if not (tested & there).any():
         raise DataError(_apart(int(there.sum()), int(tested.sum())))
-    few = int(((there | (tests > 0)) & ~enough).sum())
+    known = there | (tests > 0)
+    few = int((known & ~enough).sum())
     reasons = f"{few} have fewer than {min_size} samples (data.min_size and the cuts)"
     if len(test):
         reasons += f", {int((enough & ~tested).sum())} enough of them and no test sample"
@@ -180,7 +181,7 @@ def natural(
             f"data.num_clients is {num_clients or 'all'}, but the set has {len(owners)} natural clients with "
             f"enough samples: {reasons}; lower data.num_clients or data.min_size"
         )
-    left = int((there | (tests > 0)).sum()) - len(owners)
+    left = int(known.sum()) - len(owners)
     notes = (f"{left} natural clients are left out: {reasons}",) if left else ()
     if num_clients is not None:
         owners = np.sort(rng.permutation(owners)[:num_clients])

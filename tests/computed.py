@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
+
 from fedpers.results import pages
 
 ROOT = Path(__file__).parents[1]
@@ -12,6 +14,11 @@ ROOT = Path(__file__).parents[1]
 def record(name: str) -> dict:
     """A file of benchmarks/results."""
     return json.loads((ROOT / pages.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def values(name: str) -> dict[tuple[str, str], np.ndarray]:
+    """{(row's name, column): values by seed}."""
+    return {(r["name"], r["column"]): np.array(r["values"]) for r in record(name)["results"]}
 
 
 def stand_on(page: str, check: Callable[[], Iterable[str]]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tests.computed import record, stand_on
+from tests.computed import record, stand_on, values
 
 CHECKS: list[tuple[str, Callable[[], Iterator[str]]]] = []
 Values = dict[tuple[str, str], np.ndarray]
@@ -28,8 +28,7 @@ def test_a_page_has_what_is_computed_from_its_files(page, check):
 
 def of(name: str) -> Values:
     """{(row's name, column): values by seed}; names without a method before a setting."""
-    rows = record(name)["results"]
-    return {(r["name"].rpartition(" ")[2], r["column"]): np.array(r["values"]) for r in rows}
+    return {(row.rpartition(" ")[2], column): v for (row, column), v in values(name).items()}
 
 
 def papers(name: str) -> dict[tuple[str, str], float]:

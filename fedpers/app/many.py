@@ -60,11 +60,11 @@ class ManyRuns:
                 board.skip(again, again * s.runs[0].cfg.rounds)
             results = iter(pool.run_all([t for _, ts in asked for t in ts], self.places, board))
             for s, tasks in asked:
-                planned = s.left - min(tuning.BATCH, s.left)
                 s.tell([next(results) for _ in tasks])
-                board.skip(planned - s.left, (planned - s.left) * s.runs[0].cfg.rounds)
         found: list[tuple[Task, Exception | None]] = []
         for s in searches:
+            unmade = self.sweep.tune - len(s.trials)
+            board.skip(unmade, unmade * s.runs[0].cfg.rounds)
             try:
                 found += [(task, None) for task in s.finish()]
             except FedpersError as error:
